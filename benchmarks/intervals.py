@@ -32,6 +32,11 @@ class Interval(NamedTuple):
     def __str__(self) -> str:
         return f"{self.value:.1%} ({self.low:.1%}-{self.high:.1%})"
 
+    def text(self, digits: int, dash: str = "–") -> str:
+        """Return the figure and the ends with so many decimals: `0.79 (0.74–0.84)`."""
+        value, low, high = (f"{number:.{digits}f}" for number in self)
+        return f"{value} ({low}{dash}{high})"
+
 
 def hierarchical(figure: Statistic, *runs: Floats, paired: bool = False) -> Interval:
     """`figure` of arrays (..., groups, runs) that gives (...), with its interval.

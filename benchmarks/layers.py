@@ -2,7 +2,8 @@
 
 This is the one split between development and judged layers. Options are chosen on `DEVELOPMENT`
 only. A claim about layers that a tuner has not been adjusted to comes from `JUDGED`. Estimates of
-a CPU have a split of their own, since their constants were chosen on `benchmarks.cpu.LAYERS`.
+a CPU have a split of their own: their constants were chosen on `CPU_DEVELOPMENT`, and they are
+judged on `CPU_JUDGED`.
 """
 
 from __future__ import annotations
@@ -68,6 +69,26 @@ JUDGED = _named(
 """Layers that no option was chosen on, of networks that no layer above is of: drawn up by hand
 before any tuner saw them. Leave them alone when a default is to be decided."""
 
+_RELU6 = "bias, relu, min 6"
+CPU_DEVELOPMENT: dict[str, tuple[str, str]] = {
+    "resnet18 3x3 64": ("conv2d:n=1,c=64,h=56,w=56,o=64,k=3,p=1", "bias, relu"),
+    "resnet18 3x3 128": ("conv2d:n=1,c=128,h=28,w=28,o=128,k=3,p=1", "bias, residual 0, relu"),
+    "resnet18 3x3 256": ("conv2d:n=1,c=256,h=14,w=14,o=256,k=3,p=1", "bias, relu"),
+    "resnet18 3x3 512": ("conv2d:n=1,c=512,h=7,w=7,o=512,k=3,p=1", "bias, residual 0, relu"),
+    "resnet18 7x7/2": ("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3", "bias, relu"),
+    "resnet18 3x3/2 256": ("conv2d:n=1,c=128,h=28,w=28,o=256,k=3,s=2,p=1", "bias, relu"),
+    "mobilenet_v2 1x1 16-96": ("conv2d:n=1,c=16,h=112,w=112,o=96,k=1", _RELU6),
+    "mobilenet_v2 1x1 192-64": ("conv2d:n=1,c=192,h=14,w=14,o=64,k=1", "bias"),
+    "mobilenet_v2 1x1 960-320": ("conv2d:n=1,c=960,h=7,w=7,o=320,k=1", "bias"),
+    "mobilenet_v2 dw 144": ("conv2d:n=1,c=144,h=56,w=56,o=144,k=3,p=1,g=144", _RELU6),
+    "mobilenet_v2 dw/2 96": ("conv2d:n=1,c=96,h=112,w=112,o=96,k=3,s=2,p=1,g=96", _RELU6),
+    "vit_tiny qkv": ("dense:n=197,c=192,o=576", "bias"),
+    "vit_tiny mlp": ("dense:n=197,c=768,o=192", "bias, residual 0"),
+    "vit_tiny scores": ("batch_matmul:n=3,h=197,c=64,o=197", ""),
+}  # fmt: skip
+"""Layers of three networks in float32, with their epilogues. Constants of the CPU's estimates were
+chosen on them."""
+
 CPU_JUDGED: dict[str, tuple[str, str]] = {
     "efficientnet_b0 1x1 24-144": ("conv2d:n=1,c=24,h=56,w=56,o=144,k=1", "bias"),
     "efficientnet_b0 dw/2 144": ("conv2d:n=1,c=144,h=56,w=56,o=144,k=5,s=2,p=2,g=144", "bias"),
@@ -82,5 +103,11 @@ CPU_JUDGED: dict[str, tuple[str, str]] = {
     "keywords 1x1 64-64": ("conv2d:n=1,c=64,h=25,w=5,o=64,k=1", "bias, relu"),
     "audio 1x3 64-128": ("conv2d:n=1,c=64,h=1,w=1001,o=128,k=1x3,p=0x1", "bias, relu"),
 }
-"""Layers of six networks of `benchmarks.cpu_models`, in float32, with their epilogues. They judge
+"""Layers of six networks of `benchmarks.cpu.models`, in float32, with their epilogues. They judge
 estimates of a CPU: no constant of those was chosen on them."""
+
+
+def cpu_workload(layer: str) -> Workload:
+    """Return one of `CPU_DEVELOPMENT` or `CPU_JUDGED` in float32."""
+    text, epilogue = (CPU_DEVELOPMENT | CPU_JUDGED)[layer]
+    return parse_workload(f"{text},dtype=float32", epilogue)

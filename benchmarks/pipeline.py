@@ -1,7 +1,7 @@
 """Measures what the overlap of successive images gives: images/s beside latency.
 
     python -m benchmarks.pipeline [--networks …] [--targets …] [--artifacts DIR] [--json FILE]
-    python -m benchmarks.pipeline --layers              # a bound on overlap between layers
+    python -m benchmarks.pipeline --layers  # a bound on overlap between layers
 
 Networks are built with the schedules that are estimated best (`--artifacts` keeps the folders, and
 takes those that are there). The accelerator's time is simulated, exactly. The CPU's is an estimate,
@@ -9,10 +9,10 @@ for one Cortex-A9 (`networks.cpu_costs`). So each row also says what overlap giv
 four times as fast, and for one that takes twice as long.
 
 With `--layers` nothing is built. Today a barrier lies between two layers of a stream: only the
-first weights of the next layer load earlier (`benchmarks.stream_bound`). Without any barrier,
-compute and the two channels of memory would still do the same work, each in its own time. So no
-overlap between layers, with whatever scratchpads, takes less than the largest of three sums over a
-stream: of compute, of reads, of writes.
+first weights of the next layer load earlier (`benchmarks.fusion.stream_bound`). Without any
+barrier, compute and the two channels of memory would still do the same work, each in its own time.
+So no overlap between layers, with whatever scratchpads, takes less than the largest of three sums
+over a stream: of compute, of reads, of writes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fusion_pairs import TARGETS, problem_of
-from benchmarks.stream_bound import needs, stream_bound
+from benchmarks.fusion.stream_bound import needs, stream_bound
+from benchmarks.fusion.tuned_pairs import TARGETS, problem_of
 from tilewright.core.files import Json, write_atomically
 from tilewright.networks.artifact import Artifact, load
 from tilewright.networks.artifact.overlap import PipelineStage, chosen

@@ -15,7 +15,7 @@ from tilewright.evaluation.compare.comparison import (
     run_tuners,
 )
 from tilewright.evaluation.compare.plan import ComparisonPlan
-from tilewright.reports.compare.report import write_report
+from tilewright.reports.comparison import write_report
 from tilewright.search import LocalRunner
 
 

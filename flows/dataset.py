@@ -25,7 +25,7 @@ from tilewright.evaluation.datasets.build import (
     rows_done,
     store_plan,
 )
-from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, make_plan
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.search import LocalRunner

@@ -8,7 +8,7 @@ from pathlib import Path
 from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.evaluation.datasets.plan import DatasetOptions
 from tilewright.flows.dataset import build_dataset as build_folder
 from tilewright.flows.flat_parameters import flat

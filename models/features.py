@@ -1,10 +1,20 @@
 """Computes visible features: properties of a config known before it is compiled, without estimates.
 
-Two views of the same knobs. `tree_features` is for trees: many plain columns, logarithms, flags,
-remainders. `gp_features` is for Gaussian processes: few columns on a common scale. Roles are read
-off knob names: `tile_*` cut an axis of the workload, `*thread*` multiply a working set, `*_slots`
-are buffers in a scratchpad. Other knobs get the generic columns only. Columns that are constant
-within a space are left out.
+Models P and V learn from them. There are two views of the same knobs. `tree_features` is for trees:
+many plain columns, logarithms, flags, remainders. `gp_features` is for Gaussian processes: few
+columns on a common scale. Roles are read off knob names: `tile_*` cut an axis of the workload,
+`*thread*` multiply a working set, `*_slots` are buffers in a scratchpad. Other knobs get the
+generic columns only. Columns that are constant within a space are left out. `words` describes a
+column to people who read which of them a model used.
+
+`loop_features` are AutoTVM's `itervar` features: the loop nest a config stands for, a loop at a
+time. TVM reads them off the lowered program (autotvm/feature.py, `get_itervar_feature`). Of every
+loop it takes the length, the iterations around it and those within it. Of every tensor it takes the
+elements one run of the loop touches and how often each is reused. Here the nest follows from the
+knobs: every `tile_*` knob splits its axis into an outer and an inner loop. Outer loops come first:
+batch, output channels, rows, columns, input channels, then the kernel's taps. The inner loops
+follow in the same order. All configs of a space have the same number of loops, so a row has a fixed
+length. TVM's annotations and arithmetic counts are the same for all configs and left out.
 """
 
 from __future__ import annotations
@@ -15,7 +25,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.models.feature_labels import words
 from tilewright.targets.base import Configs, Space
 from tilewright.targets.features import Feature, Features
 from tilewright.targets.workload import Workload
@@ -175,3 +184,127 @@ def _cut(
 
 def _log2(values: NDArray[np.float64] | float) -> NDArray[np.float64]:
     return np.asarray(np.log2(np.maximum(values, 0.5)), dtype=np.float64)
+
+
+_KNOBS = {  # of the spaces in this package; any other knob is called by its name
+    "tile_b": "images of a tile",
+    "tile_h": "output rows of a tile",
+    "tile_w": "output columns of a tile",
+    "tile_co": "output channel blocks of a tile",
+    "tile_ci": "input channel blocks of a step",
+    "oc_nthread": "threads over output channels",
+    "h_nthread": "threads over rows",
+    "inp_slots": "input tiles held at once",
+    "wgt_slots": "weight tiles held at once",
+    "acc_slots": "output tiles held at once",
+    "order": "which of the loops over inputs and weights is the outer one",
+    "head": "by how much the first tile is shorter",
+    "ramp": "first steps whose weights come in growing parts",
+    "tail": "shrinking parts of the last tile",
+    "nthread": "threads",
+}
+_SETS = {"inp": "input", "wgt": "weight", "out": "output"}
+_SHAPES = (
+    ("log2_parts_", "parts that {} cut the layer into (log2)"),
+    ("log2_", "{} (log2)"),
+    ("waste_", "share of work beyond the layer's edge, by {}"),
+    ("one_", "1 where there is no more than one of: {}"),
+    ("whole_", "1 where {} are not cut at all"),
+)
+"""How a column's name begins, and what it says of the knob behind."""
+
+
+def words(name: str) -> str:
+    """What a column of `models.features` counts."""
+    if name == "log2_tiles":
+        return "tiles of the layer (log2)"
+    if name.endswith("_volume_times_tiles"):
+        return f"{_volume(name.removesuffix('_volume_times_tiles'))}, times the tiles (log2)"
+    if name.endswith("_volume"):
+        return f"{_volume(name.removesuffix('_volume'))} (log2)"
+    if name.startswith("rest_"):
+        tile, thread = _rest(name.removeprefix("rest_"))
+        return f"1 where the parts by {_knob(tile)} are no multiple of the {_knob(thread)}"
+    if "_is_" in name:
+        knob, _, value = name.rpartition("_is_")
+        return f"1 where {_knob(knob)}: {value}"
+    for start, text in _SHAPES:
+        if name.startswith(start):
+            return text.format(_knob(name.removeprefix(start)))
+    return _knob(name)
+
+
+def _volume(name: str) -> str:
+    kind = name.removeprefix("log2_")
+    return f"{_SETS.get(kind, kind)} elements in flight, all threads and slots"
+
+
+def _rest(text: str) -> tuple[str, str]:
+    """`tile_h_oc_nthread` in two: of a tile's axes none has a `_` in its name."""
+    axis, _, thread = text.removeprefix("tile_").partition("_")
+    return f"tile_{axis}", thread
+
+
+def _knob(name: str) -> str:
+    return _KNOBS.get(name, f"knob {name}")
+
+
+AXES = ("b", "co", "h", "w", "ci")
+TAPS = ("kh", "kw")
+TOUCHED_BY: dict[str, frozenset[str]] = {
+    "inp": frozenset({"b", "h", "w", "ci", "kh", "kw"}),
+    "wgt": frozenset({"co", "ci", "kh", "kw"}),
+    "out": frozenset({"b", "co", "h", "w"}),
+}
+"""The axes that index each tensor; windows that overlap are counted once a tap."""
+
+PerConfig = NDArray[np.float64]
+"""A number a config, shape (configs,)."""
+
+
+def loop_features(workload: Workload, space: Space, configs: Configs) -> Features:
+    """log2 of length, surrounding and surrounded iterations of each loop, and of elements touched
+    and reuse of each tensor within it: a row a config, configs of shape (n, knobs). Knobs that cut
+    no axis follow by their values, as AutoTVM's other entities do."""
+    values = space.values(configs).astype(np.float64)
+    knobs = {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
+    loops = _nest(workload, space, knobs, len(configs))
+    columns: dict[str, PerConfig] = {}
+    above = np.zeros(len(configs))
+    below = np.sum([length for _, length in loops], axis=0)
+    for place, (axis, length) in enumerate(loops):
+        above = above + length
+        columns |= {
+            f"{place} {axis} length": length,
+            f"{place} {axis} topdown": above,
+            f"{place} {axis} bottomup": below,
+        }
+        for tensor, indexed in TOUCHED_BY.items():
+            within = [size for name, size in loops[place:] if name in indexed]
+            touched = np.sum([np.zeros(len(configs)), *within], axis=0)
+            columns[f"{place} {axis} touches {tensor}"] = touched
+            columns[f"{place} {axis} reuses {tensor}"] = below - touched
+        below = below - length
+    split = {f"tile_{axis}" for axis in AXES}
+    columns |= {name: value for name, value in knobs.items() if name not in split}
+    return Features.of(np.stack(list(columns.values()), axis=1), list(columns))
+
+
+def _nest(
+    workload: Workload, space: Space, knobs: dict[str, PerConfig], rows: int
+) -> list[tuple[str, PerConfig]]:
+    """Loops from the outermost, each with its axis and log2 length. Channels count in the unit of
+    their knob; an axis without one is a single loop around."""
+    w, whole = workload, np.zeros(rows)
+    extents = {"b": w.batch, "h": w.results_height, "w": w.results_width, "co": 1, "ci": 1}
+    most = {knob.name: max(knob.values) for knob in space.knobs}
+    outer, inner = [], []
+    for axis in AXES:
+        tile = knobs.get(f"tile_{axis}")
+        extent = float(most.get(f"tile_{axis}", extents[axis]))
+        inside = whole if tile is None else np.log2(np.maximum(tile, 1.0))
+        outer.append((axis, np.maximum(np.log2(extent) - inside, 0.0)))
+        inner.append((axis, inside))
+    taps = [(name, whole + np.log2(size)) for name, size in zip(TAPS, (w.kernel_h, w.kernel_w),
+                                                                  strict=True)]  # fmt: skip
+    return [*outer, *taps, *inner]

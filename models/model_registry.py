@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
 from tilewright.models.counter_regression import CounterRegression
-from tilewright.models.features import gp_features, tree_features
+from tilewright.models.features import gp_features, loop_features, tree_features
 from tilewright.models.gaussian import GaussianProcess
 from tilewright.models.hidden_features import hidden_features, work
-from tilewright.models.loop_features import loop_features
 from tilewright.search.cost_model_protocols import CostModel, Surrogate, VetoModel
 from tilewright.search.problem import Problem
 from tilewright.targets.base import Configs
@@ -23,9 +22,9 @@ from tilewright.targets.features import Features
 
 _KINDS = {
     "xgboost": "tilewright.models.trees:XGBoost",
-    "autotvm-ranker": "tilewright.models.autotvm_ranker:AutoTVMRanker",
+    "autotvm-ranker": "tilewright.models.trees:AutoTVMRanker",
     "lightgbm": "tilewright.models.trees:LightGBM",
-    "forest": "tilewright.models.forest:Forest",
+    "forest": "tilewright.models.trees:Forest",
     "gaussian": "tilewright.models.gaussian:GaussianProcess",
     "draft": "tilewright.models.counter_regression:CounterRegression",
     "validity": "tilewright.models.validity:Validity",

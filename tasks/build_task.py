@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
 from tilewright.flows.build import SchedulesFound, choose_kernels, choose_schedules
-from tilewright.reports.building import built_note
+from tilewright.reports.artifact import built_note
 from tilewright.reports.markdown import plain
 from tilewright.search.events import Event, StageBegan
 from tilewright.tasks.progress import Progress

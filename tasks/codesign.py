@@ -20,8 +20,7 @@ from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import Prepared, SearchProgress
 from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.hardware_search.verification import prove_front
-from tilewright.reports.codesign.drawing import draw_front
-from tilewright.reports.codesign.notes import front_note, front_rows, run_note
+from tilewright.reports.codesign import draw_front, front_note, front_rows, run_note
 from tilewright.reports.markdown import plain
 from tilewright.reports.number_format import counted
 from tilewright.search import TrialStore

@@ -19,12 +19,9 @@ from tilewright.evaluation.compare.comparison import (
     run_tuners,
 )
 from tilewright.evaluation.compare.summary import verdict
-from tilewright.reports.compare.leaderboard_table import leaderboard_columns
-from tilewright.reports.compare.report import REPORT, write_report
-from tilewright.reports.compare.verdict import spoken
-from tilewright.reports.markdown import code, paragraphs, plain
+from tilewright.reports.comparison import REPORT, leaderboard_columns, spoken, write_report
+from tilewright.reports.markdown import code, markdown_table, paragraphs, plain
 from tilewright.reports.number_format import counted
-from tilewright.reports.run_table import markdown_table
 from tilewright.search.events import Event
 from tilewright.tasks.log_comparison import log_runs
 from tilewright.tasks.progress import Progress as Bar

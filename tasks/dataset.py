@@ -14,7 +14,7 @@ from typing import Any
 from prefect.artifacts import create_markdown_artifact
 
 from tilewright.evaluation.datasets.build import measure_part, receive_part
-from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.evaluation.datasets.plan import make_plan
 from tilewright.reports.datasets import dataset_line
 from tilewright.reports.markdown import plain

@@ -6,7 +6,7 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
 from tilewright.reports.number_format import counted
-from tilewright.reports.run_description import outcome_line
+from tilewright.reports.run_results import outcome_line
 from tilewright.tuning.events import Event, Listener, Note, RoundDone, WorkloadTuned
 from tilewright.tuning.gains import before
 from tilewright.tuning.results import cycles_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlflow.exceptions import MlflowException
 
-from tilewright.evaluation.diff.load_runs import DiffError, Side, read_side
+from tilewright.evaluation.diff import DiffError, Side, read_side
 from tilewright.tasks import tracking
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 

@@ -16,10 +16,10 @@ from prefect.runtime import flow_run
 
 from tilewright.core.files import Json, write_atomically
 from tilewright.core.user_text import printable
-from tilewright.reports import run_description
+from tilewright.reports import run_results as run_description
 from tilewright.reports.markdown import plain
 from tilewright.reports.run_pictures import write_fusion_page
-from tilewright.reports.run_table import results_rows
+from tilewright.reports.run_results import results_rows
 from tilewright.search import Session
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.targets.display_names import layer

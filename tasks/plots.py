@@ -27,7 +27,7 @@ def workload_picture(cache: CacheUse, tuned: TunedWorkload, trials: pd.DataFrame
     """As `reports.convergence.convergence`."""
 
     def draw() -> bytes:
-        from tilewright.reports.convergence import convergence
+        from tilewright.reports.run_pictures import convergence
 
         return convergence(tuned, trials)
 
@@ -40,7 +40,7 @@ def network_picture(
     """As `reports.convergence.network_convergence`."""
 
     def draw() -> bytes:
-        from tilewright.reports.convergence import network_convergence
+        from tilewright.reports.run_pictures import network_convergence
 
         return network_convergence(network, tuned, trials)
 

@@ -19,11 +19,10 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 
-from tilewright.evaluation.diff.load_runs import DiffError, read_side
-from tilewright.evaluation.diff.summary import NO_WORSE, WORSE, DiffVerdict, diff_runs
+from tilewright.evaluation.diff import NO_WORSE, WORSE, DiffError, DiffVerdict, diff_runs, read_side
 from tilewright.reports.diff import diff_page, headline
-from tilewright.reports.markdown import paragraphs, plain
-from tilewright.reports.run_description import listed, network_title
+from tilewright.reports.markdown import listed, paragraphs, plain
+from tilewright.reports.run_results import network_title
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step

@@ -21,9 +21,8 @@ from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan
 from tilewright.evaluation.sweep.runs import RunTuned
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep
 from tilewright.flows.sweep import tune_run
-from tilewright.reports.markdown import plain
+from tilewright.reports.markdown import Links, plain
 from tilewright.reports.number_format import counted
-from tilewright.reports.run_description import Links
 from tilewright.reports.sweep import run_rows, sweep_note, verdict
 from tilewright.search.events import Event, Listener
 from tilewright.services.page_addresses import flow_run_url

@@ -35,9 +35,7 @@ from tilewright.evaluation.datasets.training import (
     read_dataset,
     store_model,
 )
-from tilewright.reports.markdown import code, paragraphs, plain
-from tilewright.reports.run_description import listed
-from tilewright.reports.run_table import markdown_table
+from tilewright.reports.markdown import code, listed, markdown_table, paragraphs, plain
 from tilewright.search.events import Listener
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking

@@ -12,27 +12,24 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks import cpu
-from benchmarks.cpu_schedules import table_of as schedules_table
-from benchmarks.cpu_schedules import workload_of
+from benchmarks.cpu.schedules import table_of as schedules_table
 from benchmarks.intervals import crossed, hierarchical, ratio_of_medians
-from benchmarks.layers import CPU_JUDGED, DEVELOPMENT, JUDGED
-from benchmarks.model_errors import figures as model_error_figures
-from benchmarks.sample_efficiency import _test_bed, figures, rows_of
-from benchmarks.transfer_accuracy import formula_figures
-from benchmarks.transfer_controls import controls
-from benchmarks.transfer_held_out import folds_of, shared
-from benchmarks.transfer_layers import COMPARED, FORMULA, WARM
-from benchmarks.transfer_layers import summary as layers_summary
-from benchmarks.transfer_tuning import _goals, summary
+from benchmarks.layers import CPU_DEVELOPMENT, CPU_JUDGED, DEVELOPMENT, JUDGED, cpu_workload
+from benchmarks.transfer.accuracy import formula_figures
+from benchmarks.transfer.controls import controls
+from benchmarks.transfer.families import folds_of, shared
+from benchmarks.transfer.single_layers import COMPARED, FORMULA, WARM
+from benchmarks.transfer.single_layers import summary as layers_summary
+from benchmarks.transfer.whole_networks import _goals, summary
+from benchmarks.tuners.model_errors import figures as model_error_figures
+from benchmarks.tuners.sample_efficiency import _test_bed, figures, rows_of
 from tests.documents import ROOT
 from tilewright.evaluation.compare.leaderboard import Results
 from tilewright.evaluation.datasets.folder import read_table
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.models.transfer.derived_features import REFERENCE
-from tilewright.models.transfer.preprocessing import aligned
+from tilewright.models.transfer.columns import REFERENCE
 from tilewright.models.transfer.registry import load_model
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.training_data import TrainingTable, aligned
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
@@ -56,8 +53,8 @@ def test_no_judged_layer_is_a_development_layer() -> None:
 
 
 def test_no_layer_that_judges_estimates_of_a_cpu_chose_their_constants() -> None:
-    development = {cpu.workload_of(name).with_steps(()).id for name in cpu.LAYERS}
-    judged = {workload_of(name).with_steps(()).id for name in CPU_JUDGED}
+    development = {cpu_workload(name).with_steps(()).id for name in CPU_DEVELOPMENT}
+    judged = {cpu_workload(name).with_steps(()).id for name in CPU_JUDGED}
     assert len(judged) == len(CPU_JUDGED)
     assert not development & judged
 

@@ -12,19 +12,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks import (
-    codesign_energy,
-    codesign_layers,
-    cpu_schedules,
-    gemmini_dataflows,
-    gemmini_layers,
-    transfer_held_out,
-)
-from benchmarks.codesign import read_runs
-from benchmarks.codesign_figures import summary
-from benchmarks.exact_codesign.store import read_truth
+from benchmarks.codesign import energy as codesign_energy
+from benchmarks.codesign import single_layers as codesign_layers
+from benchmarks.codesign.methods import read_runs, summary
+from benchmarks.codesign.truth_store import read_truth
+from benchmarks.cpu import schedules as cpu_schedules
+from benchmarks.gemmini import dataflows as gemmini_dataflows
+from benchmarks.gemmini import vendor_rule as gemmini_layers
 from benchmarks.intervals import Interval
-from benchmarks.sample_efficiency import figures
+from benchmarks.transfer import families as transfer_held_out
+from benchmarks.tuners.sample_efficiency import figures
 from tests.documents import ROOT
 
 CLAIMS = (ROOT / "docs" / "evidence" / "claims.md").read_text()

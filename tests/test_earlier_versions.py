@@ -20,12 +20,10 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.formats import FORMATS
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.datasets.build import kept_plan, kept_rows
-from tilewright.evaluation.datasets.folder import digest_of, read_table
-from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.evaluation.datasets.folder import digest_of, read_about, read_table
 from tilewright.evaluation.datasets.plan import DatasetOptions
-from tilewright.evaluation.diff.load_runs import read_side
-from tilewright.evaluation.diff.summary import diff_runs
-from tilewright.evaluation.explain.folder import read_folder
+from tilewright.evaluation.diff import diff_runs, read_side
+from tilewright.evaluation.explain.finished_run import read_folder
 from tilewright.evaluation.row_cache import RowCache
 from tilewright.hardware_search.options import CodesignOptions, parse_codesign
 from tilewright.hardware_search.output_folder import check_own_run

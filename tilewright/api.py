@@ -209,7 +209,7 @@ def codesign(**options: Any) -> CodesignOutcome:
     """
     from tilewright.flows.codesign import codesign as search
     from tilewright.hardware_search.options import parse_codesign
-    from tilewright.reports.codesign.drawing import draw_front
+    from tilewright.reports.codesign import draw_front
 
     parsed = parse_codesign(**options)
     outcome = search(_local_runner(), parsed)

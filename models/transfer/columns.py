@@ -1,13 +1,21 @@
-"""Names the columns of a program on hardware, the same for dataset rows and a tuner's candidates.
+"""Names the columns of a program on hardware, the same for dataset rows and a tuner's candidates,
+and derives columns from others.
 
 Four groups, by the first word of a column's name: `hardware`, `workload`, `schedule`, and `program`
 (what compiling reveals). A target has its own columns; a join of rows of several targets has NaN
 where a target lacks one.
+
+A fifth group, `derived`, has a program's work in units of the hardware that runs it. Counts and the
+hardware's rates a cycle are columns of their own. A tree would need many cuts to find their
+quotients, and could not extrapolate. So quotients are columns, relative to the time of the
+workload's multiplications at peak: a figure that different hardware shares. They follow from column
+names alone, and nothing here is fitted. What cannot be computed is NaN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +31,7 @@ _SIZES = (
     "kernel_h", "kernel_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "macs",
 )  # fmt: skip
 _OPERATORS = ("conv2d", "dense", "max_pool", "batch_matmul")
-_STEPS = ("bias", "residual", "shr")
+_EPILOGUE_STEPS = ("bias", "residual", "shr")
 
 
 def columns_of(
@@ -59,7 +67,9 @@ def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
 def _of_workload(workload: Workload) -> dict[str, float]:
     sizes = {name: float(getattr(workload, name)) for name in _SIZES}
     kinds = {name: float(workload.operator == name) for name in _OPERATORS}
-    steps = {name: float(any(op.kind == name for op in workload.epilogue)) for name in _STEPS}
+    steps = {
+        name: float(any(op.kind == name for op in workload.epilogue)) for name in _EPILOGUE_STEPS
+    }
     return (
         {f"workload {name}": float(np.log2(max(value, 1.0))) for name, value in sizes.items()}
         | {f"workload is {name}": value for name, value in kinds.items()}
@@ -80,3 +90,173 @@ def _sums(hidden: Features) -> Features:
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
     matrix = np.where(unknown[:, None], np.nan, found.matrix)
     return Features(matrix, found.columns).named("program")
+
+
+PREFIX = "derived"
+LATE = "derived late"
+"""First words of columns here; `LATE` ones need the group `program`."""
+
+PEAK = f"{PREFIX} peak"
+REFERENCE = f"{LATE} reference"
+"""The longest unit's time and what nothing hides, log2 of how often the time at peak: what models
+learn the difference to, where it is known."""
+
+_Column = NDArray[np.float64]
+_Get = Callable[[str], _Column]
+
+_BUSY = {
+    "compute": ("gemm_iterations", "reset_iterations", "alu_iterations"),
+    "load": ("inp_bytes", "wgt_bytes"),
+    "side": ("acc_bytes",),
+    "store": ("out_bytes",),
+    "exposed": ("first_exposed", "load_exposed", "store_exposed", "last_exposed"),
+}
+"""Counts that keep a unit busy: iterations a cycle each, or bytes that pass the bus."""
+_STARTS = {
+    "load": ("inp_loads", "wgt_loads"),
+    "side": ("acc_loads", "uop_loads"),
+    "store": ("out_rows",),
+}
+"""Counts of which each waits for the memory once."""
+_STEPS = {"compute": ("gemms", "alus"), "load": ("inp_rows",), "store": ("out_rows",)}
+"""Counts of which each takes its unit a cycle more."""
+_GEMMINI = {
+    "compute": ("fed_cycles",), "load": ("data_bytes", "weight_bytes", "bias_bytes"),
+    "store": ("stored_bytes",), "exposed": ("first_bytes",),
+}  # fmt: skip
+"""The same of a Gemmini, whose array takes a row of data a cycle."""
+_REQUESTS = {"load": ("read_requests",), "store": ("write_requests",)}
+"""Its requests, of which so many are under way at a time."""
+_UNDER_WAY, _RETURN_CYCLES = 16, 7
+INGREDIENTS = tuple(
+    f"program {name}"
+    for counts in (_BUSY, _STARTS, _STEPS, _GEMMINI, _REQUESTS)
+    for name in chain.from_iterable(counts.values())
+)
+"""Columns that `REFERENCE` is made of, of which nothing is known of programs that have none."""
+_SETS = {
+    "inp": ("batch", "block_in"), "wgt": ("block_in", "block_out"), "out": ("batch", "block_out"),
+}  # fmt: skip
+"""Tensors, and by which of the hardware's blocks their elements are counted."""
+_DEPTHS = {"inp": "log2_inp_depth", "wgt": "log2_wgt_depth", "out": "log2_acc_depth"}
+
+
+def with_derived(features: Features) -> Features:
+    """These columns with those that follow from them behind; of programs that nobody compiled there
+    are no `LATE` ones."""
+    names = {name: k for k, name in enumerate(features.names)}
+
+    def get(name: str) -> _Column:
+        place = names.get(name)
+        return np.full(len(features), np.nan) if place is None else features.matrix[:, place]
+
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        peak = _peak(get)
+        found = _early(get, peak)
+        if any(name.startswith("program ") for name in names):
+            found |= _late(get, peak)
+    return features.beside(Features.of(np.stack([*found.values()], axis=1), [*found]))
+
+
+def _peak(get: _Get) -> _Column:
+    """log2 of the cycles (or seconds, up to a factor) that all multiplications take at peak."""
+    blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
+    return get("workload macs") - _first([np.asarray(blocks), get("hardware peak_gflops")])
+
+
+def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
+    """From knobs, shapes and hardware."""
+    found = {"peak": peak}
+    bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
+    tiles = sum(_or_0(get(f"schedule log2_parts_tile_{axis}")) for axis in ("b", "h", "w", "co"))
+    steps = tiles + _or_0(get("schedule log2_parts_tile_ci"))
+    copies = _or_0(get("schedule log2_oc_nthread")) + _or_0(get("schedule log2_h_nthread"))
+    traffic = []
+    nowhere = 0.0 * get("schedule log2_inp_volume")  # NaN where knobs are not these
+    for name, blocks in _SETS.items():
+        volume = get(f"schedule log2_{name}_volume")
+        element = sum(get(f"hardware {block}") for block in blocks)
+        slots = get(f"schedule log2_{'acc' if name == 'out' else name}_slots")
+        once = volume - copies - np.maximum(_or_0(slots), 0.0)
+        moved = once + (tiles if name == "out" else steps) + element - bus
+        traffic.append(np.exp2(moved))
+        found |= {f"moved {name}": moved - peak, f"share {name}": volume - get(
+            f"hardware {_DEPTHS[name]}"
+        )}  # fmt: skip
+    found |= {
+        "moved": np.log2(sum(traffic, np.zeros(len(peak)))) - peak,
+        "waits": steps + nowhere + wait - peak,
+        "steps": steps + nowhere,
+        "burst": get("schedule log2_tile_w") + get("hardware batch") + get("hardware block_in")
+        - bus - get("hardware max_burst_beats"),
+    }  # fmt: skip
+    return {f"{PREFIX} {name}": column for name, column in found.items()}
+
+
+def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
+    """From what compiling revealed."""
+    bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
+    cycles = {
+        unit: _total(get, names) / (1.0 if unit == "compute" else np.exp2(bus))
+        for unit, names in _BUSY.items()
+    }
+    waits = {unit: _total(get, names) * np.exp2(wait) for unit, names in _STARTS.items()}
+    more = {unit: _total(get, names) for unit, names in _STEPS.items()}
+    _put_gemmini(get, cycles, waits, more)
+    units = {unit: cycles[unit] + waits.get(unit, 0.0) for unit in ("compute", "load", "store")}
+    units["compute"] = units["compute"] + cycles["side"] + waits["side"]
+    stored = cycles["store"] + more["store"]
+    steps = {unit: units[unit] + more[unit] for unit in ("compute", "load")}
+    longest = np.max([*steps.values(), stored], axis=0)
+    found = {"reference": longest + cycles["exposed"]}
+    found |= {f"{unit} cycles": each for unit, each in cycles.items()}
+    found |= {f"{unit} waits": each for unit, each in waits.items()}
+    found |= {f"{unit} busy": each for unit, each in units.items()}
+    found["longest"] = np.max([*units.values()], axis=0)
+    found["all"] = np.sum([*units.values()], axis=0)
+    found["shown"] = units["compute"] + cycles["exposed"]
+    found["shown and waits"] = found["shown"] + waits["load"] + waits["store"]
+    logs = {name: np.log2(1.0 + column) - peak for name, column in found.items()}
+    logs["bound"] = np.log2(found["shown"] / found["longest"])
+    # what every target counts in some way, on a scale of its own
+    for name in ("bytes", "iterations", "exposed", "instructions"):
+        logs[f"of peak {name}"] = 2.0 * get(f"program hidden {name}") - get("workload macs")
+    return {f"{LATE} {name}": column for name, column in logs.items()}
+
+
+def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
+    """Cycles and waits of units, and further steps, of programs of a Gemmini, where VTA's counts
+    are unknown: a unit is busy with bytes or waits for requests, whichever takes longer."""
+    own = {unit: _total(get, names) for unit, names in _GEMMINI.items()}
+    beat = np.exp2(_or_0(get("hardware cycles_per_beat")))
+    bus, wait = np.exp2(get("hardware bus_bytes")), np.exp2(get("hardware memory_latency_cycles"))
+    own |= {unit: own[unit] * (beat if unit != "store" else 1.0) / bus
+            for unit in ("load", "store", "exposed")}  # fmt: skip
+    busy = {
+        unit: _total(get, names) * (wait + _RETURN_CYCLES) / _UNDER_WAY
+        for unit, names in _REQUESTS.items()
+    }
+    idle = 0.0 * own["compute"]  # NaN where nothing is known
+    cycles = own | {"side": idle}
+    waits = {unit: np.maximum(each - own[unit], 0.0) for unit, each in busy.items()}
+    for found, given in zip(known, (cycles, waits | {"side": idle}, {}), strict=True):
+        for unit, column in found.items():
+            found[unit] = _first([column, given.get(unit, idle)])
+
+
+def _total(get: _Get, names: Sequence[str]) -> _Column:
+    """The sum of counts that are there as log2(1 + count)."""
+    counts = [np.exp2(get(f"program {name}")) - 1.0 for name in names]
+    return np.asarray(np.sum(counts, axis=0))
+
+
+def _or_0(column: _Column) -> _Column:
+    """A log2 that is 0 where there is no such knob: nothing is cut or copied there."""
+    return np.where(np.isnan(column), 0.0, column)
+
+
+def _first(columns: Sequence[_Column]) -> _Column:
+    found = columns[0]
+    for column in columns[1:]:
+        found = np.where(np.isnan(found), column, found)
+    return found

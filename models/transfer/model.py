@@ -1,5 +1,6 @@
 """Implements what all kinds of transferred models share: columns by name, labels, the chance to
-run, typical errors, and the folder. A kind learns to rank and keeps what it learned.
+run, typical errors, the folder, and the prior that a tuner asks. A kind learns to rank and keeps
+what it learned.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tilewright.core.errors import TilewrightError
+from tilewright.models.transfer.columns import columns_of
 from tilewright.models.transfer.contract import CommonOptions, Prediction, Training, TransferError
 from tilewright.models.transfer.files import Index, no_model, read_files, write_model
-from tilewright.models.transfer.preprocessing import (
+from tilewright.models.transfer.timed_trees import Chance
+from tilewright.models.transfer.training_data import (
     Labels,
     Matrix,
+    TrainingTable,
     aligned,
     half_known,
     held_out,
@@ -34,8 +38,8 @@ from tilewright.models.transfer.preprocessing import (
     reference,
     uncompiled,
 )
-from tilewright.models.transfer.training_table import TrainingTable
-from tilewright.models.transfer.validity import Chance
+from tilewright.search.problem import Belief, Problem, TransferredPrior
+from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
 
 CHANCE = "validity.ubj"
@@ -281,3 +285,15 @@ def options_of(kind: type[Transferred], given: Mapping[str, object] | None = Non
             f"option {'.'.join(map(str, first['loc']))} of {kind.kind}: {first['msg']}; there are "
             f"{', '.join(fields)}"
         ) from None
+
+
+def prior_from(model: Transferred, problem: Problem) -> TransferredPrior:
+    """What `model` says of configs of the problem, (n, knobs), before or after compiling. It is
+    asked for the chance to run before: compiling reveals nothing of that."""
+
+    def ask(configs: Configs, hidden: Features | None) -> Belief:
+        known = columns_of(problem.workload, problem.space, configs, problem.hardware, hidden)
+        said = model.predict(known, chance=hidden is None)
+        return Belief(said.log_latency, said.spread, said.chance)
+
+    return ask

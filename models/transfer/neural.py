@@ -1,15 +1,16 @@
 """Implements neural transfer models: an MLP, and the network of Verma et al. (ExHET 2023).
 
-That network has three bidirectional LSTMs over the schedule's decisions and two attention heads.
-`models.transfer.jax_networks` computes the networks and `models.transfer.jax_training` trains them;
-both load JAX, which takes a second. A trained MLP predicts without it
+That network has three bidirectional LSTMs over the schedule's decisions, its tokens, each with its
+columns, and two attention heads. `models.transfer.jax_networks` computes and trains the networks,
+and loads JAX, which takes a second. A trained MLP predicts without it
 (`models.transfer.numpy_mlp`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,9 +20,8 @@ from pydantic import Field, model_validator
 from tilewright.models.transfer import numpy_mlp
 from tilewright.models.transfer.contract import CommonOptions
 from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
-from tilewright.models.transfer.preprocessing import Matrix
-from tilewright.models.transfer.tokens import tokens_of
-from tilewright.models.transfer.weights import NamedWeights, pack_weights, unpack_weights
+from tilewright.models.transfer.numpy_mlp import NamedWeights, pack_weights, unpack_weights
+from tilewright.models.transfer.training_data import Matrix
 
 _CLIP = 6.0
 """Deviations beyond which a value counts as no further away: hardware may be of any size."""
@@ -78,7 +78,7 @@ class _Neural(Transferred):
         """A `models.transfer.jax_networks.JaxNetwork` over this model's columns."""
 
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
-        from tilewright.models.transfer.jax_training import descend
+        from tilewright.models.transfer.jax_networks import descend
 
         self._scale = _scale_of(lesson.x) if start is None else start._scale
         self._weights, learned = descend(
@@ -88,7 +88,7 @@ class _Neural(Transferred):
         return learned
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        from tilewright.models.transfer.jax_training import ask
+        from tilewright.models.transfer.jax_networks import ask
 
         return ask(self._network(), self._weights, x, self._scaled)
 
@@ -148,3 +148,49 @@ class Attention(_Neural):
         return Decisions(
             len(self.columns), tokens.columns, tokens.others, o.units, o.layers, o.heads
         )
+
+
+_GROUP = "schedule "
+_ABOUT = ("log2_parts_", "log2_", "waste_", "one_", "whole_")
+"""How columns begin that speak of one knob: of two that fit, the first."""
+
+
+@dataclass(frozen=True)
+class TransferTokens:
+    """Knobs in the order of their columns; of each, the places of its columns; and the places of
+    all columns that speak of no knob alone."""
+
+    knobs: tuple[str, ...]
+    columns: tuple[tuple[int, ...], ...]
+    others: tuple[int, ...]
+
+
+def tokens_of(names: Sequence[str]) -> TransferTokens:
+    """Columns of these names by knob. Every log2 of a knob's value makes a token, but volumes and
+    numbers of parts, which follow from knobs."""
+    found: dict[str, list[int]] = {}
+    for name in names:
+        knob = _knob(name, "log2_")
+        if knob and not knob.endswith("_volume") and not _is_parts(knob, names):
+            found[knob] = []
+    others = []
+    for place, name in enumerate(names):
+        knob = next((k for k in (_knob(name, start) for start in _ABOUT) if k in found), "")
+        if knob:
+            found[knob].append(place)
+        else:
+            others.append(place)
+    return TransferTokens(
+        tuple(found), tuple(tuple(each) for each in found.values()), tuple(others)
+    )
+
+
+def _is_parts(knob: str, names: Sequence[str]) -> bool:
+    """Whether `parts_X` is the number of parts that knob X makes, and no knob of that name."""
+    return knob.startswith("parts_") and f"{_GROUP}log2_{knob.removeprefix('parts_')}" in names
+
+
+def _knob(name: str, start: str) -> str:
+    """What follows `start` in the name of a column of a schedule, else ""."""
+    whole = _GROUP + start
+    return name.removeprefix(whole) if name.startswith(whole) else ""

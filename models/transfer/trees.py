@@ -15,8 +15,8 @@ from pydantic import Field
 from tilewright.core.lazy_module import lazy_module
 from tilewright.models.transfer.contract import CommonOptions
 from tilewright.models.transfer.model import LearningOutcome, Lesson, Transferred
-from tilewright.models.transfer.preprocessing import Matrix, masked, surely_less
-from tilewright.models.transfer.timed_boosting import PATIENCE, TimedTrees, Validation
+from tilewright.models.transfer.timed_trees import PATIENCE, TimedTrees, Validation
+from tilewright.models.transfer.training_data import Matrix, masked, surely_less
 from tilewright.models.trees import LightGBM as NativeLightGBM
 
 lightgbm = lazy_module("lightgbm")

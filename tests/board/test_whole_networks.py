@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.integer_graphs import in_memory
-from benchmarks.integer_graphs import run as run_graph
+from benchmarks.quantisation.integer_graphs import in_memory
+from benchmarks.quantisation.integer_graphs import run as run_graph
 from tests.board.boards import run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact

@@ -29,7 +29,7 @@ from tilewright.evaluation.compare.plan import (
 )
 from tilewright.evaluation.compare.run_cache import RUNS
 from tilewright.flows.comparison import compare_tuners, run_comparison
-from tilewright.reports.compare.report import REPORT
+from tilewright.reports.comparison import REPORT
 from tilewright.search import LocalRunner
 from tilewright.targets.vta.recorded_tables import read_stack_table
 

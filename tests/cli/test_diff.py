@@ -13,8 +13,7 @@ import pytest
 
 from tests.cli.conftest import LAYERS, TUNE, Place, Tuned
 from tests.sharing import made_once
-from tilewright.evaluation.diff.load_runs import DiffError, read_side
-from tilewright.evaluation.diff.summary import diff_runs
+from tilewright.evaluation.diff import DiffError, diff_runs, read_side
 
 pytestmark = pytest.mark.slow(seconds=0.8)
 

@@ -25,10 +25,10 @@ from tilewright.cli.views.terminal import Bars, working
 from tilewright.cli.views.tuning_progress import READING, STARTING, LineDisplay, tuned_line
 from tilewright.cli.views.tuning_results import show_results
 from tilewright.networks import zoo_names
-from tilewright.reports.convergence import convergence, network_convergence
+from tilewright.reports.markdown import markdown_table
 from tilewright.reports.number_format import counted, milliseconds
-from tilewright.reports.run_description import outcome_line
-from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
+from tilewright.reports.run_pictures import convergence, network_convergence
+from tilewright.reports.run_results import outcome_line, results_rows, sure_gain, sure_time
 from tilewright.search import registered_tuners
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer, shape

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import tilewright.targets.vta as vta
-from benchmarks.vta_programs import program_with_data
+from benchmarks.schedule_spaces.vta_programs import program_with_data
 from tests.cli.conftest import Place
 from tilewright.targets import make_target
 from tilewright.targets.vta.baseline import baseline_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.models.matrices import numbered
-from tilewright.evaluation.explain.shapley import is_exact, shapley_values
+from tilewright.evaluation.explain.refitted_models import is_exact, shapley_values
 from tilewright.models.model_registry import build
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fusion_beyond import order_gain, recomputed
-from benchmarks.fusion_bounds import Needed, Sums, bound, changes, least_bound
-from benchmarks.fusion_pairs import problem_of
-from benchmarks.stream_bound import Needs, stream_bound
+from benchmarks.fusion.bounds import Needed, Sums, bound, changes, least_bound
+from benchmarks.fusion.stream_bound import Needs, stream_bound
+from benchmarks.fusion.tuned_pairs import problem_of
 from tests.fusion.nets import problem
 from tilewright.flows.build import tuned_picks
 from tilewright.fusion.evaluator import Evaluator, FusionSchedules
@@ -135,16 +134,3 @@ def test_a_segment_that_cannot_be_gone_through_is_refused() -> None:
     own = problem()
     with pytest.raises(ValueError, match="13 decisions have to do with each other, 12 may"):
         changes(own, range(13), Needed(own.target))
-
-
-def test_what_is_not_there_gains_little() -> None:
-    own = problem("vta-pynq", "projecting")
-    needed = Needed(own.target)
-    anew = recomputed(own, needed.spec)
-    assert (anew.residuals, anew.gain) == (0, 0)  # each is a shortcut's, read once
-    graph = own.labelled(own.all)
-    layers = [needed.of(workload) for workload in own.workloads(own.all)]
-    assert order_gain(graph, layers) == 0  # one after the other: there is no other order
-    graph = own.labelled(own.no_shortcuts)
-    layers = [needed.of(workload) for workload in own.workloads(own.no_shortcuts)]
-    assert order_gain(graph, layers) >= 0

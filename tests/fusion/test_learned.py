@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fusion_pairs import examples_of
-from benchmarks.fusion_search import search
-from benchmarks.fusion_search.examples import Examples, read_examples, units_of_all, write_examples
-from benchmarks.fusion_search.graph_network import GraphNetwork
+from benchmarks.fusion.examples import Examples, read_examples, units_of_all, write_examples
+from benchmarks.fusion.search_methods import search
+from benchmarks.fusion.tuned_pairs import examples_of
 from tests.fusion.nets import NETS, evaluator
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.label_search import Objective
@@ -30,8 +29,6 @@ from tilewright.fusion.model_features import Figures, GraphTable, Tables, label_
 from tilewright.fusion.problem import Labelling
 from tilewright.targets.features import Features
 
-KINDS = [Trees, pytest.param(GraphNetwork, marks=pytest.mark.nightly(seconds=8))]
-
 
 @pytest.fixture(scope="module")
 def timed() -> Evaluator:
@@ -48,12 +45,9 @@ def split(examples: Examples) -> tuple[list[GraphTable], list[GraphTable]]:
     return graphs[::2], graphs[1::2]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_tells_labelled_graphs_apart(
-    kind: type[Trees] | type[GraphNetwork], examples: Examples, tmp_path: Path
-) -> None:
+def test_a_model_tells_labelled_graphs_apart(examples: Examples, tmp_path: Path) -> None:
     seen, unseen = split(examples)
-    model: GraphModel = kind(0)
+    model: GraphModel = Trees(0)
     model.fit(seen)
     said = model.predict(unseen)
     true = np.array([graph.stream.sum() for graph in unseen])
@@ -62,17 +56,14 @@ def test_a_model_tells_labelled_graphs_apart(
     assert off < 0.03
     assert off < np.abs(prior / true - 1).mean()
     model.save(tmp_path / "model")
-    again: GraphModel = kind(0)
+    again: GraphModel = Trees(0)
     again.load(tmp_path / "model")
     np.testing.assert_allclose(again.predict(unseen), said, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_frozen_model_is_corrected(
-    kind: type[Trees] | type[GraphNetwork], examples: Examples
-) -> None:
+def test_a_frozen_model_is_corrected(examples: Examples) -> None:
     seen, unseen = split(examples)
-    model: GraphModel = kind(0)
+    model: GraphModel = Trees(0)
     slower = [
         GraphTable(g.columns, g.nodes, g.prior, g.edges, g.links, 1.5 * g.stream) for g in seen
     ]
@@ -84,22 +75,16 @@ def test_a_frozen_model_is_corrected(
     assert np.abs(model.predict(unseen) / true - 1).mean() < np.abs(before / true - 1).mean() / 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_damaged_models_and_other_figures_are_refused(
-    kind: type[Trees] | type[GraphNetwork], examples: Examples, tmp_path: Path
-) -> None:
-    model: GraphModel = kind(0)
+def test_damaged_models_and_other_figures_are_refused(examples: Examples, tmp_path: Path) -> None:
+    model: GraphModel = Trees(0)
     with pytest.raises(ModelError, match="learned nothing"):
         model.save(tmp_path / "model")
     model.fit(examples.graphs[:2])
     model.save(tmp_path / "model")
-    data = (tmp_path / "model").read_bytes()
-    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
-    (tmp_path / "none").write_bytes(b"")
     # XGBoost trusts what it reads: a file that was cut may end the process.
-    for name in ("none",) if kind is Trees else ("cut", "none"):
-        with pytest.raises(ModelError, match="train it again"):
-            kind(0).load(tmp_path / name)
+    (tmp_path / "none").write_bytes(b"")
+    with pytest.raises(ModelError, match="train it again"):
+        Trees(0).load(tmp_path / "none")
     g = examples.graphs[0]
     fewer = GraphTable(g.columns[1:], g.nodes[:, 1:], g.prior, g.edges, g.links, g.stream)
     with pytest.raises(ModelError):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.fusion_search import METHODS, TooMany, search
-from benchmarks.fusion_search.segment_dp import Programming
+from benchmarks.fusion.search_methods import METHODS, Programming, TooMany, search
 from tests.fusion.nets import evaluator
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.label_search import FusionBudgetSpent, Objective, flip_labels

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.flows.codesign import codesign
 from tilewright.hardware_search.options import CodesignOptions, parse_codesign
 from tilewright.hardware_search.results import CodesignOutcome
-from tilewright.reports.codesign.drawing import draw_front
+from tilewright.reports.codesign import draw_front
 from tilewright.search import LocalRunner
 from tilewright.search.events import Listener, ignore
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hardware_search.runs import options, run
 from tilewright.hardware_search.results import CodesignOutcome
-from tilewright.reports.codesign.page import BOTTOM, HEIGHT, TOP, front_page
+from tilewright.reports.codesign import BOTTOM, HEIGHT, TOP, front_page
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.codesign_truth import operators_of, relaxed, summary
-from benchmarks.exact_codesign.solver import PART, TruthError, TruthOptions, solve
-from benchmarks.exact_codesign.store import (
+from benchmarks.codesign.exact_solver import PART, TruthError, TruthOptions, solve
+from benchmarks.codesign.truth import operators_of, relaxed, summary
+from benchmarks.codesign.truth_store import (
     Damaged,
-    LocalExactSteps,
     PartDone,
     PlannedMachines,
     Truth,
@@ -98,16 +97,12 @@ def test_a_build_goes_on_with_the_same_bytes(built: tuple[Path, Truth], tmp_path
     folder, whole = built
     table = (folder / "truth.parquet").read_bytes()
 
-    class Stops(LocalExactSteps):
-        """Ends with the second part."""
-
-        def part(self, problem, machines, options):  # type: ignore[no-untyped-def]
-            if machines.start >= PART:
-                raise KeyboardInterrupt
-            return super().part(problem, machines, options)
+    def stop_after_the_first_part(event: object) -> None:
+        if isinstance(event, PartDone):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_truth(tmp_path, OPTIONS, Stops())
+        build_truth(tmp_path, OPTIONS, stop_after_the_first_part)
     with pytest.raises(TruthError, match="no finished truth"):
         read_truth(tmp_path)
     heard: list[object] = []
@@ -207,7 +202,7 @@ def test_a_truth_of_other_layers_has_no_such_figure() -> None:
 def test_the_benchmark_runs_methods_beside_a_truth_and_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
     command = [
-        sys.executable, "-P", "-m", "benchmarks.codesign", "--json", str(file), "--truth",
+        sys.executable, "-P", "-m", "benchmarks.codesign.methods", "--out", str(file), "--truth",
         str(SLICE), "--trials", "24", "--quick", "--against", "random", "--methods",
     ]  # fmt: skip
     said = subprocess.run(

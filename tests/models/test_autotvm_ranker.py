@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.matrices import numbered
-from tilewright.models.autotvm_ranker import AutoTVMRanker, average_recall
+from tilewright.models.trees import AutoTVMRanker, average_recall
 
 
 def _plain(truth: list[float], predicted: list[float], n: int) -> float:

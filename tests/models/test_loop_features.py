@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.models.loop_features import loop_features
+from tilewright.models.features import loop_features
 from tilewright.targets.base import Knob, Space
 from tilewright.targets.workload import Workload
 

@@ -1,6 +1,7 @@
 """Checks that drawn networks compute what onnxruntime does, or are refused with a cause.
 
-They come in every form and on two machines. `python -m benchmarks.networks_agree` checks hundreds.
+They come in every form and on two machines. `python -m benchmarks.artifacts.networks_agree` checks
+hundreds.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from benchmarks.agreement.cases import (
+from benchmarks.artifacts.cases import (
+    STOCK,
     Case,
+    Machine,
     drawn_case,
+    drawn_machine,
     folder_cases,
     form_of,
     machines_of,
     run_case,
 )
-from benchmarks.agreement.drawn import draw
-from benchmarks.agreement.forms import FORMS, feeds_of
-from benchmarks.agreement.machines import STOCK, Machine, drawn_machine
-from benchmarks.agreement.numbers import by_onnxruntime, differences, nudged
-from benchmarks.agreement.shrink import shrunk
+from benchmarks.artifacts.drawn_networks import draw
+from benchmarks.artifacts.forms import FORMS, feeds_of
+from benchmarks.artifacts.numbers import by_onnxruntime, differences, nudged
+from benchmarks.artifacts.shrink import shrunk
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.registry import make_target
 

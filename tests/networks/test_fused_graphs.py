@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
-from benchmarks.integer_graphs import in_memory, run
+from benchmarks.quantisation.integer_graphs import in_memory, run
 from tests.draws import examples
 from tilewright.networks.fusion import choices, fused
 from tilewright.networks.integer.extraction import integer_graph

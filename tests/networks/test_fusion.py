@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from integer_nets import BLOCKS, random_inputs
 from quantised_graphs import Graph
 
-from benchmarks.integer_graphs import in_memory, run
+from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.fusion import Choices, choices, fused

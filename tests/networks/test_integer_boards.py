@@ -12,7 +12,7 @@ from integer_nets import random_inputs, session
 from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net
 
-from benchmarks.integer_graphs import in_memory, run
+from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.integer.extraction import integer_graph

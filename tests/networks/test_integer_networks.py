@@ -14,7 +14,7 @@ from integer_nets import BLOCKS, differences, integers_of, random_inputs, sessio
 from onnx import helper
 from quantised_graphs import Graph
 
-from benchmarks.integer_graphs import from_file, in_memory, run
+from benchmarks.quantisation.integer_graphs import from_file, in_memory, run
 from tilewright.networks import zoo
 from tilewright.networks.errors import InputError
 from tilewright.networks.integer import library

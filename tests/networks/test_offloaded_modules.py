@@ -25,7 +25,7 @@ from quantised_graphs import Graph
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
-from benchmarks.integer_graphs import in_memory, run
+from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.core.errors import UnknownName
 from tilewright.core.formats import SCHEDULES
 from tilewright.flows.tvm_partition import offloaded, partition_for_vta

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.agreement.cases import NotDrawn, drawn_case, machines_of, write_case
-from benchmarks.agreement.forms import FORMS, Form
+from benchmarks.artifacts.cases import NotDrawn, drawn_case, machines_of, write_case
+from benchmarks.artifacts.forms import FORMS, Form
 from tests.draws import examples
 from tilewright import networks
 from tilewright.core.errors import TilewrightError

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
 import tilewright
-from benchmarks.integer_graphs import in_memory, run
+from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
@@ -33,7 +33,7 @@ from tilewright.networks.normalise import normalise
 from tilewright.networks.onnx_float16 import is_half
 from tilewright.networks.quantise import quantise
 from tilewright.networks.report import ModelReport
-from tilewright.reports.building import built_lines
+from tilewright.reports.artifact import built_lines
 from tilewright.search import LocalRunner
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Value

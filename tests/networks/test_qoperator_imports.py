@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from benchmarks.agreement.numbers import by_onnxruntime
+from benchmarks.artifacts.numbers import by_onnxruntime
 from tilewright import networks
 from tilewright.networks.onnx_qoperator import to_qdq
 from tilewright.targets.cpu.spec import this_machine

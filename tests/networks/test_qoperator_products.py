@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.agreement.numbers import by_onnxruntime
+from benchmarks.artifacts.numbers import by_onnxruntime
 from tilewright.networks.onnx_qoperator import to_qdq
 
 

@@ -20,7 +20,7 @@ from onnxruntime.quantization import (
 )
 from quantise_nets import attention_net, residual_net
 
-from benchmarks.integer_graphs import in_memory, run
+from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.errors import ModelFileError, QuantisationError

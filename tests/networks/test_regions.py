@@ -25,7 +25,7 @@ from tilewright.networks.partition.collapse import collapse, region_model
 from tilewright.networks.partition.forms import FormTable, supported_forms
 from tilewright.networks.partition.regions import find_regions
 from tilewright.networks.partition.session import RegionCalls, RegionSession
-from tilewright.reports.building import built_lines
+from tilewright.reports.artifact import built_lines
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.tuning import build_cpu_library

@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from benchmarks.model_answers import Answer, difference, judge, untrue
-from benchmarks.model_files import sweep
-from benchmarks.onnx_models import ModelCase, cases
+from benchmarks.coverage.model_answers import Answer, difference, judge, untrue
+from benchmarks.coverage.model_files import sweep
+from benchmarks.coverage.onnx_models import ModelCase, cases
 from tilewright import networks
 from tilewright.networks.report import ModelReport
 

@@ -74,7 +74,7 @@ def _schedules(name: str) -> object:
 def _results(folder: Path) -> tuple[Draw, Read]:
     """What other commands read of a finished run."""
     from tests.tune_bare import tune_bare
-    from tilewright.evaluation.diff.load_runs import read_side
+    from tilewright.evaluation.diff import read_side
     from tilewright.tuning.export import export_autotvm
 
     out, again = folder / "out", folder / "again"

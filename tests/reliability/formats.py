@@ -100,7 +100,7 @@ def _stores(folder: Path) -> tuple[Draw, Read]:
 
 
 def _summaries(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.evaluation.explain.folder import read_folder
+    from tilewright.evaluation.explain.finished_run import read_folder
 
     out = folder / "out"
     tune_bare(workload=LAYER, tuner="random", trials=2, batch=2, out=str(out))

@@ -23,7 +23,7 @@ from tilewright.evaluation.compare.comparison import COMPARISON
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
 from tilewright.evaluation.compare.run_cache import RUNS
 from tilewright.flows.comparison import compare_tuners
-from tilewright.reports.compare.report import REPORT
+from tilewright.reports.comparison import REPORT
 from tilewright.search import LocalRunner
 
 TABLE = Path(__file__).parents[1] / "data" / "tvm-vta" / "C10.csv.gz"

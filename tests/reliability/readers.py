@@ -68,7 +68,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "this command, or a child of it, has just made the file, in a folder of its own": (
         "tilewright.core.files:providing",
         "tilewright.models.transfer.trees:TransferXGBoost._packed",
-        "tilewright.models.transfer.validity:Chance.packed",
+        "tilewright.models.transfer.timed_trees:Chance.packed",
         "tilewright.networks.artifact.build:_library",
         "tilewright.networks.compiled.library:library_bytes",
         "tilewright.networks.quantise.bn_folding:_optimised",

@@ -20,7 +20,7 @@ from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.core.process_info import ProcessStamp
-from tilewright.evaluation.explain.folder import read_folder
+from tilewright.evaluation.explain.finished_run import read_folder
 from tilewright.search import TrialStore, TrialStoreError, read_store
 from tilewright.search.ledger_import import MAX_LINE_BYTES, read_ledger
 from tilewright.search.trial_rows import TrialRow, check_rows

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import typer
 
-from benchmarks.vta_programs import program_with_data
+from benchmarks.schedule_spaces.vta_programs import program_with_data
 from tests.reliability.commands import ROOT
 from tests.sharing import OURS, free_port
 from tilewright.cli.app import app

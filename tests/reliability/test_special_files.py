@@ -15,7 +15,7 @@ import pytest
 
 from tests.tune_bare import tune_bare
 from tilewright.core.files import UnsafeFile, read_plain
-from tilewright.evaluation.explain.folder import read_folder
+from tilewright.evaluation.explain.finished_run import read_folder
 from tilewright.tuning.output_dir import identity
 from tilewright.tuning.run_metadata import read_run
 

@@ -14,8 +14,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from tests.reports.outcomes import outcome
-from tilewright.reports import convergence as pictures
-from tilewright.reports.axis_ticks import (
+from tilewright.reports import run_pictures as pictures
+from tilewright.reports.plot_style import (
     SizeScale,
     round_ticks,
     scale_factors,

@@ -7,9 +7,8 @@ import pytest
 
 from tilewright.evaluation.compare.leaderboard import ConfidenceInterval, LeaderboardRow
 from tilewright.evaluation.compare.summary import ComparisonVerdict, RelativeTrials
-from tilewright.reports.compare.leaderboard_table import leaderboard_columns
-from tilewright.reports.compare.verdict import invalid_note, spoken
-from tilewright.reports.styles import line_styles
+from tilewright.reports.comparison import invalid_note, leaderboard_columns, spoken
+from tilewright.reports.plot_style import line_styles
 from tilewright.reports.templates import render
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tests.reports.outcomes import outcome, summary
-from tilewright.reports.run_description import (
+from tilewright.reports.markdown import markdown_table
+from tilewright.reports.run_results import (
     network_note,
     network_summary,
     outcome_line,
+    results_rows,
     with_outcome,
 )
-from tilewright.reports.run_table import markdown_table, results_rows
 from tilewright.tuning.gains import before_all
 
 

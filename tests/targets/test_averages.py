@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from benchmarks.vta_programs import mismatches
+from benchmarks.schedule_spaces.vta_programs import mismatches
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError

@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 
 from tests.targets.cycle_streams import Streams
 from tilewright.core.errors import TilewrightError
-from tilewright.reports.timeline.colours import KIND_COLOURS, STALL_COLOURS, STALL_LABELS
-from tilewright.reports.timeline.picture import draw_timeline
-from tilewright.reports.timeline.plot import write_plot
+from tilewright.reports.timeline import (
+    KIND_COLOURS,
+    STALL_COLOURS,
+    STALL_LABELS,
+    draw_timeline,
+    write_plot,
+)
 from tilewright.targets.vta.cycle_breakdown import kinds, stalls
 from tilewright.targets.vta.instruction_format import MODULE_NAMES, QUEUE_NAMES
 from tilewright.targets.vta.spec import VtaSpec

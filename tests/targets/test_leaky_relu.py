@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.vta_programs import mismatches, program_with_data
+from benchmarks.schedule_spaces.vta_programs import mismatches, program_with_data
 from tests.targets.test_lowering_numbers import SPECS, complaints
 from tests.targets.test_pooled_convolutions import accepted
 from tilewright.core.errors import WorkloadError

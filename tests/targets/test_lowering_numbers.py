@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.vta_programs import mismatches, program_with_data
+from benchmarks.schedule_spaces.vta_programs import mismatches, program_with_data
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.functional import simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.vta_programs import program_with_data
+from benchmarks.schedule_spaces.vta_programs import program_with_data
 from tilewright.targets.vta.functional import simulate
 from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName

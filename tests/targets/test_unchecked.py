@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.vta_programs import mismatches
+from benchmarks.schedule_spaces.vta_programs import mismatches
 from tilewright.targets import make_target
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.ml2tuner_space import fits

@@ -65,7 +65,7 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
     program = (
         "import sys, tilewright\n"
         "tilewright.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
-        "import tilewright.cli.commands.tune, tilewright.reports.convergence\n"
+        "import tilewright.cli.commands.tune, tilewright.reports.run_pictures\n"
         "rooms = [f'tilewright.{room}' for room in ('tasks', 'flows.tuning_flow', 'evaluation')]\n"
         "print([m for m in sys.modules if m in ('prefect', 'mlflow', *rooms)])"
     )

@@ -26,7 +26,6 @@ MOST_ROWS = 2000
 """Trials of a workload that the page draws; the faster half of them are the fastest there are."""
 MOST_RUNS = 60
 """Runs whose curves are answered at once."""
-UNREADABLE = (TilewrightError, MlflowException, OSError)
 
 Answer = Mapping[str, Json]
 

@@ -1,7 +1,7 @@
 """Rejects what the importer would read and compute wrongly: with a reason, before it is tried.
 
 Each rule was found by comparing TVM's importer with the tensors that the `onnx` package ships for
-its operators (`python -m benchmarks.model_files`). A rule returns the reason, or "".
+its operators (`python -m benchmarks.coverage.model_files`). A rule returns the reason, or "".
 """
 
 from __future__ import annotations

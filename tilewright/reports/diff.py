@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.evaluation.diff.summary import Change, DifferentSetting, DiffVerdict, Pair
-from tilewright.reports.markdown import paragraphs, plain
+from tilewright.evaluation.diff import Change, DifferentSetting, DiffVerdict, Pair
+from tilewright.reports.markdown import Links, Row, listed, markdown_table, paragraphs, plain
 from tilewright.reports.number_format import UNKNOWN, milliseconds, percent, whole
-from tilewright.reports.run_description import Links, listed
-from tilewright.reports.run_table import Row, markdown_table
 
 MARK = "worse"
 """Stands behind what is."""

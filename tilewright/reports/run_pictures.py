@@ -1,15 +1,204 @@
-"""Draws the pictures of an output directory: `convergence.png`, and `fusion.html` where fusion was
-decided."""
+"""Draws the pictures of a run: latency over trials, baseline against tuned, and the page of what
+was fused, where fusion was decided.
+"""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
 from tilewright.core.files import write_atomically
-from tilewright.reports.convergence import network_convergence
 from tilewright.reports.fusion import fusion_page
+from tilewright.reports.plot_style import (
+    INK,
+    SizeScale,
+    house_style,
+    scale_factors,
+    scale_latency,
+    trial_ticks,
+)
+from tilewright.targets.capabilities import Latency, is_published
+from tilewright.targets.display_names import shape
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE
 from tilewright.tuning.outputs import TunedNetwork, trials_of
+from tilewright.tuning.results import TunedWorkload
+
+MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
+PUBLISHED, BY_RULE = "baseline, published", "baseline, by a rule"
+_LINE, _ROOM = 0.2, 1.9  # inches of a layer's line, and of what is above and below them
+_LEAST, _MOST = 4.4, 40.0  # inches of a picture
+
+
+def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
+    """PNG: best latency of one workload over its trials, between the baseline and what no
+    schedule beats, where the target knows them."""
+    with house_style():
+        figure = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained")
+        axes = figure.subplots()
+        steps = np.arange(1, len(trials) + 1)
+        axes.scatter(steps, _latencies(trials), s=9, color=MUTED, label="valid trial")
+        best = _best_so_far(trials)
+        axes.step(steps, best, where="post", color=ACCENT, lw=2, label="best so far")
+        if (baseline := _baseline(outcome)) is not None:
+            name = PUBLISHED if _published(outcome) else BY_RULE
+            axes.axhline(baseline, color=INK, ls="--", lw=1, label=name)
+        name, limit = _limit(outcome)
+        if limit is not None:
+            axes.axhline(limit, color=BOUND, ls=":", lw=1.5, label=name)
+        if outcome.validation is not None and (tuned := _tuned(outcome)) is not None:
+            axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, validated")
+        axes.set_title(f"{shape(outcome.workload)} on {outcome.study.target.name}", fontsize=10)
+        axes.set(xlabel="trials", ylabel=_unit(trials))
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+        scale_latency(axes, counted=_counted(trials))
+        figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
+        return _png(figure)
+
+
+def network_convergence(
+    network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
+) -> bytes:
+    """PNG: every layer's best latency over its trials as a multiple of its bound (of the roofline,
+    or of what was chosen, where the target knows no better), the larger the layer, the
+    darker; and what each costs as the baseline and tuned."""
+    height = min(max(_LEAST, _LINE * len(outcomes) + _ROOM), _MOST)
+    with house_style():
+        figure = Figure(figsize=(11, height), dpi=110, layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+        of_what = _common_limit(outcomes)
+        _draw_curves(left, outcomes, trials, of_what)
+        _draw_gains(right, outcomes, of_what)
+        ratio = f"{_unit(trials)} / {of_what}"
+        left.set_ylabel(f"best {ratio}")
+        right.set_xlabel(ratio)
+        figure.suptitle(f"{network} on {outcomes[0].study.target.name}", fontsize=11)
+        return _png(figure)
+
+
+def _draw_curves(
+    axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
+) -> None:
+    """A line a layer over its trials, in one hue by its size."""
+    sizes, most = SizeScale([outcome.workload.macs for outcome in outcomes]), 1
+    for outcome in sorted(outcomes, key=lambda each: each.workload.macs):
+        mine = trials[trials["workload"] == outcome.workload.id]
+        best = _best_so_far(mine) / _reference(outcome, of_what)
+        steps, most = np.arange(1, len(mine) + 1), max(most, len(mine))
+        axes.step(steps, best, where="post", lw=1.4, color=sizes.colour(outcome.workload.macs))
+    axes.axhline(1, color=BOUND, ls=":", lw=1.5)
+    axes.set(xlabel="trials a layer", xscale="log")
+    axes.set_title("every line a layer, darker the more it computes", fontsize=9)
+    trial_ticks(axes.xaxis, most)
+    scale_factors(axes)
+    sizes.draw_scale(axes)
+
+
+def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> None:
+    """A line a layer from its baseline to the tuned one."""
+    rows = np.arange(len(outcomes))[::-1]
+    baseline = np.array([_ratio(_baseline(o), _reference(o, of_what)) for o in outcomes])
+    tuned = np.array([_ratio(_tuned(o), _reference(o, of_what)) for o in outcomes])
+    published = np.array([_published(outcome) for outcome in outcomes])
+    axes.hlines(rows, tuned, baseline, color=MUTED, lw=1.5)
+    for name, mask, fill in ((PUBLISHED, published, INK), (BY_RULE, ~published, "white")):
+        if mask.any() and np.isfinite(baseline[mask]).any():
+            axes.scatter(
+                baseline[mask], rows[mask], facecolor=fill, edgecolor=INK, s=24, label=name,
+                zorder=3,
+            )  # fmt: skip
+    axes.scatter(tuned, rows, color=ACCENT, s=24, label="tuned", zorder=4)
+    axes.axvline(1, color=BOUND, ls=":", lw=1.5, label=of_what)
+    axes.set_yticks(rows, [f"{shape(o.workload)} ×{o.count}" for o in outcomes], fontsize=7.5)
+    axes.set_ylim(-0.7, len(outcomes) - 0.3)
+    axes.set_title("every row a layer, × its calls an inference", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=4)
+
+
+# -- latencies -----------------------------------------------------------------------------------
+
+
+def _counted(trials: pd.DataFrame) -> bool:
+    return bool((trials["cycles"] > 0).any())
+
+
+def _unit(trials: pd.DataFrame) -> str:
+    return "cycles" if _counted(trials) else "seconds"
+
+
+def _latencies(trials: pd.DataFrame) -> NDArray[np.float64]:
+    """Of each trial, in cycles where the target counts them; NaN where it is not valid."""
+    column = trials["cycles"] if _counted(trials) else trials["seconds"]
+    valid = (trials["status"] == "valid").to_numpy()
+    return np.where(valid, column.to_numpy(dtype=np.float64), np.nan)
+
+
+def _best_so_far(trials: pd.DataFrame) -> NDArray[np.float64]:
+    return np.asarray(np.fmin.accumulate(_latencies(trials)), dtype=np.float64)
+
+
+def _latency(latency: Latency | None) -> float | None:
+    if latency is None:
+        return None
+    return float(latency.cycles) if latency.cycles > 0 else latency.seconds
+
+
+def _published(outcome: TunedWorkload) -> bool:
+    return outcome.baseline is not None and is_published(outcome.baseline.source)
+
+
+def _baseline(outcome: TunedWorkload) -> float | None:
+    return _latency(None if outcome.baseline is None else outcome.baseline.latency)
+
+
+def _tuned(outcome: TunedWorkload) -> float | None:
+    return _latency(None if outcome.chosen is None else outcome.chosen.latency)
+
+
+def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
+    """What no schedule beats, as tight as the target knows, and what that is called."""
+    if outcome.bound is not None:
+        return "bound", _latency(outcome.bound)
+    return "roofline", _latency(outcome.roofline)
+
+
+def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
+    """The limit that all layers can be compared with."""
+    if all(outcome.bound is not None for outcome in outcomes):
+        return "bound"
+    if all(outcome.roofline is not None for outcome in outcomes):
+        return "roofline"
+    if all(outcome.validation is not None for outcome in outcomes):
+        return "tuned, validated"
+    return "best found"
+
+
+def _reference(outcome: TunedWorkload, of_what: str) -> float:
+    known = {"bound": _latency(outcome.bound), "roofline": _latency(outcome.roofline)}
+    found = known.get(of_what, _tuned(outcome))
+    return float("nan") if found is None else found
+
+
+def _ratio(latency: float | None, reference: float) -> float:
+    return float("nan") if latency is None else latency / reference
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
 def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:

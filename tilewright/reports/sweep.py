@@ -8,10 +8,19 @@ from tilewright.evaluation.sweep.leaderboard import Leaderboard, TunerMedians
 from tilewright.evaluation.sweep.options import SweepOptions
 from tilewright.evaluation.sweep.runs import SweptRun
 from tilewright.evaluation.sweep.steps import Sweep
-from tilewright.reports.markdown import block, paragraphs, plain
+from tilewright.reports.markdown import (
+    Links,
+    Row,
+    block,
+    listed,
+    markdown_table,
+    marked,
+    paragraphs,
+    plain,
+    with_known,
+)
 from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
-from tilewright.reports.run_description import Links, listed
-from tilewright.reports.run_table import Row, markdown_table, marked, with_known
+from tilewright.reports.run_results import share_above
 from tilewright.tuning.gains import PUBLISHED
 
 
@@ -98,5 +107,6 @@ def _mark(baseline: str) -> str:
 
 
 def _above(run: SweptRun) -> str:
-    tuned, bound = run.tuned_cycles or run.tuned_seconds, run.bound_cycles or run.bound_seconds
-    return percent(tuned / bound - 1) if tuned and bound else ""
+    tuned, bound = (run.tuned_cycles, run.tuned_seconds), (run.bound_cycles, run.bound_seconds)
+    above = share_above(tuned, bound)
+    return "" if above is None else percent(above)

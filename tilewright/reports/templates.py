@@ -1,4 +1,4 @@
-"""Renders pages from Jinja2 templates, which lie beside the code that fills them.
+"""Renders pages from the Jinja2 templates in `reports/pages`.
 
 Everything put into a page is escaped, unless it is `Markup`: pictures drawn here.
 """
@@ -13,9 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tilewright.core.user_text import printable
 from tilewright.reports import number_format
 
+PAGES = Path(__file__).parent / "pages"
+
 
 def render(template: str, **values: object) -> bytes:
-    """A whole page in UTF-8. `template` is a path below `reports/`. Raises `jinja2.TemplateError`
+    """A whole page in UTF-8. `template` is a file of `reports/pages`. Raises `jinja2.TemplateError`
     for a defect of the template, such as a value it is not given."""
     return _environment().get_template(template).render(values).encode()
 
@@ -28,7 +30,7 @@ def _visible(value: object) -> object:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(PAGES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -180,7 +180,7 @@ def _problem(study: TuningTask, state: tuple[int, int]) -> Problem:
     problem = problem_of(study.target, study.workload, study.seed)
     if not study.transferred:
         return problem
-    from tilewright.models.transfer.prior import prior_from  # loads libraries that learn
+    from tilewright.models.transfer.model import prior_from  # loads libraries that learn
 
     model = _model(study.transferred, study.start)
     return replace(problem, transferred=prior_from(model, problem))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.evaluation.datasets.build import measure_part
-from tilewright.evaluation.datasets.hardware import DatasetHardware
-from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.evaluation.datasets.plan import (
+    DatasetHardware,
     DatasetOptions,
     DatasetPlan,
     PlanCell,

@@ -17,20 +17,19 @@ from tilewright.evaluation.datasets.build import (
     RowsDone,
     kept_rows,
 )
-from tilewright.evaluation.datasets.errors import DatasetError
-from tilewright.evaluation.datasets.folder import digest_of, read_table
-from tilewright.evaluation.datasets.hardware import named
-from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.evaluation.datasets.folder import digest_of, read_about, read_table
 from tilewright.evaluation.datasets.plan import (
+    DatasetError,
     DatasetOptions,
     DatasetPlan,
     PlanPart,
     fitted,
     make_plan,
+    named,
 )
 from tilewright.evaluation.datasets.rows import Progress, in_order
 from tilewright.models.transfer.columns import columns_of
-from tilewright.models.transfer.tokens import tokens_of
+from tilewright.models.transfer.neural import tokens_of
 from tilewright.search import RunInUse
 from tilewright.targets.base import STATUSES
 from tilewright.targets.registry import make_target, rebuild

@@ -9,13 +9,14 @@ import pytest
 
 from tests.evaluation.datasets.plans import Steps, build
 from tilewright.evaluation.datasets.folder import read_table
-from tilewright.evaluation.datasets.hardware import drawn, named
 from tilewright.evaluation.datasets.plan import (
     DatasetOptions,
     DatasetPlan,
     PlanCell,
     PlanPart,
+    drawn,
     fitted,
+    named,
 )
 from tilewright.models.transfer.registry import make_model
 from tilewright.targets import make_target

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from tests.evaluation.datasets.plans import small_plan
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.files import digest
-from tilewright.evaluation.datasets.errors import DatasetError
-from tilewright.evaluation.datasets.folder import read_table
-from tilewright.evaluation.datasets.metadata import read_about
+from tilewright.evaluation.datasets.folder import read_about, read_table
+from tilewright.evaluation.datasets.plan import DatasetError
 
 SLICE = Path(__file__).parents[2] / "data" / "transfer" / "slice"
 PLAN = small_plan()
@@ -293,7 +292,7 @@ def _widened(table: pa.Table) -> pa.Table:
 @pytest.mark.slow(seconds=3)
 def test_bytes_that_are_vouched_for_are_read_or_refused(dataset: Path, data: st.DataObject) -> None:
     """Whatever a stranger sends, with a digest that fits: a table or a typed error."""
-    from tilewright.evaluation.datasets.parquet import Reader
+    from tilewright.evaluation.datasets.rows import Reader
 
     about = read_about(dataset)
     intact = (dataset / FIRST).read_bytes()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evaluation.datasets.tables import table_of
-from tilewright.evaluation.datasets.errors import DatasetError
 from tilewright.evaluation.datasets.metrics import pairwise_accuracy, score
+from tilewright.evaluation.datasets.plan import DatasetError
 
 few = st.integers(-3, 3).map(float)
 

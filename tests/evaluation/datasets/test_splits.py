@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evaluation.datasets.tables import table_of
-from tilewright.evaluation.datasets.errors import DatasetError
-from tilewright.evaluation.datasets.splits import Kind, padded_workloads, split
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.evaluation.datasets.plan import DatasetError
+from tilewright.evaluation.datasets.training import Kind, padded_workloads, split
+from tilewright.models.transfer.training_data import TrainingTable
 from tilewright.targets.features import Features
 
 

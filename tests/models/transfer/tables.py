@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from tilewright.models.transfer.columns import columns_of
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.training_data import TrainingTable
 from tilewright.targets.features import Features
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.models.transfer.tables import small_table
-from tilewright.models.transfer.derived_features import with_derived
-from tilewright.models.transfer.preprocessing import aligned, is_late, known_columns, masked
-from tilewright.models.transfer.tokens import tokens_of
+from tilewright.models.transfer.columns import with_derived
+from tilewright.models.transfer.neural import tokens_of
+from tilewright.models.transfer.training_data import aligned, is_late, known_columns, masked
 from tilewright.targets.features import Features
 
 

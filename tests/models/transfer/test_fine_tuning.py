@@ -14,12 +14,11 @@ import pytest
 
 from tilewright.evaluation.datasets.folder import read_table
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.evaluation.datasets.splits import split
+from tilewright.evaluation.datasets.training import split
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.model import LEAST_VALID, Transferred
-from tilewright.models.transfer.preprocessing import less_constants, surely_less
 from tilewright.models.transfer.registry import kinds, load_model, make_model, refined
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.models.transfer.training_data import TrainingTable, less_constants, surely_less
 from tilewright.targets.features import Features
 
 SLICE = Path(__file__).parents[2] / "data" / "transfer" / "slice"

@@ -16,12 +16,12 @@ from tests.models.transfer.tables import small_table
 from tilewright.core.errors import UnknownName
 from tilewright.core.files import digest
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.evaluation.datasets.splits import split
+from tilewright.evaluation.datasets.training import split
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import INDEX, SIGNATURE, trust_model
 from tilewright.models.transfer.model import Transferred
-from tilewright.models.transfer.preprocessing import aligned, known_columns, labels, reference
 from tilewright.models.transfer.registry import kinds, load_model, make_model
+from tilewright.models.transfer.training_data import aligned, known_columns, labels, reference
 from tilewright.targets.features import Features
 
 QUICK: dict[str, dict[str, object]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.gemmini import RecordedPart, RecordedStream, compare, read_index
+from benchmarks.gemmini.recordings import RecordedPart, RecordedStream, compare, read_index
 from tilewright.targets import gemmini
 from tilewright.targets.gemmini.faults import StreamError
 from tilewright.targets.gemmini.spec import GemminiSpec

@@ -232,7 +232,7 @@ def run(
         outputs, spent = interruptible(lambda: artifact.run(arrays))
     write_atomically(output, pack_arrays(outputs))
     if timeline is not None:
-        from tilewright.reports.timeline.concat_timeline import write_joined
+        from tilewright.reports.timeline import write_joined
 
         reports = [each.report for each in artifact.times]
         write_joined(timeline, reports, f"{artifact.name} on {artifact.target}",

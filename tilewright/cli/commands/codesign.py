@@ -154,7 +154,7 @@ def _kept(options: CodesignOptions) -> int:
 
 def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:
     from tilewright.flows.codesign import codesign
-    from tilewright.reports.codesign.drawing import draw_front
+    from tilewright.reports.codesign import draw_front
     from tilewright.search import LocalRunner
 
     outcome = codesign(LocalRunner(listen), options)

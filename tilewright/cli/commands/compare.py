@@ -168,7 +168,7 @@ def _record(compared: Comparison, folder: Path, console: Console) -> None:
     os.environ |= mlflow_login(use_workspace())
     from tilewright.cli.views.comparison import recording, show_recorded
     from tilewright.evaluation.compare.comparison import COMPARISON
-    from tilewright.reports.compare.report import REPORT
+    from tilewright.reports.comparison import REPORT
     from tilewright.tasks.log_comparison import log_runs
     from tilewright.tasks.register_champion import register_champion
 

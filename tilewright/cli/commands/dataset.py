@@ -14,7 +14,7 @@ from tilewright.cli.paths import target_texts
 from tilewright.cli.signals import keep_count
 
 if TYPE_CHECKING:
-    from tilewright.evaluation.datasets.metadata import DatasetMetadata
+    from tilewright.evaluation.datasets.folder import DatasetMetadata
     from tilewright.evaluation.datasets.plan import DatasetOptions
     from tilewright.search.events import Listener
 

@@ -12,7 +12,7 @@ import typer
 from tilewright.cli.paths import MLFLOW_ID, run_text
 
 if TYPE_CHECKING:
-    from tilewright.evaluation.diff.load_runs import Side
+    from tilewright.evaluation.diff import Side
 
 WORSE = 1
 _RUN = "An --out folder of 'tilewright tune', or the id of a run in MLflow."
@@ -42,7 +42,7 @@ def diff(
     models were, what changed. Exit status 0: no worse; 1: worse; 2: they cannot be compared."""
     from tilewright.cli.views.diff import show_diff
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.evaluation.diff.summary import diff_runs
+    from tilewright.evaluation.diff import diff_runs
 
     verdict = diff_runs(_side(run_a), _side(run_b), tolerance)
     if as_json:
@@ -54,7 +54,7 @@ def diff(
 
 
 def _side(run: str) -> Side:
-    from tilewright.evaluation.diff.load_runs import read_side
+    from tilewright.evaluation.diff import read_side
 
     if Path(run).exists() or not MLFLOW_ID.fullmatch(run):
         return read_side(Path(run))

@@ -27,11 +27,11 @@ def explain(
     """Show which features drove Models P, V and A, how right they were, and what to do next."""
     from tilewright.cli.views.explanation import explaining, show, tell_problems, warn_if_changed
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.evaluation.explain.folder import read_folder
+    from tilewright.evaluation.explain.figures import model_summaries
+    from tilewright.evaluation.explain.finished_run import read_folder
     from tilewright.evaluation.explain.recommendations import advice_of
-    from tilewright.evaluation.explain.run import explain_run
-    from tilewright.evaluation.explain.summary import model_summaries
-    from tilewright.reports.explain.page import write_explanation
+    from tilewright.evaluation.explain.refitted_models import explain_run
+    from tilewright.reports.explanation import write_explanation
     from tilewright.tuning.output_dir import check_folder
 
     console, place = Terminal(), out or folder

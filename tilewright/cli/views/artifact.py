@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
 from tilewright.core.files import Json, as_list, as_object, as_text
-from tilewright.reports.building import accuracy_lines, built_lines
+from tilewright.reports.artifact import accuracy_lines, built_lines
 from tilewright.reports.number_format import counted, energy, mega, milliseconds, percent
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload

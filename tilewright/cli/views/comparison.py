@@ -24,8 +24,7 @@ from tilewright.evaluation.compare.comparison import (
 from tilewright.evaluation.compare.leaderboard import LeaderboardRow
 from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
 from tilewright.evaluation.compare.summary import verdict
-from tilewright.reports.compare.report import REPORT
-from tilewright.reports.compare.verdict import spoken
+from tilewright.reports.comparison import REPORT, spoken
 from tilewright.reports.number_format import count, counted, duration, percent, ranged
 from tilewright.search.events import Event
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tilewright.cli.views.terminal import Bars, say
 from tilewright.evaluation.datasets.build import PlannedFile, RowsDone
-from tilewright.evaluation.datasets.metadata import DatasetMetadata
+from tilewright.evaluation.datasets.folder import DatasetMetadata
 from tilewright.reports.datasets import dataset_line
 from tilewright.reports.number_format import counted
 from tilewright.search.events import Event, Listener

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from tilewright.cli.views.terminal import columns_of, fitted_table, say
-from tilewright.evaluation.diff.summary import DiffVerdict
+from tilewright.evaluation.diff import DiffVerdict
 from tilewright.reports.diff import figure_rows, headline, latency_rows, setting_rows
 
 

@@ -11,15 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.views.terminal import Bars, bare_table, columns_of, fitted_table, say
-from tilewright.evaluation.explain.folder import TunedFolder
+from tilewright.evaluation.explain.figures import ModelSummary, accuracy, vetoed_shares
+from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
-from tilewright.evaluation.explain.summary import (
-    ModelSummary,
-    accuracy,
-    vetoed_shares,
-)
-from tilewright.evaluation.explain.workloads import Explained
-from tilewright.reports.explain.page import CHANGED, NO_ADVICE, PAGE, PICTURE, method
+from tilewright.evaluation.explain.refitted_models import Explained
+from tilewright.reports.explanation import CHANGED, NO_ADVICE, PAGE, PICTURE, method
 from tilewright.reports.number_format import decimal, percent
 from tilewright.search.explorer import ROLES
 from tilewright.targets.workload import Workload

@@ -13,8 +13,8 @@ from tilewright.cli.views.latency import as_latency, latency_text
 from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, say
 from tilewright.evaluation.sweep.runs import RunBegan, RunTuned, SweepBegan, SweptRun
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep
+from tilewright.reports.markdown import Row
 from tilewright.reports.number_format import counted, duration, speedup
-from tilewright.reports.run_table import Row
 from tilewright.reports.sweep import leaderboard_rows, run_rows, verdict
 from tilewright.search.events import Event, Listener, Note, StageBegan
 from tilewright.tuning.events import WorkloadTuned

@@ -21,7 +21,7 @@ from tilewright.cli.views.terminal import (
     say,
 )
 from tilewright.reports.number_format import counted, speedup
-from tilewright.reports.run_table import sure_time
+from tilewright.reports.run_results import sure_time
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer
 from tilewright.targets.kernel_compilation import describe_compilation

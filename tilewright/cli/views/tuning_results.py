@@ -8,11 +8,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.latency import as_latency, cost, cycles_text, latency_text, time_text
+from tilewright.cli.views.latency import as_latency, cycles_text, latency_text, time_text
 from tilewright.cli.views.terminal import BREAK, fitted_table, say
 from tilewright.core.user_text import printable
+from tilewright.reports.markdown import marked
 from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
-from tilewright.reports.run_table import marked, sure_gain, sure_time
+from tilewright.reports.run_results import above_limit, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.gains import BOTH, FALLBACK, PUBLISHED, RULE, before, before_all
@@ -21,6 +22,7 @@ from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SU
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 
+_SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
     "roofline\ncycles", "gain\n95 %", "baseline\nms", "bound\ncycles", "trials", BREAK, "valid",
     "baseline\ncycles", "tuned\n95 %", "above\nbound", "above\nroof", "×", "gain", "tuned\nms",
@@ -77,7 +79,6 @@ _OVER = {
     BOTH: "the stock compiler",
     RULE: "a baseline chosen by a rule",
 }
-_LEAST = {"bound": "bound", "roof": "roofline"}
 
 
 def headline(summary: Summary) -> str:
@@ -88,9 +89,9 @@ def headline(summary: Summary) -> str:
     subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
     if tuned is None:
         return f"{subject}: nothing that was tried is valid for some layer"
-    said, (of_what, above) = f"{subject}: {latency_text(tuned)} tuned", _above(total)
+    said, (limit, above) = f"{subject}: {latency_text(tuned)} tuned", above_limit(total)
     if above is not None:
-        said += f", {percent(above)} above the {_LEAST[of_what]}"
+        said += f", {percent(above)} above the {limit}"
     if gain := speedup(had.gain(total), 1.0):
         said += f"; {gain} as fast as {_OVER[had.over]}, {latency_text(had.latency)}"
     return said
@@ -102,7 +103,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
     tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
     bound = as_latency(row["bound_seconds"], row["bound_cycles"])
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    mark, (of_what, above) = "" if had.is_published else "~", _above(row)
+    mark, (limit, above) = "" if had.is_published else "~", above_limit(row)
     trials = sum(each["trials"] for each in rows)
     valid = trials - sum(each["invalid_trials"] for each in rows)
     return {
@@ -115,20 +116,10 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
         "roofline\ncycles": cycles_text(roofline),
         "gain": marked(mark, speedup(had.gain(row), 1.0)),
         "gain\n95 %": sure_gain(row),
-        f"above\n{of_what}": "" if above is None else f"{above:.1%}",
+        f"above\n{_SHORT[limit]}": "" if above is None else f"{above:.1%}",
         "trials": whole(trials),
         "valid": f"{valid / max(trials, 1):.0%}",
     }
-
-
-def _above(row: WorkloadRow | Total) -> tuple[str, float | None]:
-    """How far the tuned schedules are above the bound, or above the roofline where the target knows
-    no better, and which of them; None for what is not known."""
-    taken = cost(as_latency(row["tuned_seconds"], row["tuned_cycles"]))
-    least, of_what = cost(as_latency(row["bound_seconds"], row["bound_cycles"])), "bound"
-    if least is None:
-        least, of_what = cost(as_latency(row["roofline_seconds"], row["roofline_cycles"])), "roof"
-    return of_what, taken / least - 1 if taken and least else None
 
 
 def _total_name(summary: Summary) -> str:

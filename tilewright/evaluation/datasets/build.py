@@ -21,18 +21,29 @@ from tilewright.core.files import (
     read_plain,
     write_atomically,
 )
-from tilewright.evaluation.datasets.errors import DatasetError
-from tilewright.evaluation.datasets.hardware import SIMULATED, check_unchanged
-from tilewright.evaluation.datasets.metadata import (
+from tilewright.evaluation.datasets.folder import (
     ABOUT,
     DatasetMetadata,
     FileRecord,
     HardwareRecord,
     read_about,
 )
-from tilewright.evaluation.datasets.parquet import columns_in, encode
-from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart
-from tilewright.evaluation.datasets.rows import Progress, in_order, measure_rows, part_order
+from tilewright.evaluation.datasets.plan import (
+    SIMULATED,
+    DatasetError,
+    DatasetOptions,
+    DatasetPlan,
+    PlanPart,
+    check_unchanged,
+)
+from tilewright.evaluation.datasets.rows import (
+    Progress,
+    columns_in,
+    encode,
+    in_order,
+    measure_rows,
+    part_order,
+)
 from tilewright.search.events import Event, Listener
 from tilewright.targets.base import Target
 from tilewright.targets.cluster.connection import accepted, connect

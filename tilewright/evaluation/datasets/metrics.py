@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.evaluation.datasets.errors import DatasetError
-from tilewright.models.transfer.training_table import TrainingTable
+from tilewright.evaluation.datasets.plan import DatasetError
+from tilewright.models.transfer.training_data import TrainingTable
 
 stats = lazy_module("scipy.stats")
 

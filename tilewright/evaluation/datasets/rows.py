@@ -1,19 +1,30 @@
-"""Makes the rows of a cell: draws schedules from a space, compiles, measures and describes them."""
+"""Makes the rows of a cell, and writes and reads rows as Parquet files.
+
+A cell's schedules are drawn from a space, compiled, measured and described. A file has numbers
+only: float32 features, null where a row has no value. A stranger's file is read without trust:
+sizes are checked before anything is unpacked. Only columns of plain numbers are read, and checked.
+Arrow's messages of damage become typed errors.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tilewright.core.files import as_text, read_json
 from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, fitted
 from tilewright.models.transfer.columns import columns_of
 from tilewright.targets.base import STATUSES, Configs, Lowered, Measurements, Target
 from tilewright.targets.capabilities import MeasuresInOnePass, capability
-from tilewright.targets.features import Feature
+from tilewright.targets.features import Feature, read_columns, write_columns
 from tilewright.targets.workload import Workload
 
 Progress = Callable[[int], None]
@@ -156,3 +167,130 @@ def _described(
         {name: matrix[:, k] for k, name in enumerate(known.names)},
         dict(zip(known.names, known.columns, strict=True)),
     )
+
+
+N = TypeVar("N", np.int8, np.int32, np.float32, np.float64)
+
+WORKLOAD, CONFIG, STATUS, LATENCY = "workload", "config", "status", "log_latency"
+_TYPES = {WORKLOAD: pa.int32(), STATUS: pa.int8(), LATENCY: pa.float64()}
+"""Of the columns that a file must have beside features, which are float32. Whole numbers of another
+width and numbers of another precision are read as these, if they fit."""
+MOST_ROWS = 1 << 22
+"""Of a file."""
+MOST_UNPACKED = 4 << 30
+_PLAN, _COLUMNS = b"tilewright.plan", b"tilewright.columns"
+_LIMITS = {"thrift_string_size_limit": 16 << 20, "thrift_container_size_limit": 1 << 20}
+
+
+def encode(rows: Sample, plan: str) -> bytes:
+    """A file of the rows, with the digest of the plan that they belong to; equal rows make equal
+    bytes."""
+    fixed = {
+        WORKLOAD: pa.array(rows.workload),
+        CONFIG: pa.array(rows.config),
+        STATUS: pa.array(rows.status),
+        LATENCY: pa.array(rows.log_latency, from_pandas=True),  # NaN is null
+    }
+    features = {name: pa.array(values, from_pandas=True) for name, values in rows.columns.items()}
+    notes = {_PLAN: plan, _COLUMNS: json.dumps(write_columns([*rows.about.values()]))}
+    buffer = io.BytesIO()
+    table = pa.table(fixed | features).replace_schema_metadata(notes)
+    # Statistics of a hundred columns are half as large as a thousand rows; nobody asks for them.
+    pq.write_table(
+        table, buffer, compression="zstd", write_page_checksum=True, write_statistics=False
+    )
+    return buffer.getvalue()
+
+
+def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
+    """The features of a file that `encode` wrote of so many rows for a plan. Raises `ValueError`
+    for any other file."""
+    file = _opened(data)
+    found = file.schema_arrow.metadata or {}
+    if found.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
+        raise ValueError("it belongs to another plan")
+    return read_columns(read_json(as_text(found[_COLUMNS].decode())))
+
+
+class Reader:
+    """A file of rows in memory, from any source. Everything raises `ValueError` for a file that
+    has no rows, is damaged, or holds something else than is said."""
+
+    def __init__(self, data: bytes, rows: int, known: tuple[Feature, ...]) -> None:
+        self._file, self.rows = _opened(data), rows
+        schema, about = self._file.schema_arrow, self._file.metadata
+        if about.num_rows != rows or rows > MOST_ROWS:
+            raise ValueError(f"it has {about.num_rows} rows, {rows} are said (at most {MOST_ROWS})")
+        if len(set(schema.names)) != len(schema.names):
+            raise ValueError("it has a column twice")
+        for name, kind in _TYPES.items():
+            if name not in schema.names or not _reads_as(schema.field(name).type, kind):
+                raise ValueError(f"it lacks a column {name} of type {kind}")
+        places = {column.name: place for place, column in enumerate(known)}
+        self._features = {
+            name: places[name] for name in schema.names if name in places and name not in _TYPES
+        }
+        for name in schema.names:
+            if name in self._features and not _reads_as(schema.field(name).type, pa.float32()):
+                raise ValueError(
+                    f"its column {name!r:.60} is {schema.field(name).type}; write it as float32"
+                )
+            if name not in self._features and name not in (*_TYPES, CONFIG):
+                raise ValueError(f"its column {name!r:.60} is not listed")
+
+    def workloads(self, count: int) -> NDArray[np.int32]:
+        """Places of workloads, shape (rows,), each below `count`."""
+        found = self._numbers(WORKLOAD, np.int32)
+        if len(found) and not 0 <= found.min() <= found.max() < count:
+            raise ValueError(f"its column {WORKLOAD} names workloads that are not listed")
+        return found
+
+    def log_latency(self, valid: int | None) -> NDArray[np.float64]:
+        """Shape (rows,), NaN where the status is not `valid`, the place of that status."""
+        found, status = self._numbers(LATENCY, np.float64), self._numbers(STATUS, np.int8)
+        measured = np.isfinite(found)
+        if np.isinf(found).any() or not np.array_equal(measured, status == valid):
+            raise ValueError(f"{LATENCY} is a number in other rows than those that are valid")
+        return found
+
+    def features(self, which: NDArray[np.int64], into: NDArray[np.float32]) -> None:
+        """Write the given rows (n,) into a matrix (n, known columns) of NaN."""
+        for name, place in self._features.items():
+            values = self._numbers(name, np.float32)[which]
+            if np.isinf(values).any():
+                raise ValueError(f"its column {name!r:.60} has infinite values")
+            into[:, place] = values
+
+    def _numbers(self, name: str, kind: type[N]) -> NDArray[N]:
+        try:
+            table = self._file.read(columns=[name], use_threads=False)
+            table.validate(full=True)
+            column = table.column(0)
+            if kind in (np.int32, np.int8):
+                column = column.cast(_TYPES[name])  # refuses what does not fit
+            if len(column) != self.rows or (column.null_count and kind in (np.int32, np.int8)):
+                raise ValueError(f"its column {name!r:.60} lacks values")
+            with np.errstate(over="ignore"):  # infinite then, which is refused
+                return np.asarray(column.to_numpy(), dtype=kind)
+        except (pa.ArrowException, OSError, MemoryError, LookupError) as error:
+            raise ValueError(f"its column {name!r:.60} cannot be read ({error!s:.80})") from None
+
+
+def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether numbers of a type may be read as those of another."""
+    if pa.types.is_integer(wanted):
+        return bool(pa.types.is_integer(given))
+    return bool(pa.types.is_floating(given) or pa.types.is_integer(given))
+
+
+def _opened(data: bytes) -> pq.ParquetFile:
+    try:
+        found = pq.ParquetFile(
+            pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False, **_LIMITS
+        )
+        groups = (found.metadata.row_group(k) for k in range(found.metadata.num_row_groups))
+        if sum(each.total_byte_size for each in groups) > MOST_UNPACKED:
+            raise ValueError(f"it unpacks to more than {MOST_UNPACKED >> 30} GiB")
+    except (pa.ArrowException, OSError, MemoryError, OverflowError) as error:
+        raise ValueError(f"it is not a Parquet file ({error!s:.80})") from None
+    return found

@@ -1,4 +1,4 @@
 """Explains why a finished run chose as it did: reads its folder and refits its models.
 
-folder → workloads (the models learn once more) → shapley → summary; run does it for all of a folder
+finished_run → refitted_models (they learn once more, `explain_run`) → figures → recommendations
 """

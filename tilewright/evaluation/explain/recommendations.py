@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.explain.folder import TunedFolder
-from tilewright.evaluation.explain.summary import FASTEST, vetoed_shares
-from tilewright.evaluation.explain.workloads import Explained, pooled
+from tilewright.evaluation.explain.figures import FASTEST, pooled, vetoed_shares
+from tilewright.evaluation.explain.finished_run import TunedFolder
+from tilewright.evaluation.explain.refitted_models import Explained
 from tilewright.targets.registry import kind_of
 
 _GAIN = 0.005  # an improvement worth more trials

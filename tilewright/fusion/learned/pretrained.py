@@ -1,6 +1,6 @@
 """Loads the models that ship with the program; each run trains them further.
 
-They were trained on graphs of six networks of the zoo (`python -m benchmarks.fusion_training`).
+They were trained on graphs of six networks of the zoo (`python -m benchmarks.fusion.training`).
 """
 
 from __future__ import annotations

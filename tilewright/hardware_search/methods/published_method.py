@@ -23,7 +23,7 @@ from tilewright.hardware_search.methods.reward import (
     layer_names,
 )
 from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem, Design
-from tilewright.models.autotvm_ranker import AutoTVMRanker
+from tilewright.models.trees import AutoTVMRanker
 from tilewright.search.ppo import PPOOptions
 from tilewright.targets.base import Configs
 from tilewright.targets.capabilities import Estimates, capability

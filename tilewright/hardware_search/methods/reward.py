@@ -21,7 +21,7 @@ from pydantic import Field
 
 from tilewright.hardware_search.methods import MethodOptions
 from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, JointSpace, Places
-from tilewright.models.autotvm_ranker import AutoTVMRanker
+from tilewright.models.trees import AutoTVMRanker
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
 

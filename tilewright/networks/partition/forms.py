@@ -2,8 +2,8 @@
 
 A form is what an operator computes apart from sizes and numbers: the operator, the version of its
 definition, its attributes, the element types and ranks of its inputs, and the outputs that are
-read. `python -m benchmarks.operator_forms` writes the table: it compiles each form, and compares
-the results with those of onnxruntime.
+read. `python -m benchmarks.coverage.operator_forms` writes the table: it compiles each form, and
+compares the results with those of onnxruntime.
 """
 
 from __future__ import annotations

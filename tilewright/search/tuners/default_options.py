@@ -11,7 +11,7 @@ class DefaultOptions(Options):
     """Chosen on the recorded tables and on C4, C8, C11 of the larger spaces (`first_alpha`: on all
     sixteen layers of the extended one; `believed`, `asked` and `warm_alpha`: on layers of
     ResNet-50, MobileNet-v3 and Inception-v3 on vta-de10 and large, the last on evta-zcu102, too);
-    `benchmarks/sample_efficiency.py --tuners default:alpha=7,default` repeats an ablation."""
+    `benchmarks.tuners.sample_efficiency --tuners default:alpha=7,default` repeats an ablation."""
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
     first_alpha: float = Field(47.0, ge=0, description="the same, of a first batch chosen blindly")

@@ -1,1 +1,0 @@
-"""Draws networks at random and checks that what is built of them computes what onnxruntime does."""

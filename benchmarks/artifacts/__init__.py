@@ -1,0 +1,1 @@
+"""Checks and times built networks: benchmarks of docs/evidence/artifacts.md."""

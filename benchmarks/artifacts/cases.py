@@ -1,0 +1,172 @@
+"""Lists the cases to check: drawn networks, or model files with the numbers they must compute."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from benchmarks.artifacts.check import Outcome, checked
+from benchmarks.artifacts.drawn_networks import draw
+from benchmarks.artifacts.forms import FORMS, Form, NotDrawn, data_inputs, feeds_of, in_form
+from benchmarks.artifacts.numbers import Arrays, by_onnxruntime
+
+SAMPLES, INFERENCES = 16, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model with what goes in; `right` is what must come out, None where onnxruntime says it.
+    `samples` calibrate a float model."""
+
+    title: str
+    form: str
+    model: onnx.ModelProto
+    feeds: Sequence[Arrays]
+    samples: Sequence[Arrays] = ()
+    right: Sequence[Arrays] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A case on a machine."""
+
+    case: Case
+    machine: Machine
+    outcome: Outcome
+
+
+def form_of(seed: int) -> Form:
+    """Seeds take the forms by turns."""
+    return FORMS[seed % len(FORMS)]
+
+
+def drawn_case(seed: int, form: Form | None = None) -> Case:
+    """The network of a seed in its form, or in another one, with arrays in the shapes of its
+    inputs and outputs. Raises `NotDrawn` where onnxruntime
+    cannot quantise it, or cannot run what it made."""
+    drawn, form = draw(seed), form or form_of(seed)
+    model = in_form(drawn.model, form, feeds_of(drawn.model, SAMPLES, seed), seed)
+    feeds = feeds_of(model, INFERENCES, seed + 1_000_000)
+    try:
+        right = by_onnxruntime(model, feeds)
+    except Exception as error:
+        raise NotDrawn(f"onnxruntime does not run it: {error}") from error
+    return Case(str(seed), form, model, feeds, feeds_of(model, SAMPLES, seed), right)
+
+
+def folder_cases(folder: Path) -> Iterator[Case]:
+    """Every .onnx below a folder that has vectors beside it: `test_data_set_*/input_<i>.pb` and
+    `output_<i>.pb`, or an NPZ file of the model's name, with arrays by the names and in the shapes
+    of inputs and, if it holds them, outputs."""
+    for path in sorted(folder.rglob("*.onnx")):
+        model = onnx.load(path)
+        names = [info.name for info in data_inputs(model)]
+        feeds, right = _sets(path, model, names)
+        if feeds:
+            form = "quantised" if _is_quantised(model) else "float"
+            title = str(path.relative_to(folder))
+            yield Case(title, form, model, feeds, feeds, right or None)
+
+
+def machines_of(seed: int, folder: Path) -> tuple[Machine, Machine]:
+    """The stock machine and a drawn one, whose file is written to `folder`."""
+    return Machine(STOCK, STOCK), drawn_machine(seed, folder)
+
+
+def run_case(case: Case, machine: Machine) -> Outcome:
+    """What becomes of it there, on its arrays in the shapes of the inputs."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_case(case, Path(folder))
+        calibration = path.with_name("samples.npz")
+        return checked(
+            path, machine.target, case.feeds, right=case.right,
+            calibration=calibration if calibration.exists() else None,
+        )  # fmt: skip
+
+
+def write_case(case: Case, folder: Path) -> Path:
+    """The model in a folder, beside it `input.npz` (the first inference, in the inputs' shapes),
+    and `samples.npz` for a float model; the model's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
+    onnx.save(case.model, path)
+    np.savez(folder / "input.npz", allow_pickle=False, **dict(case.feeds[0]))
+    if case.samples and not _is_quantised(case.model):
+        stacked = {name: np.stack([each[name] for each in case.samples]) for name in case.feeds[0]}
+        np.savez(folder / "samples.npz", allow_pickle=False, **stacked)
+    return path
+
+
+def _is_quantised(model: onnx.ModelProto) -> bool:
+    from tilewright.networks.quantise import is_quantised
+
+    return is_quantised(model)
+
+
+def _sets(
+    path: Path, model: onnx.ModelProto, names: Sequence[str]
+) -> tuple[list[Arrays], list[Arrays]]:
+    feeds: list[Arrays] = []
+    right: list[Arrays] = []
+    outputs = [info.name for info in model.graph.output]
+    for place in sorted(path.parent.glob("test_data_set_*")):
+        inputs = [place / f"input_{i}.pb" for i in range(len(names))]
+        expected = [place / f"output_{i}.pb" for i in range(len(outputs))]
+        if all(each.exists() for each in (*inputs, *expected)):
+            feeds.append(dict(zip(names, map(_read, inputs), strict=True)))
+            right.append(dict(zip(outputs, map(_read, expected), strict=True)))
+    beside = path.with_suffix(".npz")
+    if not feeds and beside.exists():
+        with np.load(beside, allow_pickle=False) as arrays:
+            feeds.append({name: arrays[name] for name in names})
+            if all(name in arrays for name in outputs):
+                right.append({name: arrays[name] for name in outputs})
+    return feeds, right
+
+
+def _read(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    found: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = numpy_helper.to_array(
+        onnx.TensorProto.FromString(path.read_bytes())
+    )
+    return found
+
+
+STOCK = "vta-pynq"
+_BATCHES = (0, 1, 2)
+_BLOCKS = ((4, 4), (3, 5), (4, 5), (5, 4), (3, 3))
+"""log2 of a block's channels, in and out."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A target by what `--target` takes; `title` says what is drawn of it."""
+
+    title: str
+    target: str
+
+
+def drawn_machine(seed: int, folder: Path) -> Machine:
+    """One with 2 or 4 rows or other blocks than the stock one; its file is written to `folder`."""
+    rng = np.random.default_rng([seed, 0x3A])
+    batch, blocks = 0, _BLOCKS[0]
+    while batch == 0 and blocks == _BLOCKS[0]:
+        batch = int(rng.choice(_BATCHES))
+        blocks = _BLOCKS[int(rng.integers(len(_BLOCKS)))]
+    title = f"{1 << batch}x{1 << blocks[0]}x{1 << blocks[1]}"
+    path = folder / f"{title}.json"
+    keys = {
+        "LOG_BATCH": batch, "LOG_BLOCK_IN": blocks[0], "LOG_BLOCK_OUT": blocks[1],
+        # as many elements in each scratchpad as the stock machine has
+        "LOG_INP_BUFF_SIZE": 11 + batch + blocks[0], "LOG_WGT_BUFF_SIZE": 10 + sum(blocks),
+        "LOG_ACC_BUFF_SIZE": 13 + batch + blocks[1],
+        "clock_mhz": 1e6,  # so fast that nothing is left to the CPU for being sooner there
+    }  # fmt: skip
+    path.write_text(json.dumps(keys))
+    return Machine(title, str(path))

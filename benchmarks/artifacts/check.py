@@ -1,0 +1,366 @@
+"""Checks one model on one accelerator: imported, built, run, verified and fused, or refused."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from benchmarks.artifacts.numbers import Arrays, Difference, by_onnxruntime, differences, nudged
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import Json
+from tilewright.networks.quantise import is_quantised
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.capabilities import Blocks, blocks_of
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload, canonical
+from tilewright.tuning.schedule_lookup import PickTable
+
+SECONDS = 120
+"""A check that takes longer hangs."""
+STEPS, ROUNDING, NUDGED, NUDGE = 1.0, 0.02, 4.0, 0.02
+"""A quantised network may be off by a step of its output, by so large a share of the norm, or by so
+many times what it makes in onnxruntime to add a `NUDGE` of a step wherever something is rounded:
+ties are rounded otherwise, and what follows multiplies that."""
+STATED, SLACK = 2.0, 0.02
+"""A float network may be off by so many times the error that its build states, and as much more."""
+
+Kind = Literal["agreed", "refused", "disagreed", "traceback"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a model on a machine. `said` is a refusal's message or a traceback's last
+    line. `wrong` says what is not as it should be, beside numbers; `silent` that numbers are wrong
+    and nothing said so. `outputs` is the worst difference of each; `stated` what the build says of
+    it, as a share of the norm, and `noise` is what rounding may do to each. `fused` are the modes
+    of fusion that were compared, one of those that fuse the same."""
+
+    kind: Kind
+    stage: str = ""
+    said: str = ""
+    trace: str = ""
+    wrong: tuple[str, ...] = ()
+    silent: bool = False
+    outputs: tuple[Difference, ...] = ()
+    stated: tuple[float | None, ...] = ()
+    verified: bool | None = None
+    layers: int = 0
+    islands: int = 0
+    noise: tuple[float, ...] = ()
+    fused: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether that is a defect, whatever else is said."""
+        return self.kind == "traceback" or self.silent
+
+    @property
+    def caught(self) -> bool:
+        """Whether wrong numbers are why it is refused."""
+        return self.kind == "refused" and " is off by " in self.said
+
+    @property
+    def reason(self) -> str:
+        """The message without names and figures: what refusals are counted by."""
+        plain = re.sub(r"'[^']*'", "'…'", self.said)
+        return re.sub(r"\d[\d.,×x]*", "#", plain)[:160]
+
+    def to_json(self) -> Json:
+        """As plain objects."""
+        found: dict[str, Any] = asdict(self)
+        return found
+
+
+@dataclass
+class _Stages:
+    """Where a check is, and what was found so far."""
+
+    stage: str = "reading"
+    found: Outcome = field(default_factory=lambda: Outcome("agreed"))
+
+    def wrong(self, what: str) -> None:
+        self.found = replace(self.found, wrong=(*self.found.wrong, what))
+
+
+def checked(
+    path: Path,
+    target: str,
+    feeds: Sequence[Arrays],
+    *,
+    right: Sequence[Arrays] | None = None,
+    calibration: Path | None = None,
+) -> Outcome:
+    """What becomes of the model in a file. `feeds` (arrays in the shapes of the inputs) are run;
+    `right` is what is to come out, by default what onnxruntime gives."""
+    stages = _Stages()
+    try:
+        with _time_limit(), tempfile.TemporaryDirectory() as folder:
+            _check(stages, path, target, feeds, right, calibration, Path(folder))
+        return _judged(stages.found)
+    except TilewrightError as error:
+        said = f"{type(error).__name__}: {error}"
+        if stages.stage not in ("reading", "building") or not _names_a_cause(str(error)):
+            return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+                           trace=traceback.format_exc())  # fmt: skip
+        return replace(stages.found, kind="refused", stage=stages.stage, said=said)
+    except Exception as error:
+        said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
+        return replace(stages.found, kind="traceback", stage=stages.stage, said=said,
+                       trace=traceback.format_exc())  # fmt: skip
+
+
+def _check(
+    stages: _Stages, path: Path, target: str, feeds: Sequence[Arrays],
+    right: Sequence[Arrays] | None, calibration: Path | None, folder: Path,
+) -> None:  # fmt: skip
+    from tilewright.flows.build import build_artifact
+    from tilewright.networks.artifact import Artifact, load
+    from tilewright.networks.artifact.compiled import CompiledArtifact
+    from tilewright.search import LocalRunner
+    from tilewright.tuning.build_options import BuildOptions
+
+    model = onnx.load(path)
+    blocks = blocks_of(make_target(target))
+    expected = list(right) if right is not None else by_onnxruntime(model, feeds)
+    options = BuildOptions(
+        model=str(path), out=folder / "apart", target=target, trials=0, calibration=calibration
+    )
+    tuned = _tuned_workloads(stages, path, target, calibration)
+    stages.stage = "building"
+    manifest = build_artifact(LocalRunner(), options).manifest
+    stages.stage = "loading"
+    artifact = load(options.out, allow_code=True)
+    if isinstance(artifact, CompiledArtifact):  # nothing of it has a kernel: it is one region
+        assert not artifact.rows
+        stages.stage = "running"
+        made = [artifact.infer(feed) for feed in feeds]
+        found = tuple(differences(model, expected, made))
+        stages.found = replace(
+            stages.found, outputs=found, stated=(0.0,) * len(found),
+            verified=artifact.output_error() <= artifact.tolerance,
+        )  # fmt: skip
+        stages.stage = ""
+        return
+    assert isinstance(artifact, Artifact)
+    stages.found = replace(
+        stages.found, layers=len(artifact.rows), islands=len(as_rows(manifest["cpu"]))
+    )
+    _compare_workloads(stages, tuned, manifest, blocks)
+    stages.stage = "running"
+    feeds = [_in_its_types(artifact, feed) for feed in feeds]
+    made = [artifact.infer(feed) for feed in feeds]
+    found = tuple(differences(model, expected, made))
+    stages.found = replace(stages.found, outputs=found, stated=_stated(manifest, model))
+    if is_quantised(model):
+        stages.found = replace(stages.found, noise=_noise(model, feeds))
+    if not is_quantised(model) and None in stages.found.stated:
+        stages.wrong("the build states no error of an output")
+    stages.stage = "verifying"
+    stages.found = replace(stages.found, verified=_verified(artifact))
+    stages.stage = "fusing"
+    _fuse(stages, options, feeds, made, folder / "fused")
+    stages.stage = ""
+
+
+def as_rows(rows: Any) -> list[dict[str, Any]]:
+    """A list of a manifest."""
+    return list(rows)
+
+
+# -- workloads -------------------------------------------------------------------------------------
+
+
+def _tuned_workloads(
+    stages: _Stages, path: Path, target: str, calibration: Path | None
+) -> list[Workload] | str:
+    """What `inspect` and `tune` find, a workload a call; the message where they refuse."""
+    from tilewright import networks
+    from tilewright.networks.accelerator import Accelerator
+
+    try:
+        accelerator = Accelerator.of(make_target(target))
+        found, report = networks.load(path, calibration=calibration).surveyed_on(accelerator)
+    except TilewrightError as error:
+        return str(error)
+    inspected = Counter((row.workload, row.epilogue, row.calls) for row in report.workloads)
+    if inspected != Counter(
+        (str(each.workload), each.workload.epilogue_text, each.calls) for each in found
+    ):
+        stages.wrong(f"inspect shows {', '.join(str(row) for row in inspected)}, tune others")
+    return [each.workload for each in found for _ in range(each.calls)]
+
+
+def _compare_workloads(
+    stages: _Stages, tuned: list[Workload] | str, manifest: Any, blocks: Blocks
+) -> None:
+    if isinstance(tuned, str):
+        stages.wrong(f"tune refuses what is built: {tuned}")
+        return
+    from tilewright.targets.workload import parse_workload
+
+    built = [parse_workload(row["workload"], row["epilogue"]) for row in manifest["layers"]]
+    for missing, what in (
+        (_without(built, tuned, blocks), "built are not tuned"),
+        (_without(tuned, built, blocks), "tuned are not built"),
+    ):
+        if missing:
+            stages.wrong(f"workloads {what}: {'; '.join(missing)}")
+
+
+def _without(wanted: Sequence[Workload], known: Sequence[Workload], blocks: Blocks) -> list[str]:
+    """The workloads that no schedule of the known ones runs, as `build --schedules` finds them."""
+    table = PickTable(blocks)
+    for each in known:
+        table.add(each, Pick("", ()))
+    return [
+        f"{each} [{each.epilogue_text}]"
+        for each in dict.fromkeys(wanted) if table.closest_match(canonical(each)) is None
+    ]  # fmt: skip
+
+
+# -- fusion ----------------------------------------------------------------------------------------
+
+
+def _fuse(
+    stages: _Stages, options: Any, feeds: Sequence[Arrays], made: Sequence[Arrays], out: Path
+) -> None:
+    """Build the network with what `tune --fusion` none, all and learned would fuse, and with every
+    other choice of it, by the schedules that are estimated best; each is to give the same
+    numbers."""
+    from tilewright.fusion.decision import drop_unscheduled_labels, search_labellings
+    from tilewright.fusion.evaluator import make_estimate_evaluator
+    from tilewright.fusion.problem import FusionProblem
+    from tilewright.tuning.build_artifact import integer_network
+
+    target = make_target(options.target)
+    problem = FusionProblem(integer_network(options, target, apart=True).graph, target)
+    evaluator = make_estimate_evaluator(problem, options.seed)
+    named = search_labellings(problem, evaluator, options.seed)
+    named["other"] = drop_unscheduled_labels(
+        evaluator, tuple(k % 2 == 0 for k in range(len(problem)))
+    )
+    modes = ("other", "learned", "all", "none")  # of those that fuse the same, the last
+    for labels, mode in {named[mode]: mode for mode in modes}.items():
+        wrong = _fused_otherwise(options, evaluator(labels), problem, feeds, made, out / mode)
+        stages.found = replace(stages.found, fused=(*stages.found.fused, mode))
+        if wrong:
+            stages.wrong(f"fused ({mode}), {wrong}")
+
+
+def _fused_otherwise(
+    options: Any, evaluation: Any, problem: Any, feeds: Sequence[Arrays], made: Sequence[Arrays],
+    out: Path,
+) -> str:  # fmt: skip
+    """What differs in a labelled network from what was `made`; "" if nothing."""
+    from tilewright.networks import artifact
+    from tilewright.targets.registry import kind_of
+
+    whole, name = problem.labelled(evaluation.labels), kind_of(options.target)[0].name
+    artifact.build(whole, evaluation.picks, problem.target, name, out)
+    loaded = artifact.load(out, allow_code=True)
+    assert isinstance(loaded, artifact.Artifact)
+    for feed, before in zip(feeds, made, strict=True):
+        after = loaded.infer(feed)
+        for output, values in before.items():
+            if not _equal(values, after[output], exact=not whole.islands):
+                off = np.abs(values.astype(np.float64) - after[output].astype(np.float64)).max()
+                return f"'{output}' differs by up to {off:.3g}"
+    return "verify fails" if any(check.wrong for check in loaded.verify()) else ""
+
+
+def _equal(before: Any, after: Any, *, exact: bool) -> bool:
+    """Bit by bit; where the CPU has a part in it, whose compiler may reorder sums of floats, but
+    for their rounding."""
+    if exact or before.dtype.kind != "f":
+        return bool(np.array_equal(before, after, equal_nan=True))
+    return bool(np.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True))
+
+
+def _in_its_types(artifact: Any, feed: Arrays) -> Arrays:
+    """Half floats as the wider ones that an artifact takes; anything else as it is."""
+    types = {value.name: value.dtype for value in artifact.inputs}
+    return {
+        name: array.astype(types[name]) if array.dtype == np.float16 and name in types else array
+        for name, array in feed.items()
+    }
+
+
+def _verified(artifact: Any) -> bool:
+    """As `tilewright verify` has it: each layer, and the whole network on its samples."""
+    whole = artifact.accuracy()
+    layers = not any(check.wrong for check in artifact.verify())
+    return layers and (whole is None or whole.is_right)
+
+
+# -- judgement -------------------------------------------------------------------------------------
+
+
+def _stated(manifest: Any, model: onnx.ModelProto) -> tuple[float | None, ...]:
+    """By output the error that the build states, as a share of the norm; None where it states
+    none."""
+    errors = {row["name"]: row["relative"] for row in manifest["accuracy"]["outputs"]}
+    return tuple(errors.get(info.name) for info in model.graph.output)
+
+
+def _judged(found: Outcome) -> Outcome:
+    noise = found.noise or (0.0,) * len(found.outputs)
+    far = [
+        each for each, stated, own in zip(found.outputs, found.stated, noise, strict=True)
+        if not _within(each, stated, own, exact=bool(found.noise))
+    ]  # fmt: skip
+    wrong = found.wrong
+    if far and found.verified:
+        wrong = (*wrong, "verify passes")
+    if not far and not found.verified:
+        wrong = (*wrong, "verify fails")
+    silent = bool(far) or any(each.startswith("fused") for each in wrong)
+    kind: Kind = "disagreed" if far or wrong else "agreed"
+    return replace(found, kind=kind, silent=silent, wrong=wrong)
+
+
+def _within(found: Difference, stated: float | None, noise: float, *, exact: bool) -> bool:
+    if not exact:
+        return stated is not None and found.relative <= STATED * stated + SLACK
+    few = found.steps is not None and found.steps <= STEPS
+    return few or found.relative <= max(ROUNDING, NUDGED * noise)
+
+
+def _noise(model: onnx.ModelProto, feeds: Sequence[Arrays]) -> tuple[float, ...]:
+    """By output, the larger difference that nudging either way makes."""
+    plain = by_onnxruntime(model, feeds)
+    both = [
+        differences(model, plain, by_onnxruntime(nudged(model, share), feeds))
+        for share in (NUDGE, -NUDGE)
+    ]
+    return tuple(max(a.relative, b.relative) for a, b in zip(*both, strict=True))
+
+
+def _names_a_cause(message: str) -> bool:
+    return len(message) > 20 and "object at 0x" not in message and "Traceback" not in message
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raises `TimeoutError` after `SECONDS`."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"no end after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,172 @@
+"""Draws small float networks: a seed makes one network, always the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx
+
+from benchmarks.artifacts import network_parts as pieces
+from benchmarks.artifacts.network_parts import Convolutions, FloatGraph, Shape, Tensor, pool
+
+STYLES = ("image",) * 8 + ("signal", "rows")
+SALT = 0x77
+"""Networks of one seed are the same in all programs, and others than a seed alone would draw."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A float network; `macs` of one inference."""
+
+    seed: int
+    style: str
+    model: onnx.ModelProto
+    macs: int
+
+
+def draw(seed: int) -> Drawn:
+    """The network of a seed: at most some 2 million multiply-accumulates."""
+    net = FloatGraph(seed * 1000 + SALT)
+    style = str(net.pick(STYLES))
+    outputs = {"image": _image, "signal": _signal, "rows": _rows}[style](net)
+    return Drawn(seed, style, net.model(outputs), net.macs)
+
+
+def _image(net: FloatGraph) -> list[Tensor]:
+    shape = (_batch(net), int(net.pick([1, 3, 3, 4, 16, 16, 19])), *_sizes(net))
+    found = _body(net, shape)
+    return _outputs(net, found, _tail(net, found[-1]))
+
+
+def _signal(net: FloatGraph) -> list[Tensor]:
+    shape = (_batch(net), int(net.pick([1, 2, 3, 16])), int(net.rng.integers(12, 40)))
+    found = _body(net, shape)
+    return _outputs(net, found, _tail(net, found[-1]))
+
+
+def _rows(net: FloatGraph) -> list[Tensor]:
+    c = int(net.pick([7, 16, 32, 48]))
+    shape = (_batch(net), c) if net.chance(0.6) else (_batch(net), int(net.rng.integers(2, 9)), c)
+    x = net.input(shape)
+    return _outputs(net, [x], _products(net, x, int(net.rng.integers(1, 5))))
+
+
+def _body(net: FloatGraph, shape: Shape) -> list[Tensor]:
+    """Images, the last of which reads most of the others."""
+    found = [net.input(shape)]
+    if net.chance(0.2):
+        found.append(net.input(shape))
+    if net.chance(0.08):
+        net.input((1, 2))  # nobody reads it
+    convolutions = Convolutions(net)
+    first = convolutions.conv(found[0])
+    found.append(found[0] if first is None else _behind(net, first))
+    for _ in range(int(net.rng.integers(1, 7))):
+        made = _piece(net, convolutions, found)
+        if made is not None and math.prod(made.shape) <= 1 << 14:
+            found.append(made)
+    return found
+
+
+def _piece(net: FloatGraph, convolutions: Convolutions, found: list[Tensor]) -> Tensor | None:
+    """Of the last tensor, or of one of the three before."""
+    x = found[-1] if net.chance(0.75) else net.pick(found[-4:])
+    same = [each for each in found if each.shape == x.shape]
+    beside = [
+        each for each in found if each.shape[:1] + each.shape[2:] == x.shape[:1] + x.shape[2:]
+    ]
+    kind = net.pick(
+        ["conv"] * 6 + ["pool"] * 5 + ["block"] * 3 + ["add"] * 2 + ["concat"] * 2
+        + ["slice", "slice", "constant", "scale", "norm", "activation", "mul", "gate", "transpose"]
+        + ["pad", "crop", "shuffle", "softmax", "identity", "sub", "fork"]
+    )  # fmt: skip
+    match kind:
+        case "conv" | "fork":
+            y = convolutions.conv(x)
+            return None if y is None else _behind(net, y)
+        case "block":  # what a residual network is made of
+            y = convolutions.conv(x, x.shape[1])
+            if y is not None and net.chance(0.5):
+                y = convolutions.conv(_behind(net, y), x.shape[1])
+            if y is None:
+                return None
+            y = net.op("Add", [y, x] if net.chance(0.5) else [x, y], x.shape)
+            return net.op("Relu", [y], x.shape) if net.chance(0.6) else y
+        case "pool":
+            return pool(net, x)
+        case "concat":
+            other = net.pick(beside)
+            channels = x.shape[1] + other.shape[1]
+            return net.op("Concat", [x, other], (x.shape[0], channels, *x.shape[2:]), axis=1)
+        case "add" | "mul" | "sub":
+            return net.op(kind.capitalize(), [x, net.pick(same)], x.shape)
+        case "softmax":
+            return net.op("Softmax", [x], x.shape, axis=1)
+        case "identity":
+            return net.op("Identity", [x], x.shape)
+    alone: dict[str, Callable[[FloatGraph, Tensor], Tensor]] = {
+        "slice": pieces.channels_of, "constant": pieces.added_constant, "scale": pieces.scaled,
+        "norm": pieces.batch_norm, "activation": pieces.activation, "gate": pieces.gated,
+        "transpose": pieces.transposed, "pad": pieces.padded, "crop": pieces.cropped,
+        "shuffle": pieces.shuffled,
+    }  # fmt: skip
+    return alone[kind](net, x)
+
+
+def _behind(net: FloatGraph, x: Tensor) -> Tensor:
+    """What follows a convolution as a rule."""
+    y = pieces.batch_norm(net, x) if net.chance(0.3) else x
+    return pieces.activation(net, y) if net.chance(0.7) else y
+
+
+def _tail(net: FloatGraph, x: Tensor) -> Tensor:
+    """The image itself, or what products make of it."""
+    n, c, *sizes = x.shape
+    kind = net.pick(["none", "none", "pooled", "pooled", "flat", "flat", "rows"])
+    match kind:
+        case "pooled":
+            y = net.op("GlobalAveragePool", [x], (n, c, *(1 for _ in sizes)))
+            return _products(net, pieces.flat(net, y), 1)
+        case "flat":
+            return _products(net, pieces.flat(net, x), int(net.pick([1, 1, 2])))
+        case "rows":
+            whole = pieces.reshaped(net, x, (n, c, math.prod(sizes)))
+            turned = net.op("Transpose", [whole], (n, math.prod(sizes), c), perm=(0, 2, 1))
+            return _products(net, turned, 1)
+    return x
+
+
+def _products(net: FloatGraph, x: Tensor, count: int) -> Tensor:
+    """So many dense layers, with what is usual between them."""
+    for place in range(count):
+        y = pieces.dense(net, x)
+        if y is None:
+            return x
+        before = x
+        x = y if place == count - 1 else pieces.activation(net, y)
+        if x.shape == before.shape and net.chance(0.5):
+            x = net.op("Add", [x, before], x.shape)
+    if len(x.shape) == 3 and net.chance(0.4):
+        x = pieces.attention(net, x) or x
+    return net.op("Softmax", [x], x.shape, axis=-1) if net.chance(0.4) else x
+
+
+def _outputs(net: FloatGraph, found: list[Tensor], last: Tensor) -> list[Tensor]:
+    """The last tensor, seldom one from the middle as well, before or behind it."""
+    last = net.op("Identity", [last], last.shape) if last in net.inputs else last
+    between = [each for each in found if each not in (*net.inputs, last)]
+    if between and net.chance(0.25):
+        other = net.pick(between)
+        return [last, other] if net.chance(0.5) else [other, last]
+    return [last]
+
+
+def _batch(net: FloatGraph) -> int:
+    return int(net.pick([1, 1, 1, 1, 2, 3, 4]))
+
+
+def _sizes(net: FloatGraph) -> tuple[int, int]:
+    height = int(net.rng.integers(5, 15))
+    return height, height if net.chance(0.6) else int(net.rng.integers(5, 15))

@@ -1,0 +1,168 @@
+"""Checks that what is built of a network computes what onnxruntime does, or is refused with a
+cause.
+
+    python -m benchmarks.artifacts.networks_agree --count 300 --seed 0 --json FILE
+    python -m benchmarks.artifacts.networks_agree --only 17 --keep DIR  # one network, written down
+    python -m benchmarks.artifacts.networks_agree --folder DIR          # your models, with vectors
+
+Seeds draw small networks, each in one of eight forms: float32, float16, and six ways in which
+onnxruntime quantises. Each is imported, built without trials, loaded and run for `vta-pynq` and for
+a drawn machine. What is compared: the workloads that `inspect`, `tune` and `build` find. Outputs
+with onnxruntime's. Outputs with what `tune --fusion` none, all and learned would fuse, and with
+every other choice, with those of the build; and whether `verify` says the same of them.
+
+A float network may be off by twice the error that its build states. A quantised one may be off by a
+step of its output, by 2 % of the norm, or by four times what it makes in onnxruntime to add 2 % of
+a step wherever something is rounded. *Silent* are other numbers that nothing refuses; *of them
+wrong* are refusals of numbers that a build found wrong itself. The exit status is 1 where anything
+is silent, and where anything but a refusal ends a command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.artifacts.cases import (
+    STOCK,
+    Case,
+    Result,
+    drawn_case,
+    folder_cases,
+    machines_of,
+    run_case,
+    write_case,
+)
+from benchmarks.artifacts.forms import FORMS, NotDrawn
+
+
+def main() -> None:
+    """Print a table, a row a form and machine, and what fails; exit with 1 if anything does."""
+    options = _options()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)  # onnxruntime's quantiser advises at length
+    results: list[Result] = []
+    missing: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, case in _cases(options, missing):
+            for machine in machines_of(number, Path(folder)):
+                if options.stock and machine.title != STOCK:
+                    continue
+                result = Result(case, machine, run_case(case, machine))
+                results.append(result)
+                _say(result)
+                if options.keep is not None and _is_worth_keeping(result):
+                    _keep(result, options.keep)
+    show(results, missing)
+    if options.json is not None:
+        options.json.write_text(json.dumps([_row(each) for each in results], indent=1) + "\n")
+    sys.exit(1 if any(each.outcome.failed for each in results) else 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=300, help="so many networks")
+    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    parser.add_argument("--only", type=int, metavar="SEED", help="that network alone")
+    parser.add_argument("--form", choices=FORMS, help="all in this form")
+    parser.add_argument("--folder", type=Path, help="models with vectors, instead of drawn ones")
+    parser.add_argument("--stock", action="store_true", help=f"on {STOCK} alone")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write what fails there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there")
+    return parser.parse_args()
+
+
+def _cases(options: argparse.Namespace, missing: Counter[str]) -> Iterator[tuple[int, Case]]:
+    if options.folder is not None:
+        yield from enumerate(folder_cases(options.folder))
+        return
+    first, count = (options.seed, options.count) if options.only is None else (options.only, 1)
+    for seed in range(first, first + count):
+        try:
+            yield seed, drawn_case(seed, options.form)
+        except NotDrawn as error:
+            missing[str(error)[:160]] += 1
+
+
+def show(results: Sequence[Result], missing: Counter[str]) -> None:
+    """The table, why networks were refused, and what fails."""
+    console = Console(width=160)
+    table = Table(title="networks on machines")
+    columns = (
+        "drawn", "refused", "of them wrong", "agreed", "disagreed", "tracebacks", "silent",
+        "workloads differ",
+    )  # fmt: skip
+    for column in ("form", "machine", *columns):
+        table.add_column(column, justify="left" if column in ("form", "machine") else "right")
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for each in results:
+        machine = STOCK if each.machine.title == STOCK else "drawn"
+        groups.setdefault((each.case.form, machine), []).append(each)
+    for (form, machine), rows in groups.items():
+        kinds = Counter(each.outcome.kind for each in rows)
+        silent = sum(each.outcome.silent for each in rows)
+        differ = sum(any("workloads" in w for w in each.outcome.wrong) for each in rows)
+        caught = sum(each.outcome.caught for each in rows)
+        counted = [kinds[kind] for kind in ("agreed", "disagreed", "traceback")]
+        figures = (len(rows), kinds["refused"], caught, *counted, silent, differ)
+        table.add_row(form, machine, *map(str, figures))
+    console.print(table)
+    for title, kind in (("refused", "refused"), ("ended by", "traceback")):
+        reasons = Counter(e.outcome.reason for e in results if e.outcome.kind == kind)
+        for reason, count in reasons.most_common():
+            seeds = [e.case.title for e in results if e.outcome.reason == reason][:6]
+            print(f"{title} {count} times: {reason} (such as {', '.join(dict.fromkeys(seeds))})")
+    for reason, count in missing.most_common():
+        print(f"not drawn {count} times: {reason}")
+
+
+def _say(result: Result) -> None:
+    """A line of what is not as it should be."""
+    out = result.outcome
+    if out.kind == "agreed" or (out.kind == "refused" and not out.wrong and not out.caught):
+        return
+    worst = max((each.relative for each in out.outputs), default=0.0)
+    steps = max((each.steps or 0.0 for each in out.outputs), default=0.0)
+    numbers = f" off by {worst:.2%}, {steps:.3g} steps" if out.outputs else ""
+    stated = [f"{each:.1%}" for each in out.stated if each is not None]
+    numbers += f" (stated {', '.join(stated)})" if stated else ""
+    said = "; ".join((*([f"{out.stage}: {out.said}"] if out.said else []), *out.wrong))
+    silent = "SILENT " if out.silent else ""
+    where = f"{result.case.title} {result.case.form} {result.machine.title}"
+    print(f"{where}: {silent}{out.kind}{numbers}: {said}"[:600], flush=True)
+
+
+def _is_worth_keeping(result: Result) -> bool:
+    return result.outcome.kind in ("traceback", "disagreed") or result.outcome.caught
+
+
+def _keep(result: Result, folder: Path) -> None:
+    """The model, an input, the machine and the outcome, in a folder of their own."""
+    name = f"{Path(result.case.title).stem}-{result.case.form}-{result.machine.title}"
+    write_case(result.case, folder / name)
+    (folder / name / "outcome.json").write_text(json.dumps(_row(result), indent=1) + "\n")
+    if result.machine.title != STOCK:
+        (folder / name / "machine.json").write_text(Path(result.machine.target).read_text())
+
+
+def _row(result: Result) -> dict[str, Any]:
+    outcome: Any = result.outcome.to_json()
+    return {
+        "case": result.case.title, "form": result.case.form, "machine": result.machine.title,
+        **outcome,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Shrinks a failing model to the smallest part that fails as the whole does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import onnx
+from onnx.utils import Extractor
+
+from benchmarks.artifacts.cases import INFERENCES, SAMPLES, Case
+from benchmarks.artifacts.forms import feeds_of
+from benchmarks.artifacts.numbers import by_onnxruntime
+
+MOST = 60
+"""Parts that are tried."""
+
+
+def shrunk(case: Case, fails: Callable[[Case], bool]) -> Case:
+    """The least of a case, by nodes, that still `fails`: parts that end earlier are tried first,
+    then parts that begin later. Where a part may end or begin are tensors in float; shapes stay."""
+    left = [MOST]
+    for parts in (_beginnings, _ends):
+        for part in parts(case):
+            if left[0] == 0:
+                return case
+            left[0] -= 1
+            if fails(part):
+                case = part
+                break
+    return case
+
+
+def _beginnings(case: Case) -> Iterator[Case]:
+    """Parts from the inputs to one tensor, the least first."""
+    inputs = [info.name for info in case.model.graph.input]
+    yield from _parts(case, [(inputs, [name]) for name in _floats(case.model)])
+
+
+def _ends(case: Case) -> Iterator[Case]:
+    """Parts from one tensor to the outputs, the least first."""
+    outputs = [info.name for info in case.model.graph.output]
+    names = [name for name in reversed(_floats(case.model)) if name not in outputs]
+    yield from _parts(case, [([name], outputs) for name in names])
+
+
+def _parts(case: Case, borders: list[tuple[list[str], list[str]]]) -> Iterator[Case]:
+    typed = onnx.shape_inference.infer_shapes(case.model)
+    whole = len(case.model.graph.node)
+    for inputs, outputs in borders:
+        try:
+            model = Extractor(typed).extract_model(inputs, outputs)
+            onnx.checker.check_model(model)
+            feeds = feeds_of(model, INFERENCES, 7)
+            right = by_onnxruntime(model, feeds)
+        except Exception:  # no part can be cut there
+            continue
+        if 0 < len(model.graph.node) < whole:
+            yield replace(
+                case, model=model, feeds=feeds, right=right, samples=feeds_of(model, SAMPLES, 8)
+            )
+
+
+def _floats(model: onnx.ModelProto) -> list[str]:
+    """Float tensors in the order in which they are computed, those of constants left out."""
+    constant = {tensor.name for tensor in model.graph.initializer}
+    made = []
+    for node in model.graph.node:
+        reads = [name for name in node.input if name]
+        if all(name in constant for name in reads):
+            constant |= set(node.output)
+        elif node.op_type != "QuantizeLinear":
+            made += list(node.output)
+    return made

@@ -1,0 +1,131 @@
+"""Compares searches that minimise energy with searches by latency that choose by it at the end.
+
+    python -m benchmarks.codesign.energy --out built/codesign_energy.parquet
+    python -m benchmarks.codesign.energy --redraw benchmarks/rows/codesign-energy.parquet
+
+The machines are those of a truth (`benchmarks.codesign.truth`, that of the tests unless another is
+given). For each objective beside area, a method searches by it, and by latency. Of either, all that
+was measured is judged by the objective, with the same seeds and as many measurements. Printed are
+ratios of hypervolume and of the best machine's energy or energy-delay product. Intervals are over
+seeds, drawn in pairs, as there is one set of networks.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+
+from benchmarks.codesign.methods import parse_entry
+from benchmarks.codesign.truth_store import Truth, read_truth
+from benchmarks.intervals import Floats, Interval, hierarchical
+from benchmarks.results import Redraw, Seeds, has_row, markdown_table
+from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method
+from tilewright.hardware_search.objectives import Objective
+from tilewright.hardware_search.pareto import front_of, hypervolume, reference_of
+from tilewright.hardware_search.problem import CodesignProblem, read_networks
+from tilewright.targets.registry import make_target
+
+TRUTH = Path(__file__).parents[2] / "tests" / "data" / "codesign" / "truth"
+JUDGED_BY: tuple[Objective, ...] = ("energy", "edp")
+FIGURES = ("hypervolume", "best")
+
+
+def main(
+    networks: Annotated[str, typer.Option(help="With commas between.")] = "digits_cnn",
+    methods: Annotated[
+        str, typer.Option(help="As for benchmarks.codesign.methods.")
+    ] = "ours;nsga2",
+    seeds: Seeds = 10,
+    trials: Annotated[int, typer.Option(help="Measurements of a run.")] = 200,
+    truth: Annotated[Path, typer.Option(help="Whose machines are searched.")] = TRUTH,
+    out: Annotated[Path, typer.Option(help="Parquet; runs in it are not repeated.")] = Path(
+        "built/codesign_energy.parquet"
+    ),
+    redraw: Redraw = None,
+) -> None:
+    """Run what the file lacks, write it after each run, print the ratios."""
+    if redraw is not None:
+        print(table(pd.read_parquet(redraw)))
+        return
+    found = pd.read_parquet(out) if out.exists() else pd.DataFrame()
+    names = tuple(networks.split(","))
+    problem = _problem(read_truth(truth), names)
+    for seed in range(seeds):
+        for entry in methods.split(";"):
+            for drive in ("latency", *JUDGED_BY):
+                key = {"networks": networks, "entry": entry, "seed": seed, "trials": trials,
+                       "drive": drive}  # fmt: skip
+                if has_row(found, key):
+                    continue
+                new = [key | row for row in _run(problem, entry, seed, trials, drive)]
+                found = pd.concat([found, pd.DataFrame(new)], ignore_index=True)
+                out.parent.mkdir(parents=True, exist_ok=True)
+                found.to_parquet(out, index=False)
+    print(table(found))
+
+
+def _problem(truth: Truth, networks: tuple[str, ...]) -> CodesignProblem:
+    options = truth.options
+    bounds = {name: (low, high) for name, low, high in options.bounds}
+    hardware = HardwareSpace(make_target(options.base), options.area, bounds, options.clock)
+    return CodesignProblem(read_networks(networks), hardware)
+
+
+def _run(
+    problem: CodesignProblem, entry: str, seed: int, trials: int, drive: Objective
+) -> list[dict[str, object]]:
+    """A row for each objective that it is judged by: all where latency drove, else its own."""
+    evaluator = BudgetedEvaluator(trials, objective=drive)
+    with suppress(BudgetSpent):
+        make_method(*parse_entry(entry)).search(problem, evaluator, seed)
+    found: list[dict[str, object]] = []
+    for objective in JUDGED_BY if drive == "latency" else (drive,):
+        front = front_of(evaluator, objective)
+        points = np.array([(each.design.area, each.cost(objective)) for each in front])
+        volume = hypervolume(points.reshape(-1, 2), reference_of(problem, objective))
+        best = min((each.cost(objective) for each in front), default=np.inf)
+        found.append({"objective": objective, "hypervolume": volume, "best": best,
+                      "compiled": evaluator.compiled})  # fmt: skip
+    return found
+
+
+def ratios(found: pd.DataFrame) -> dict[tuple[str, str, str, str], Interval]:
+    """Figures of driving over those of choosing, by networks, entry, objective and figure."""
+    result = {}
+    for key, own in found.groupby(["networks", "entry", "objective"], sort=False):
+        networks, entry, objective = (str(part) for part in key)
+        for figure in FIGURES:
+            each = own.pivot(index="seed", columns="drive", values=figure).dropna()
+            driven, chosen = (each[name].to_numpy()[None] for name in (objective, "latency"))
+            ratio = hierarchical(_ratio, driven, chosen, paired=True)
+            result[networks, entry, objective, figure] = ratio
+    return result
+
+
+def _ratio(driven: Floats, chosen: Floats) -> Floats:
+    """Geometric mean over runs, arrays (..., 1, runs)."""
+    return np.asarray(np.exp(np.log(driven / chosen).mean(axis=(-2, -1))))
+
+
+def table(found: pd.DataFrame) -> str:
+    """A row for each network, method and objective, as Markdown."""
+    lines: list[tuple[str, ...]] = []
+    every = ratios(found)
+    for networks, entry, objective in dict.fromkeys(key[:3] for key in every):
+        volume, best = (every[networks, entry, objective, name].text(4) for name in FIGURES)
+        own = found[(found["networks"] == networks) & (found["entry"] == entry)]
+        seeds = str(own["seed"].nunique())
+        lines.append((networks, f"`{entry}`", objective, volume, best, seeds))
+    head = ("networks", "method", "objective", "hypervolume", "best machine", "seeds")
+    return markdown_table(head, "lllr", lines)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,143 @@
+"""Runs the published rivals of co-design as their papers do: one layer on a machine of its own.
+
+    python -m benchmarks.codesign.single_layers --networks alexnet --seeds 3
+
+A search has the seven knobs of TVM's template for one layer (two of virtual threads, five of tiles)
+and the three of the GEMM core, under a limit of area. Scratchpads and memory port are the stock
+machine's. A layer's figure is its fastest schedule on any machine, so the layers of a network
+together are on no machine that can be built (`docs/evidence/codesign-truth.md`). Printed is each
+method's throughput beside AutoTVM's, a geometric mean over layers and seeds with its interval. All
+pay the price that whole-network searches pay.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+
+from benchmarks.codesign.methods import parse_entry
+from benchmarks.intervals import Floats, hierarchical
+from benchmarks.results import Redraw, Seeds, has_row, split_names
+from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
+from tilewright.hardware_search.hardware_space import HardwareSpace
+from tilewright.hardware_search.methods import make_method
+from tilewright.hardware_search.problem import CodesignProblem, Design, read_networks
+from tilewright.targets.registry import make_target
+
+RIVAL = "autotvm"
+METHODS = f"{RIVAL};chameleon;dcoc"
+CORE = ("log_batch", "log_block_in", "log_block_out")
+
+
+class OneLayer(CodesignProblem):
+    """One operator of the networks, by network and name, and nothing on the CPU."""
+
+    operator: tuple[str, str]
+
+    def design(self, row: int) -> Design:
+        whole = super().design(row)
+        own = tuple(layer for layer in whole.layers if self.operator in layer.names)
+        return replace(whole, layers=own, cpu_seconds=(0.0,) * len(whole.cpu_seconds))
+
+
+def main(
+    networks: Annotated[str, typer.Option(help="With commas between.")] = "alexnet,resnet18",
+    methods: Annotated[str, typer.Option(help="As for benchmarks.codesign.methods.")] = METHODS,
+    seeds: Seeds = 10,
+    trials: Annotated[
+        int, typer.Option(help="Measurements of a layer; the rivals' first 64 are random.")
+    ] = 256,
+    budget: Annotated[float, typer.Option(help="The largest area.")] = 1.5,
+    out: Annotated[Path, typer.Option(help="Parquet; runs in it are not repeated.")] = Path(
+        "built/codesign_layers.parquet"
+    ),
+    redraw: Redraw = None,
+) -> None:
+    """Run what the file lacks, write it after each layer, print the summary."""
+    if redraw is not None:
+        print(summary(pd.read_parquet(redraw)))
+        return
+    found = pd.read_parquet(out) if out.exists() else pd.DataFrame()
+    for network in split_names(networks):
+        for operator in _operators(network, budget):
+            for seed in range(seeds):
+                for entry in methods.split(";"):
+                    key = {"network": network, "layer": operator, "seed": seed, "entry": entry,
+                           "trials": trials}  # fmt: skip
+                    if has_row(found, key):
+                        continue
+                    row = key | _run(network, operator, budget, entry, seed, trials)
+                    found = pd.concat([found, pd.DataFrame([row])], ignore_index=True)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            found.to_parquet(out, index=False)
+    print(summary(found))
+
+
+@cache
+def _problem(network: str, budget: float) -> OneLayer:
+    base = make_target("vta-pynq", "template")
+    stock = HardwareSpace(base, budget).space.knobs
+    free = HardwareSpace(
+        base, budget, {k.name: _stock(k.name) for k in stock if k.name not in CORE}
+    )
+    return OneLayer(read_networks([network]), free, "plain")
+
+
+def _stock(knob: str) -> tuple[int, int]:
+    value = {
+        "log_inp_buff_size": 15, "log_wgt_buff_size": 18, "log_acc_buff_size": 17,
+        "log_uop_buff_size": 13, "bus_bits": 64,
+    }[knob]  # fmt: skip
+    return value, value
+
+
+def _operators(network: str, budget: float) -> list[str]:
+    """The layers of the stock machine, by the first operator of each."""
+    problem = _problem(network, budget)
+    base = CodesignProblem(problem.networks, problem.hardware, "plain")
+    every = [base.design(row).layers for row in range(len(problem.hardware.points))]
+    return [layer.names[0][1] for layer in max(every, key=len)]
+
+
+def _run(
+    network: str, operator: str, budget: float, entry: str, seed: int, trials: int
+) -> dict[str, object]:
+    problem, evaluator = _problem(network, budget), BudgetedEvaluator(trials)
+    problem.operator = (network, operator)
+    method, options = parse_entry(entry)
+    with suppress(BudgetSpent):
+        make_method(method, options).search(problem, evaluator, seed)
+    valid = [each.found.seconds for each in evaluator.log if each.found.status == "valid"]
+    seconds = min(valid, default=float("inf"))
+    return {"seconds": seconds, "measured": evaluator.spent, "compiled": evaluator.compiled}
+
+
+def summary(found: pd.DataFrame) -> str:
+    """A line a method."""
+
+    def grid(entry: str) -> Floats:
+        own = found[found["entry"] == entry]
+        return own.pivot(index=["network", "layer"], columns="seed", values="seconds").to_numpy()
+
+    lines = []
+    for entry in found["entry"].unique():
+        own = found[found["entry"] == entry]
+        ratio = np.log(grid(RIVAL) / grid(entry))
+        beside = hierarchical(lambda each: np.exp(each.mean(axis=(-2, -1))), ratio)
+        lines.append(
+            f"{entry:24} {beside.text(3, '-')} x AutoTVM's "
+            f"throughput, over {ratio.shape[0]} layers and {ratio.shape[1]} seeds; "
+            f"{own['measured'].mean():.0f} measurements, {own['compiled'].mean():.0f} compiles"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,219 @@
+"""Stores a truth in a folder, part by part: finished parts stay, damaged ones are made again.
+
+`truth.json` says what it is of, `parts/` holds some machines a file, `truth.parquet` all of them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from benchmarks.codesign.exact_solver import Listing, TruthError, TruthOptions, parts_of, rows_of
+from tilewright.core.files import (
+    Json,
+    as_object,
+    as_text,
+    canonical,
+    digest,
+    read_json,
+    read_plain,
+    write_atomically,
+)
+from tilewright.hardware_search.pareto import Points
+from tilewright.hardware_search.problem import CodesignProblem
+from tilewright.tuning.open_trials import alone
+
+ABOUT, TABLE = "truth.json", "truth.parquet"
+_KEY = b"tilewright.truth"
+_NUMBERS = ("machine", "area", "mhz", "best_cycles", "bound_cycles", "config", "schedules", "tried")
+
+
+@dataclass(frozen=True)
+class PlannedMachines:
+    """So many machines are solved in all; of `kept` an earlier build has left what it found."""
+
+    machines: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class PartDone:
+    """So many machines more are solved."""
+
+    machines: int
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A file that is made anew, and why."""
+
+    path: Path
+    reason: str
+
+
+Listener = Callable[[PlannedMachines | PartDone | Damaged], None]
+
+
+def ignore(event: PlannedMachines | PartDone | Damaged) -> None:
+    """Hears nothing."""
+
+
+def solved_rows(problem: CodesignProblem, machines: range, options: TruthOptions) -> Listing:
+    """Listing of some machines, by their rows of `problem.hardware.points`, a row a layer. Raises
+    as `benchmarks.codesign.exact_solver.solve`."""
+    found: Listing = {}
+    for machine in machines:
+        for name, values in rows_of(problem, machine, options).items():
+            found.setdefault(name, []).extend(values)
+    return found
+
+
+def build_truth(folder: Path, options: TruthOptions, listen: Listener = ignore) -> Truth:
+    """Make what the folder lacks of a truth. Raises `TruthError` for a folder that holds another,
+    or one of other sources of this program, `RunInUse` if somebody else builds there, and as
+    `TruthOptions.problem`, and `OSError`."""
+    problem = options.problem()
+    with alone(folder):
+        key = _begun(folder, options, problem)
+        held = {part: _kept(folder, part, key, listen) for part in parts_of(problem)}
+        done = sum(len(part) for part, table in held.items() if table is not None)
+        listen(PlannedMachines(len(problem.hardware.points), done))
+        tables = []
+        for part, table in held.items():
+            if table is None:
+                data = _encode(pa.table(solved_rows(problem, part, options)), key)
+                write_atomically(_path(folder, part), data)
+                table = _decode(data, key)
+                listen(PartDone(len(part)))
+            tables.append(table)
+        write_atomically(folder / TABLE, _encode(pa.concat_tables(tables), key))
+        return read_truth(folder)
+
+
+def _begun(folder: Path, options: TruthOptions, problem: CodesignProblem) -> str:
+    """The digest of what is built here, which is written down by who begins."""
+    about: dict[str, Json] = {
+        "options": options.to_json(),
+        "fingerprint": problem.hardware.base.fingerprint,
+        "machines": len(problem.hardware.points),
+    }
+    data, path = canonical(about), folder / ABOUT
+    if not path.exists():
+        if (folder / TABLE).exists():
+            raise TruthError(f"{folder} holds a truth that was not built here; name another folder")
+        write_atomically(path, data + b"\n")
+    elif read_plain(path).strip() != data:
+        raise TruthError(
+            f"{folder} holds a truth of other options, or of another version of this program; name "
+            "another folder"
+        )
+    return digest(data)
+
+
+def _path(folder: Path, part: range) -> Path:
+    return folder / "parts" / f"{part.start:05d}.parquet"
+
+
+def _kept(folder: Path, part: range, key: str, listen: Listener) -> pa.Table | None:
+    path = _path(folder, part)
+    try:
+        table = _decode(read_plain(path), key)
+        machines = set(table.column("machine").to_pylist())
+        if not machines <= set(part):
+            raise ValueError("it is of other machines")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        listen(Damaged(path, str(error)))
+        return None
+    return table
+
+
+def _encode(table: pa.Table, key: str) -> bytes:
+    buffer = io.BytesIO()
+    table = table.replace_schema_metadata({_KEY: key})
+    pq.write_table(
+        table, buffer, compression="zstd", write_page_checksum=True, write_statistics=False
+    )
+    return buffer.getvalue()
+
+
+def _decode(data: bytes, key: str) -> pa.Table:
+    """Raises `ValueError` for anything that `_encode` did not write with that key."""
+    try:
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"it is not a Parquet file, or damaged ({error!s:.80})") from None
+    if (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace") != key:
+        raise ValueError("it belongs to another truth")
+    return table
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was solved: a row a layer of a machine in `table`."""
+
+    options: TruthOptions
+    table: pd.DataFrame
+
+    @property
+    def areas(self) -> NDArray[np.float64]:
+        """Relative, shape (machines,)."""
+        return self.table.groupby("machine")["area"].first().to_numpy(np.float64)
+
+    def seconds(self, cycles: str, networks: tuple[str, ...] | None = None) -> NDArray[np.float64]:
+        """One inference of each of the networks, by default all, shape (machines,): in the cycles
+        of a column, "best_cycles" or "bound_cycles"; infinite where a layer has no schedule."""
+        table, total = self.table, np.zeros(self.table["machine"].nunique())
+        for name in networks or self.networks:
+            calls = table[f"calls_{name}"]
+            spent = calls * table[cycles].where(table[cycles] >= 0, np.inf) / (table["mhz"] * 1e6)
+            cpu = table.groupby("machine")[f"cpu_seconds_{name}"].first()
+            here = spent.where(calls > 0, 0.0).groupby(table["machine"]).sum() + cpu
+            total += here.to_numpy(np.float64)
+        return total
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """By the names they have in columns."""
+        start = "cpu_seconds_"
+        return tuple(name[len(start) :] for name in self.table.columns if name.startswith(start))
+
+    def points(
+        self, cycles: str = "best_cycles", networks: tuple[str, ...] | None = None
+    ) -> Points:
+        """Area and latency of the machines that run all layers, shape (machines, 2)."""
+        found = np.stack([self.areas, self.seconds(cycles, networks)], axis=1)
+        return found[np.isfinite(found).all(axis=1)]
+
+    def reference(self, networks: tuple[str, ...] | None = None) -> tuple[float, float]:
+        """From where hypervolumes are measured: the area that was allowed, and the latency of the
+        slowest machine."""
+        return self.options.area, float(self.points(networks=networks)[:, 1].max())
+
+
+def read_truth(folder: Path) -> Truth:
+    """The truth that was built in a folder. Raises `TruthError` where there is none or it is
+    damaged, `UnsafeFile` and `OSError`."""
+    try:
+        data = read_plain(folder / ABOUT).strip()
+        options = TruthOptions.from_json(as_object(read_json(as_text(data.decode())))["options"])
+        table = _decode(read_plain(folder / TABLE), digest(data)).to_pandas()
+        missing = [name for name in _NUMBERS if not pd.api.types.is_numeric_dtype(table.get(name))]
+        if missing:
+            raise ValueError(f"it lacks numbers in {', '.join(missing)}")
+    except FileNotFoundError:
+        raise TruthError(f"{folder} holds no finished truth; build it first") from None
+    except (ValueError, LookupError) as error:
+        raise TruthError(
+            f"the truth in {folder} cannot be read ({error}); build it again"
+        ) from None
+    return Truth(options, table)

@@ -1,0 +1,158 @@
+"""Judges what our front end answers to one model file, and whether the answer is true.
+
+It has its own list of what no user should read, and its own look at the file: nothing here asks the
+code that is judged. Run as `python -m benchmarks.coverage.model_answers`, this module is a process
+that judges cases.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from benchmarks.coverage.onnx_models import ModelCase, numbers
+from tilewright import networks
+from tilewright.core.child_process import Header, arguments, serve
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import as_text
+from tilewright.networks.network import Network
+
+Verdict = Literal["right", "loads", "refused", "false"]
+
+INNER_WORDS = re.compile(
+    r"object of type|NoneType|has no attribute|not subscriptable|Check failed|ErrorContext"
+    r"|Traceback|<class|\btvm\.\w|\btirx?\b|relax\.|\bR\.\w|\bT\.\w|\w+Error\b|\w\.(cc|cpp|h|py)\b"
+    r"|0x[0-9a-f]{6}|^'[^']*'$|cannot be imported: '\w+'|Metadata omitted|Call\b|Expr\b|_impl"
+)
+"""Python's and TVM's insides."""
+
+RELATIVE_TOLERANCE = {"float16": 1e-2, "bfloat16": 2e-2}
+"""Of sums in another order; 1e-3 for all others, as the package's own test runner has it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict on a case, and what was said or found. `right`: loads, and computes what the
+    package says. `loads`: can be tuned, and `said` tells why no numbers were compared. `refused`:
+    with a message that is clear and true. `false`: anything else."""
+
+    title: str
+    verdict: Verdict
+    said: str = ""
+
+
+def judge(case: ModelCase, run: bool = True) -> Answer:
+    """Load and report; run and compare, unless told not to. Raises nothing."""
+    try:
+        network = networks.load(case.path)
+        network.report(16, 16)
+        network.workloads(16, 16)
+    except TilewrightError as error:
+        return _refusal(case, str(error))
+    except Exception as error:
+        return Answer(case.title, "false", f"{type(error).__name__} escaped: {error}")
+    return _compared(case, network) if run else Answer(case.title, "loads", "not run")
+
+
+def untrue(message: str, path: Path) -> str:
+    """What is false or unclear in a refusal, by the file itself; "" if nothing is."""
+    said = message.replace(str(path), "the file")
+    if found := INNER_WORDS.search(said):
+        return f"speaks of insides: {found[0]}"
+    if ";" not in said:
+        return "names no next step"
+    model = onnx.load(path)
+    inputs = [info for info in model.graph.input if info.type.HasField("tensor_type")]
+    static = all(
+        info.type.tensor_type.HasField("shape")
+        and all(dim.HasField("dim_value") for dim in info.type.tensor_type.shape.dim)
+        for info in inputs
+    )
+    if "dynamic" in said and static:
+        return "says dynamic, all sizes are static"
+    if re.search(r"not valid|SSA|contradict|damaged|cut off", said) and _valid(model):
+        return "says the file is wrong, ONNX's checker and strict shape inference find nothing"
+    if "no elements" in said and not any(
+        dim.HasField("dim_value") and dim.dim_value == 0
+        for info in inputs
+        for dim in info.type.tensor_type.shape.dim
+    ):
+        return "says an input is empty, none is"
+    if "cannot be imported" in said and not any(
+        node.op_type in said for node in _nodes(model) if not node.name or node.name in said
+    ):
+        return "names no operator of the file"
+    return ""
+
+
+def _refusal(case: ModelCase, message: str) -> Answer:
+    problem = untrue(message, case.path)
+    if problem:
+        return Answer(case.title, "false", f"{problem}: {message}")
+    return Answer(case.title, "refused", message)
+
+
+def _compared(case: ModelCase, network: Network) -> Answer:
+    try:
+        known = numbers(case, onnx.load(case.path))
+        if known is None:
+            return Answer(case.title, "loads", "the package ships no tensors for it")
+        inputs, wanted = known
+        names = network.examined.inputs
+        found = network.run(dict(zip(names, inputs, strict=True)))
+    except TilewrightError as error:
+        answer = _refusal(case, str(error))
+        return answer if answer.verdict == "false" else Answer(case.title, "loads", answer.said)
+    except Exception as error:
+        return Answer(case.title, "false", f"{type(error).__name__} escaped: {error}")
+    for (name, got), want in zip(found.items(), wanted, strict=True):
+        if problem := difference(got, want):
+            return Answer(case.title, "false", f"wrong numbers in '{name}': {problem}")
+    return Answer(case.title, "right")
+
+
+def difference(got: NDArray[Any], want: NDArray[Any]) -> str:
+    """How an array differs from what it must be, of any shape; "" if it does not."""
+    if (got.shape, got.dtype) != (want.shape, want.dtype):
+        return f"{got.dtype} {got.shape} instead of {want.dtype} {want.shape}"
+    if want.dtype.kind in "biu":
+        wrong = got != want
+    else:
+        relative = RELATIVE_TOLERANCE.get(want.dtype.name, 1e-3)
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        wrong = ~np.isclose(a, b, rtol=relative, atol=1e-5 if relative < 1e-2 else relative / 10,
+                            equal_nan=True)  # fmt: skip
+    return f"{int(wrong.sum())} of {want.size} values" if wrong.any() else ""
+
+
+def _valid(model: onnx.ModelProto) -> bool:
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return False
+    return True
+
+
+def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    functions = [node for function in model.functions for node in function.node]
+    return [*model.graph.node, *functions]
+
+
+def _answer(header: Header, _: object) -> tuple[Header, dict[str, NDArray[Any]]]:
+    data = as_text(header["data"])
+    case = ModelCase(
+        as_text(header["kind"]), as_text(header["name"]), Path(as_text(header["path"])),
+        Path(data) if data else None,
+    )  # fmt: skip
+    return asdict(judge(case, bool(header["run"]))), {}
+
+
+if __name__ == "__main__":
+    arguments()
+    serve(_answer)

@@ -1,0 +1,86 @@
+"""Measures what the accelerator gets of each network: `python -m benchmarks.coverage.networks
+[--write]`.
+
+For every network of the zoo, on `vta-pynq`: the multiply-accumulates, the share of them that is
+offloaded, how many workloads and calls that is, what they take at least there with the packing at
+their borders, what all of it would take on the CPU beside it, and what is left to the CPU.
+`--write` puts the table into `docs/evidence/coverage.md`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright import networks
+from tilewright.core.files import write_atomically
+from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.report import ModelReport
+from tilewright.reports.number_format import milliseconds
+from tilewright.targets import make_target
+
+TARGET = "vta-pynq"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "coverage.md"
+BEGIN, END = (
+    "<!-- begin: benchmarks.coverage.networks -->\n",
+    "<!-- end: benchmarks.coverage.networks -->\n",
+)
+HEAD = (
+    "network", "MMAC", "offloaded", "workloads", "calls", "accelerator ms", "CPU ms",
+    "all on the CPU ms", "operators on the CPU that take time",
+)  # fmt: skip
+NUMBERS = len(HEAD) - 2  # columns between the first and the last
+
+
+def rows() -> list[tuple[str, ...]]:
+    """A row a network, as text."""
+    accelerator = Accelerator.of(make_target(TARGET))
+    return [_row(networks.load(name).report_on(accelerator)) for name in networks.zoo_names()]
+
+
+def table(found: list[tuple[str, ...]]) -> str:
+    """Of rows, in Markdown."""
+    rule = ("---", *["---:"] * NUMBERS, "---")
+    return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *found))
+
+
+def written(page: str, text: str) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + text + END + after
+
+
+def _row(report: ModelReport) -> tuple[str, ...]:
+    everything = sum(operator.cpu_seconds for operator in report.operators)
+    left = Counter(o.op_type for o in report.by_status("cpu") if o.cpu_seconds)
+    return (
+        report.model,
+        f"{report.total_macs / 1e6:,.1f}",
+        f"{100 * report.offloaded_share:.2f} %",
+        str(len(report.workloads)),
+        str(sum(each.calls for each in report.workloads)),
+        milliseconds(report.accelerator_seconds),
+        milliseconds(report.cpu_seconds) if report.cpu_seconds else "0",
+        milliseconds(everything),
+        ", ".join(f"{many} {kind}" for kind, many in left.most_common()) or "none",
+    )
+
+
+def main(
+    write: Annotated[
+        bool, typer.Option("--write", help="Put it into docs/evidence/coverage.md.")
+    ] = False,
+) -> None:
+    """Print the table."""
+    text = table(rows())
+    print(text, end="")
+    if write:
+        write_atomically(PAGE, written(PAGE.read_text(), text).encode())
+
+
+if __name__ == "__main__":
+    typer.run(main)

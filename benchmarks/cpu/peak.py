@@ -1,0 +1,140 @@
+"""Measures the share of a core's peak that layers of networks reach by the kernels' own rules.
+
+    python -m benchmarks.cpu.peak --out built/cpu-peak.parquet --networks resnet18   # a minute
+    python -m benchmarks.cpu.peak --out FILE                                         # minutes
+    python -m benchmarks.cpu.peak --out FILE --precision bf16    # tiles of AMX
+    python -m benchmarks.cpu.peak --redraw benchmarks/rows/cpu-peak.parquet
+
+A layer is run alone on one thread, with other large weights at each call, as in a network. Its rate
+counts the multiplications of the layer's definition, so Winograd's algorithm may pass 100 %. The
+peak is the most that the reference kernel reached in the whole run; it is measured again beside
+every layer. That of tiles is 16 times as high: 512 multiplications of bfloat16 a cycle, 32 of
+float32. Where a layer is slow, the table says how much of its time its bytes from memory take
+at the measured bandwidth, and what the estimate says of the schedule: copies, idle multipliers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pandas as pd
+
+from benchmarks.cpu import models as cpu_models
+from benchmarks.results import markdown_table, row_arguments, split_names
+from tilewright import networks
+from tilewright.networks import zoo
+from tilewright.networks.compiled.activations import activated_layers
+from tilewright.targets.cpu.estimates.machine import COLUMNS
+from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+
+NETWORKS = (
+    "resnet18", "resnet50", "vgg11", "inception_v3", "convnext_t", "unet", "mobilenet_v1",
+    "vit_tiny", "mixer_s16", "bert_6_128",
+)  # fmt: skip
+LARGE = 50e6
+"""Multiply-adds of the layers that the table shows."""
+LOW = 0.7
+"""Of the peak; below, the table says why."""
+TURNS = 3
+OF_TILES = 16
+"""Times what vectors multiply in a cycle."""
+
+
+def main() -> None:
+    """Measure, write a row a layer; print the table."""
+    parser = row_arguments(__doc__, "built/cpu-peak.parquet")
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
+    options = parser.parse_args()
+    if options.redraw:
+        print(table(pd.read_parquet(options.redraw)))
+        return
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    target = make_target(f"cpu:threads=1,precision={options.precision}")
+    assert isinstance(target, CpuTarget)
+    rows = list(measured(target, split_names(options.networks)))
+    pd.DataFrame(rows).to_parquet(options.out, index=False)
+    print(table(pd.DataFrame(rows)))
+
+
+def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
+    """A row a distinct large layer, in the first network that has it."""
+    seen: set[Workload] = set()
+    bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
+    faster = OF_TILES if target.float_type == "bfloat16" else 1
+    for name in names:
+        for workload in _workloads(name, target):
+            if workload in seen or workload.macs < LARGE:
+                continue
+            seen.add(workload)
+            rule = target.rule(workload)
+            lowered = target.lower(workload, np.array([rule], np.int32))
+            turns = [
+                (float(target.measure(lowered).seconds[0]), target.runner.peak())
+                for _ in range(TURNS)
+            ]
+            seconds, peak = min(turns)[0], max(peak for _, peak in turns)
+            said = target.estimate(workload, np.array([rule], np.int32)).matrix[0]
+            values = target.space(workload).describe(rule)
+            columns = {f"estimate_{c.name}": float(v) for c, v in zip(COLUMNS, said, strict=True)}
+            yield {
+                "network": name, "layer": str(workload), "macs": workload.macs,
+                "winograd": values.get("algorithm", 0) > 0, "seconds": seconds,
+                "peak_gflops": peak * faster / 1e9, "bandwidth": bandwidth,
+                "a_cycle": 2 * target.spec.lanes * faster,
+                **columns,
+            }  # fmt: skip
+
+
+def _workloads(name: str, target: CpuTarget) -> list[Workload]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), path)
+        whole = networks.load(str(path)).whole
+    layers = activated_layers(whole.flat, target.space, target.float_type)
+    return [each.workload for each in layers]
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Markdown: a line a layer, the slowest first, and how many reach `LOW`."""
+    peak = rows.peak_gflops.max()
+    rows = rows.assign(share=2e-9 * rows.macs / rows.seconds / peak)
+    cells = [
+        (
+            row.layer, row.network, f"{row.macs / 1e6:.0f}",
+            "Winograd" if row.winograd else "products", f"{1e3 * row.seconds:.2f}",
+            f"{row.share:.0%}", _between(row),
+        )
+        for _, row in rows.sort_values("share").iterrows()
+    ]  # fmt: skip
+    head = ("layer", "of", "MMAC", "by", "ms", "share of the peak", "what stands between")
+    high = int((rows.share >= LOW).sum())
+    return (
+        f"{markdown_table(head, 'llrlrrl', cells)}\n\n"
+        f"{high} of {len(rows)} layers reach {LOW:.0%} of the peak of {peak:.0f} GFLOP/s."
+    )
+
+
+def _between(row: Any) -> str:
+    """Shares of the cycles that the schedule's estimate has, where the layer is slow."""
+    if row.share >= LOW:
+        return ""
+    clock = row.estimate_multiply_cycles + row.estimate_other_cycles
+    ideal = row.macs / row.get("a_cycle", 16)  # rows of before are of AVX2
+    memory = row.estimate_far_bytes / row.bandwidth / row.seconds
+    return (
+        f"memory {memory:.0%} of the time ({row.estimate_far_bytes / 1e6:.1f} MB); of the cycles, "
+        f"copies and epilogue {row.estimate_other_cycles / clock:.0%}, multipliers idle in tiles "
+        f"{1 - ideal / row.estimate_multiply_cycles:.0%}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Measures random schedules of a processor, and how its estimates order them.
+
+    python -m benchmarks.cpu.schedules --rows 10
+    python -m benchmarks.cpu.schedules --redraw benchmarks/rows/cpu-schedules.parquet
+
+Layers are `benchmarks.layers.CPU_JUDGED`, on which no constant of the estimates was chosen, on one
+thread. Compiling and timing are the target's own. `MOST` schedules are drawn from the whole space
+of a layer and measured in rounds of `ROUND`. The file is written after each layer, and a later run
+goes on with it. A row has a schedule, its latency and its estimate, and what is known of the
+program by the names that datasets give it. Printed are Spearman's correlation of each layer, and
+the mean with an interval over layers and schedules.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+from scipy import stats
+
+from benchmarks.intervals import Floats, hierarchical
+from benchmarks.layers import CPU_JUDGED, cpu_workload
+from benchmarks.results import Redraw, markdown_table
+from tilewright.models.transfer.columns import columns_of
+from tilewright.targets.base import Configs, Target
+from tilewright.targets.capabilities import Estimates, capability
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+
+MOST, ROUND = 100, 10
+TARGET = "cpu:threads=1"
+ROWS = Path("benchmarks/rows/cpu-schedules.parquet")
+
+
+def main(
+    rows: Annotated[int, typer.Option(help="Schedules of each layer.", max=MOST)] = MOST,
+    out: Annotated[Path, typer.Option(help="Parquet; what is in it is kept.")] = Path(
+        "built/cpu-schedules.parquet"
+    ),
+    redraw: Redraw = None,
+) -> None:
+    """Measure what the file lacks and print the table."""
+    if redraw is None:
+        _measure(rows, out)
+    print(table_of(pd.read_parquet(redraw or out)))
+
+
+def _measure(rows: int, out: Path) -> None:
+    target = make_target(TARGET)
+    found = [pd.read_parquet(out)] if out.exists() else []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for first in range(0, rows, ROUND):
+        for layer in CPU_JUDGED:
+            if sum((each["layer"] == layer).sum() for each in found) > first:
+                continue
+            workload = cpu_workload(layer)
+            configs = _drawn(target, workload)[first : first + ROUND]
+            found.append(_rows(target, layer, workload, configs))
+            pd.concat(found, ignore_index=True).to_parquet(out, index=False, compression="zstd")
+            print(f"{layer}: {first + ROUND} of {rows}", flush=True)
+
+
+def _drawn(target: Target, workload: Workload) -> Configs:
+    """Different schedules, the same ones in every run, shape (`MOST`, knobs)."""
+    space = target.space(workload)
+    rng = np.random.default_rng(int(workload.id, 16))
+    return space.unravel(rng.choice(space.size, MOST, replace=False))
+
+
+def _rows(target: Target, layer: str, workload: Workload, configs: Configs) -> pd.DataFrame:
+    """A row a schedule. `seconds` is NaN for one that does not run."""
+    lowered = target.lower(workload, configs)
+    measured = target.measure(lowered)
+    estimates = capability(target, Estimates)
+    assert estimates is not None
+    said = estimates.estimate(workload, configs)
+    known = columns_of(
+        workload, target.space(workload), configs, target.hardware_features(), lowered.hidden
+    )
+    about = {
+        "layer": layer,
+        "config": target.space(workload).ravel(configs),
+        "status": measured.status.astype(str),
+        "seconds": np.where(measured.valid, measured.seconds, np.nan),
+        "estimated": said.matrix[:, list(said.names).index("seconds")],
+    }
+    columns = pd.DataFrame(known.matrix.astype(np.float32), columns=list(known.names))
+    return pd.concat([pd.DataFrame(about), columns], axis=1)
+
+
+def table_of(rows: pd.DataFrame) -> str:
+    """Markdown: a line a layer, and the mean over them."""
+    cells = []
+    grids = [_grid(rows, name) for name in ("estimated", "seconds")]
+    each = _correlations(*grids)
+    for layer, one, seconds in zip(rows["layer"].unique(), each, grids[1], strict=True):
+        ran = int(np.isfinite(seconds).sum())
+        cells.append((layer, f"{ran} of {len(seconds)}", f"{one:.2f}"))
+    mean = hierarchical(_mean, *grids, paired=True)
+    ran = int(np.isfinite(grids[1]).sum())
+    cells.append(("mean", f"{ran} of {grids[1].size}", mean.text(2)))
+    head = ("layer", "schedules that ran", "Spearman's correlation")
+    return markdown_table(head, "lr", cells)
+
+
+def _mean(estimated: Floats, seconds: Floats) -> Floats:
+    """Over layers of which something is known."""
+    return np.asarray(np.nanmean(_correlations(estimated, seconds), axis=-1))
+
+
+def _grid(rows: pd.DataFrame, column: str) -> Floats:
+    """A column, shape (layers, schedules); infinite for schedules that do not run."""
+    known = rows[column].where(rows["status"] == "valid", np.inf)
+    return np.stack(
+        [own.to_numpy(np.float64) for _, own in known.groupby(rows["layer"], sort=False)]
+    )
+
+
+def _correlations(estimated: Floats, seconds: Floats) -> Floats:
+    """Spearman's of schedules that run, NaN where that is fewer than two different ones; arrays
+    (..., layers, schedules), shape (..., layers)."""
+    ran = np.isfinite(seconds)
+    # Those that do not run are last in both orders, so they change no other's rank.
+    left, right = (stats.rankdata(each, axis=-1) for each in (estimated, seconds))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        count = ran.sum(axis=-1, keepdims=True)
+        left, right = (
+            np.where(ran, each - (each * ran).sum(axis=-1, keepdims=True) / count, 0.0)
+            for each in (left, right)
+        )
+        squares = (left**2).sum(axis=-1) * (right**2).sum(axis=-1)
+        return np.asarray((left * right).sum(axis=-1) / np.sqrt(squares))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,167 @@
+"""Measures what tuning gains on this processor over the kernels' own rules, in whole networks.
+
+    python -m benchmarks.cpu.tuning --out built/cpu-tuning.parquet --networks keywords  # minutes
+    python -m benchmarks.cpu.tuning --out FILE                                          # an hour
+    python -m benchmarks.cpu.tuning --redraw benchmarks/rows/cpu-tuning.parquet
+
+Each network becomes a library by the rules, and one of the schedules that each tuner found with so
+many trials a workload. All libraries of a network run in one process, in turns and on one thread;
+processor time counts. The run with more trials continues the one with fewer.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pandas as pd
+
+import tilewright
+from benchmarks.cpu import models as cpu_models
+from benchmarks.intervals import hierarchical, ratio_of_medians
+from benchmarks.results import markdown_table, row_arguments, split_names
+from tilewright.flows.build import build_artifact
+from tilewright.flows.tuning import tune_network
+from tilewright.networks import zoo
+from tilewright.search import LocalRunner
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.options import TuningOptions
+
+NETWORKS = (
+    "keywords", "audio", "digits_cnn", "dlrm_64", "bert_tiny", "lstm_2", "vit_tiny", "mixer_s16",
+    "alexnet", "resnet18", "bert_6_128",
+)  # fmt: skip
+RULES = "rules"
+TARGET = "cpu:threads=1"
+ROUNDS, SECONDS = 12, 0.15
+
+
+def main() -> None:
+    """Tune, build, time; write a row a library and round; print the table."""
+    parser = row_arguments(__doc__, "built/cpu-tuning.parquet")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="separated by commas")
+    parser.add_argument("--trials", default="16,32", help="a workload, separated by commas")
+    parser.add_argument("--tuners", default="default,random", help="separated by commas")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.redraw:
+        print(table(pd.read_parquet(options.redraw)))
+        return
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    trials = sorted(map(int, options.trials.split(",")))
+    rows: list[dict[str, Any]] = []
+    for name in split_names(options.networks):
+        rows += measured(name, split_names(options.tuners), trials, options.seed)
+        found = pd.DataFrame(rows)
+        found.to_parquet(options.out, index=False)
+        print(table(found[found.network == name]), flush=True)
+    print(table(pd.DataFrame(rows)))
+
+
+def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list[dict[str, Any]]:
+    """A row a library and round of a network."""
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        model = folder / f"{name}.onnx"
+        onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), model)
+        built = {RULES: (_built(model, folder / RULES), 0.0, 0, 0)}
+        for tuner in tuners:
+            seconds = 0.0
+            for count in trials:
+                begin, tuned = time.perf_counter(), folder / f"tuned-{tuner}"
+                done = tune_network(
+                    LocalRunner(),
+                    TuningOptions(
+                        model=str(model), target=TARGET, tuner=tuner, trials=count, seed=seed,
+                        out=str(tuned),
+                    ),
+                )  # fmt: skip
+                seconds += time.perf_counter() - begin
+                out = _built(model, folder / f"{tuner}-{count}", tuned)
+                taken = sum(each.trials for each in done.workloads)
+                invalid = sum(each.invalid_trials for each in done.workloads)
+                built[f"{tuner} {count}"] = out, seconds, taken, invalid
+        return in_turns(name, built)
+
+
+def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
+    build_artifact(
+        LocalRunner(), BuildOptions(str(model), out, TARGET, schedules=schedules, trials=0)
+    )
+    return out
+
+
+def in_turns(name: str, built: Mapping[str, tuple[Path, float, int, int]]) -> list[dict[str, Any]]:
+    """Rounds in which each library runs for a while; processor seconds an inference."""
+    calls = {setting: _inference(path) for setting, (path, *_) in built.items()}
+    rows = []
+    for round_ in range(ROUNDS):
+        first = round_ % len(calls)
+        order = [*calls][first:] + [*calls][:first]
+        for setting in order:
+            call = calls[setting]
+            taken: list[float] = []
+            end = time.perf_counter() + SECONDS
+            while time.perf_counter() < end or len(taken) < 3:
+                begin = time.thread_time()
+                call()
+                taken.append(time.thread_time() - begin)
+            _, seconds, trials, invalid = built[setting]
+            rows.append({
+                "network": name, "setting": setting, "round": round_,
+                "cpu": float(np.median(taken)), "tuned_seconds": seconds, "trials": trials,
+                "invalid": invalid,
+            })  # fmt: skip
+    return rows
+
+
+def _inference(path: Path) -> Callable[[], object]:
+    session = tilewright.load(path, threads=1, allow_code=True)
+    rng, inputs = np.random.default_rng(0), {}
+    for each in session.get_inputs():
+        inputs[each.name] = session.empty(each.name)
+        real = inputs[each.name].dtype.kind == "f"
+        shape = inputs[each.name].shape
+        inputs[each.name][...] = rng.standard_normal(shape) if real else 1
+    return partial(session.run, None, inputs)
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Markdown: a line a network with milliseconds of each setting and what it saves of the rules'
+    time; then geometric means with intervals, which resample networks and rounds."""
+    settings = list(rows.setting.unique())
+    head = ("network", *settings, "seconds of tuning", "invalid trials")
+    cells: list[list[str]] = []
+    times: dict[str, list[Any]] = {setting: [] for setting in settings}
+    for network, each in rows.groupby("network", sort=False):
+        by = {setting: each[each.setting == setting] for setting in settings}
+        of = {setting: found.cpu.to_numpy() for setting, found in by.items()}
+        base = np.median(of[RULES])
+        shown = [
+            f"{1e3 * np.median(cpu):.3g}"
+            + (f" ({np.median(cpu) / base:.2f})" if setting != RULES else "")
+            for setting, cpu in of.items()
+        ]
+        seconds = " / ".join(f"{by[s].tuned_seconds.iloc[0]:.0f}" for s in settings[1:])
+        invalid = " / ".join(
+            f"{by[s].invalid.iloc[0]} of {by[s].trials.iloc[0]}" for s in settings[1:]
+        )
+        cells.append([str(network), *shown, seconds, invalid])
+        for setting, cpu in of.items():
+            times[setting].append(cpu)
+    lines = [markdown_table(head, "lr", cells)]
+    whole = {setting: np.array(listed) for setting, listed in times.items()}
+    for setting in settings[1:]:
+        found = hierarchical(ratio_of_medians, whole[setting], whole[RULES], paired=True)
+        lines.append(f"\n{setting}: {found.text(3)} of the rules' time.")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Solves hardware and schedules of small networks exactly: what co-design is compared with."""

@@ -1,0 +1,182 @@
+"""Bounds the cycles that no labelling of a network can beat, by any search.
+
+    python -m benchmarks.fusion.bounds  # all pairs of `benchmarks.fusion.decisions`
+    python -m benchmarks.fusion.bounds --networks resnet18 --targets huge
+
+Nothing is tuned, and no program is made: a minute a pair at most.
+
+Of one labelling: what its streams take at least by what their layers need, with any schedules
+(`benchmarks.fusion.stream_bound`). Of all labellings: a lower figure, no lower than the least of
+them. Each layer is counted either by what it takes in a stream whatever is around it, or, in
+stretches of layers that wait for memory, by its reads alone, of which nothing but the first layer's
+can be early. Either is a sum over layers, so the labels of one segment change their own layers'
+part of it and no other: the least of each segment's labels is added up.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from benchmarks.fusion.stream_bound import Needs, needs, stream_bound
+from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, problem_of
+from tilewright.fusion.problem import FusionProblem, Labelling
+from tilewright.targets.base import Target
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload
+
+MOST = 12
+"""Decisions of a segment whose labels are gone through."""
+
+
+def main() -> None:
+    """Print the bounds of each pair."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--targets", default=",".join(TARGETS))
+    given = parser.parse_args()
+    for target in given.targets.split(","):
+        for network in given.networks.split(","):
+            print(_shown(network, problem_of(network, target)), flush=True)
+
+
+def _shown(network: str, problem: FusionProblem) -> str:
+    """A network on a target, as a line."""
+    needed = Needed(problem.target)
+    least, fused = least_bound(problem, needed), bound(problem, problem.all, needed)
+    return (
+        f"{network} on {problem.target.name}: no labelling takes less than {least:,} cycles, "
+        f"everything fused no less than {fused:,}"
+    )
+
+
+class Sums(NamedTuple):
+    """Of some layers: cycles whatever is around them, and cycles of their reads."""
+
+    least: int
+    read: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Layers that no decision joins with others: the least that any labels make of them, by either
+    sum, how many of its first layer's reads may be early, and whether it begins a stream."""
+
+    sums: Sums
+    early: int
+    begins: bool
+
+
+class Needed:
+    """What the layers of one target need, each workload looked at once."""
+
+    def __init__(self, target: Target) -> None:
+        assert isinstance(target, VtaTarget), "only a VTA's streams are known"
+        self.spec = target.spec
+        self._known: dict[Workload, Needs] = {}
+
+    def of(self, workload: Workload) -> Needs:
+        """Of one. Raises `WorkloadError` for what the machine cannot run."""
+        if workload not in self._known:
+            self._known[workload] = needs(workload, self.spec)
+        return self._known[workload]
+
+    def sums(self, workloads: Sequence[Workload]) -> Sums:
+        """Of several."""
+        each = [self.of(workload) for workload in workloads]
+        return Sums(sum(one.least for one in each), sum(one.read for one in each))
+
+    @property
+    def most_early(self) -> int:
+        """Cycles of reads that the weights' scratchpad holds."""
+        m = self.spec.machine
+        return m.wgt_built * m.wgt_bytes // m.bus_bytes + 1
+
+
+def bound(problem: FusionProblem, labels: Labelling, needed: Needed | None = None) -> int:
+    """Cycles that a labelled network's streams take at least."""
+    needed = needed or Needed(problem.target)
+    workloads, begin, total = problem.workloads(labels), 0, 0
+    for run in problem.labelled(labels).segments():
+        total += stream_bound([needed.of(w) for w in workloads[begin : begin + len(run)]])
+        begin += len(run)
+    return total
+
+
+def least_bound(problem: FusionProblem, needed: Needed | None = None) -> int:
+    """Cycles that every labelled network takes at least. Raises `ValueError` for a segment with
+    more than 12 decisions."""
+    needed = needed or Needed(problem.target)
+    free, waiting = 0, -(1 << 60)  # up to here, the last stretch counted by either sum
+    for each in stretches(problem, needed):
+        before = max(free, waiting)
+        free = before + each.sums.least
+        waiting = max(before - (0 if each.begins else each.early), waiting) + each.sums.read
+    return max(free, waiting)
+
+
+def stretches(problem: FusionProblem, needed: Needed) -> list[Stretch]:
+    """The network cut wherever no segment's layers are on both sides, in order."""
+    base = problem.workloads(problem.tvm)
+    spans = _spans(problem)
+    firsts = [k for k in range(len(base)) if not any(a < k <= b for a, b in spans)]
+    changed = [changes(problem, places, needed) for places in problem.segments]
+    begins = _begins(problem)
+    found = []
+    for first, end in zip(firsts, [*firsts[1:], len(base)], strict=True):
+        own = [each for each, (at, _) in zip(changed, spans, strict=True) if first <= at < end]
+        early = sum(needed.of(workload).early for workload in base[first:end])
+        found.append(
+            Stretch(
+                added([needed.sums(base[first:end]), *own]), min(early, needed.most_early),
+                first in begins,
+            )
+        )  # fmt: skip
+    return found
+
+
+def changes(problem: FusionProblem, places: Sequence[int], needed: Needed) -> Sums:
+    """The least that any labels of a segment add to either sum, beside the network with nothing but
+    its activations fused; negative where they take away."""
+    if len(places) > MOST:
+        raise ValueError(f"{len(places)} decisions have to do with each other, {MOST} may")
+    before = needed.sums(problem.workloads(problem.tvm))
+    found = []
+    for own in product((False, True), repeat=len(places)):
+        labels = list(problem.tvm)
+        for place, label in zip(places, own, strict=True):
+            labels[place] = label
+        found.append(needed.sums(problem.workloads(tuple(labels))))
+    return Sums(
+        min(each.least for each in found) - before.least,
+        min(each.read for each in found) - before.read,
+    )
+
+
+def added(several: Sequence[Sums]) -> Sums:
+    """Sum by sum."""
+    return Sums(sum(each.least for each in several), sum(each.read for each in several))
+
+
+def _spans(problem: FusionProblem) -> list[tuple[int, int]]:
+    """The first and the last layer, in the network with activations fused alone, that a segment's
+    labels change."""
+    place = {layer.output: k for k, layer in enumerate(problem.graph.layers)}
+    found = []
+    for places in problem.segments:
+        each = [place[name] for k in places for name in problem.offered[k].layers]
+        found.append((min(each), max(each)))
+    return found
+
+
+def _begins(problem: FusionProblem) -> set[int]:
+    """The layers, likewise, before which the CPU works: with them a stream begins."""
+    sizes = [len(run) for run in problem.graph.segments()]
+    return {sum(sizes[:k]) for k in range(len(sizes))}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""Measures what deciding about fusion gains on whole networks, and what it takes to decide.
+
+    python -m benchmarks.fusion.decisions --quick        # two small networks, one target
+    python -m benchmarks.fusion.decisions --out FILE     # resumes from FILE
+    python -m benchmarks.fusion.decisions --redraw FILE  # the summary only
+
+Of each network on each target: cycles and bytes moved where nothing is fused, all that may be, all
+but shortcuts, what estimates say (greedy), what TVM's FuseOps would, what the policy says without a
+search, and what the learned search finds. All workloads are tuned alike, with `--trials` each, for
+every method. Models learned from the other networks of the list and those of `--training`, on this
+target and those before it. Never from the network itself on any target. Searches that ask the
+simulator itself, and random draws, have `--budget` labelled graphs each, and count until they come
+as near as 0.1 % to the best that anybody found.
+
+`bound`: cycles that no labelling takes less than, by any schedules (`benchmarks.fusion.bounds`).
+
+The truth: parts of networks with few decisions, all others as they are in the best labelling, gone
+through exhaustively: the first, the middle and the last ones, and some of those where the best
+labelling does not fuse everything. A network of few decisions as a whole. Regret is that of what
+the learned search finds by itself where only these decisions are open. Cycles are those of all
+streams by the cycle simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fusion.bounds import least_bound
+from benchmarks.fusion.examples import Examples
+from benchmarks.fusion.search_methods import Programming, search
+from benchmarks.fusion.training import Trained, made
+from benchmarks.fusion.tuned_pairs import NETWORKS, TARGETS, Counted, Part, named, pair
+from benchmarks.results import row_arguments
+from tilewright.core.files import write_atomically
+from tilewright.fusion.evaluator import Evaluator
+from tilewright.fusion.label_search import FusionBudgetSpent, Objective
+from tilewright.fusion.learned.graph_model import GraphModel
+from tilewright.fusion.learned.search import SearchPlan, learned_search
+from tilewright.fusion.model_features import Figures, Tables
+from tilewright.fusion.problem import FusionProblem, Labelling
+
+TRAINING = ("digits_cnn", "resnet18")
+QUICK = ("digits_cnn", "resnet18")
+SEARCHES = ("random", "descent", "segments")
+FEWEST, MOST = 8, 12
+"""Decisions of a part that is gone through exhaustively: more of a network with few layers."""
+TRUE_LAYERS = 1 << 14
+"""Layers that are simulated for one such part, of all labellings together."""
+
+
+def main() -> None:
+    """Run what the file lacks, write it after each pair, print the summary."""
+    parser = row_arguments(__doc__, "built/fusion.json")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path("built/fusion"))
+    parser.add_argument("--networks", default="")
+    parser.add_argument("--targets", default="")
+    parser.add_argument("--training", default=",".join(TRAINING))
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--budget", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    given.trials = given.trials if given.trials is not None else (0 if given.quick else 16)
+    given.budget = given.budget or (64 if given.quick else 256)
+    networks = given.networks.split(",") if given.networks else QUICK if given.quick else NETWORKS
+    targets = given.targets.split(",") if given.targets else TARGETS[: 1 if given.quick else None]
+    file = given.redraw or given.out
+    rows = json.loads(file.read_text())["pairs"] if file.exists() else []
+    if given.redraw is None:
+        for row in _missing(given, networks, targets, rows):
+            rows.append(row)
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(given.out, (json.dumps({"pairs": rows}) + "\n").encode())
+    print(summary(rows))
+
+
+def _missing(
+    given: argparse.Namespace, networks: Sequence[str], targets: Sequence[str], rows: Any
+) -> Iterator[dict[str, Any]]:
+    """The pairs that are not among the rows."""
+    known = {(row["network"], row["target"], row["trials"], row["budget"]) for row in rows}
+    todo = [
+        (network, target) for target in targets for network in networks
+        if (network, target, given.trials, given.budget) not in known
+    ]  # fmt: skip
+    if not todo:
+        return
+    every = [*dict.fromkeys((*networks, *filter(None, given.training.split(","))))]
+    examples: dict[tuple[str, str], Examples] = {}
+    for target in dict.fromkeys(target for _, target in todo):
+        examples |= made(given.folder, every, [target], given.trials)
+        for network in [name for name, its in todo if its == target]:
+            others = [each for (name, _), each in examples.items() if name != network]
+            yield _pair(given, network, target, others)
+
+
+def _pair(
+    given: argparse.Namespace, network: str, target: str, others: list[Examples]
+) -> dict[str, Any]:
+    begin = time.perf_counter()
+    backing = pair(network, target, given.trials, given.folder)
+    problem = backing.problem
+    labels = named(problem)
+    costs = {name: backing(each) for name, each in labels.items()}
+    row: dict[str, Any] = {
+        "network": network, "target": target, "trials": given.trials, "budget": given.budget,
+        "decisions": len(problem), "segments": [len(each) for each in problem.segments],
+        "cycles": {name: each.cycles for name, each in costs.items()},
+        "dram_bytes": {name: each.dram_bytes for name, each in costs.items()},
+        "bound": least_bound(problem), "learned": {}, "searches": {},
+    }  # fmt: skip
+    starts = [labels[name] for name in ("none", "all", "greedy")]
+    best = min(labels.values(), key=lambda each: backing(each).cost)
+    models = Trained(others)
+    found, row["learned"] = _learned(given, backing, models, starts)
+    best = min((best, found), key=lambda each: backing(each).cost)
+    row["cycles"]["learned"] = row["learned"]["cycles"]
+    row["dram_bytes"]["learned"] = row["learned"]["dram_bytes"]
+    for name in SEARCHES:
+        row["searches"][name], found = _searched(given, backing, name, starts)
+        best = min((best, found), key=lambda each: backing(each).cost)
+    row["best"] = backing(best).cycles
+    row["truth"] = list(_truths(given, backing, best, models))
+    row["seconds"] = time.perf_counter() - begin
+    row["seconds_evaluation"] = _evaluation_seconds(backing)
+    print(f"{network} on {target}: {row['cycles']}, best {row['best']}, "
+          f"{row['seconds']:.0f} s", flush=True)  # fmt: skip
+    return row
+
+
+def _learned(
+    given: argparse.Namespace, backing: Evaluator, models: Trained, starts: list[Labelling]
+) -> tuple[Labelling, dict[str, Any]]:
+    """The learned search; and what the policy alone would label, before anything was simulated and
+    of what is known when the search begins."""
+    problem = backing.problem
+    model, policy = models.read()
+    counted = Counted(backing)
+    figures = Figures(problem, counted)
+    blind = policy.labels(problem, policy.chances(problem, figures, problem.tvm, {}))
+    for labels in starts:
+        counted(labels)
+    first = min(starts, key=lambda each: counted(each).cost)
+    told = policy.labels(problem, policy.chances(problem, figures, first, {}))
+    error = _error(model, backing)
+    begin = time.perf_counter()
+    rng = np.random.default_rng([given.seed, 1])
+    found = learned_search(problem, counted, model, policy, starts, rng, SearchPlan())
+    steps = [each.cycles for each in counted.known()]
+    return found, {
+        "cycles": backing(found).cycles, "dram_bytes": backing(found).dram_bytes,
+        "evaluations": counted.count, "steps": steps, "seconds": time.perf_counter() - begin,
+        "policy": backing(told).cycles, "policy_blind": backing(blind).cycles,
+        "model_error": error,
+    }  # fmt: skip
+
+
+def _error(model: GraphModel, backing: Evaluator) -> float:
+    """How far the model is off on the named labellings of the network that it has not seen, of what
+    is known before any of it is simulated."""
+    problem = backing.problem
+    blank = Evaluator(problem, backing.schedules)
+    tables = Tables(problem, Figures(problem, blank))
+    labellings = list(dict.fromkeys(named(problem).values()))
+    said = model.predict([tables.of(labels) for labels in labellings])
+    true = np.array([backing(labels).cycles for labels in labellings])
+    return float(np.abs(said / true - 1).mean())
+
+
+def _searched(
+    given: argparse.Namespace, backing: Evaluator, name: str, starts: list[Labelling]
+) -> tuple[dict[str, Any], Labelling]:
+    """A search that asks the simulator."""
+    problem = backing.problem
+    objective = Objective(
+        lambda several: [float(backing(each).cycles) for each in several], given.budget,
+        problem.segments, problem.groups,
+    )  # fmt: skip
+    rng = np.random.default_rng([given.seed, 2])
+    extra: dict[str, Any] = {}
+    if name == "segments":
+        method = Programming()
+        try:
+            method.search(objective, starts, rng)
+            last = objective.asked[method.found]
+            extra = {"expected": method.expected, "additive_error": method.expected / last - 1}
+        except FusionBudgetSpent:
+            pass
+    else:
+        search(name, objective, starts, rng)
+    steps = list(objective.asked.values())
+    return {"cycles": objective.least, "evaluations": len(steps), "steps": steps, **extra}, (
+        objective.best
+    )
+
+
+def _truths(
+    given: argparse.Namespace, backing: Evaluator, best: Labelling, models: Trained
+) -> Iterator[dict[str, Any]]:
+    """Parts of the network, exhaustively, and by the learned search that knows of no other
+    labels."""
+    for name, places in _parts(backing.problem, best).items():
+        part = Part(backing.problem, places, best)
+        objective = Objective(
+            lambda several, p=part: [  # type: ignore[misc]
+                float(backing(p.within(each)).cycles) for each in several
+            ],
+            1 << MOST, part.segments, part.groups,
+        )  # fmt: skip
+        search("exhaustive", objective, [], np.random.default_rng(0))
+        counted = Counted(backing, part)
+        starts = [part.none, part.all, part.greedy]
+        rng = np.random.default_rng([given.seed, 3])
+        found = learned_search(part, counted, *models.read(), starts, rng, SearchPlan())
+        yield {
+            "part": name, "decisions": len(part), "least": objective.least,
+            "most": max(objective.asked.values()), "evaluations": counted.count,
+            "regret": counted(found).cycles / objective.least - 1,
+            "regret_all": backing(part.within(part.all)).cycles / objective.least - 1,
+        }  # fmt: skip
+
+
+def _parts(problem: FusionProblem, best: Labelling) -> dict[str, list[int]]:
+    """Places of the network as a whole; or of the first, the middle and the last segments that make
+    up so many decisions, and of those where the best labelling does not fuse everything."""
+    layers = max(len(problem.labelled(problem.all).layers), 1)
+    most = min(max((TRUE_LAYERS // layers).bit_length() - 1, FEWEST), MOST)
+    if len(problem) <= most:
+        return {"whole": list(range(len(problem)))} if len(problem) else {}
+    found = {
+        name: _around(problem.segments, round(where * (len(problem.segments) - 1)), most)
+        for name, where in (("first", 0.0), ("middle", 0.5), ("last", 1.0))
+    }
+    telling = [each for each in problem.segments if not all(best[place] for place in each)]
+    return found | ({"apart": _around(telling, 0, MOST)} if telling else {})
+
+
+def _around(segments: Sequence[Sequence[int]], first: int, most: int) -> list[int]:
+    """Places of neighbouring segments, `most` at most but for one that is larger."""
+    found: list[int] = []
+    for number in [*range(first, len(segments)), *range(first - 1, -1, -1)]:
+        if found and len(found) + len(segments[number]) > most:
+            break
+        found += segments[number]
+    return sorted(found)
+
+
+def _evaluation_seconds(backing: Evaluator) -> float:
+    """Of a labelling whose layers were all lowered before."""
+    known = [each.labels for each in backing.known()][-5:]
+    begin = time.perf_counter()
+    for labels in known:
+        backing.again(labels)
+    return (time.perf_counter() - begin) / max(len(known), 1)
+
+
+NEAR = 1e-3
+Row = Mapping[str, Any]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """A line a pair of cycles against all fused, then of what it took to find them."""
+    lines = []
+    for row in rows:
+        cycles = row["cycles"]
+        shown = ", ".join(
+            f"{name} {cycles[name] / cycles['all'] - 1:+.2%}"
+            for name in ("none", "tvm", "no shortcuts", "no averages", "greedy", "learned")
+            if name in cycles
+        )
+        moved = row["dram_bytes"]["learned"] / row["dram_bytes"]["all"] - 1
+        lines.append(
+            f"{row['network']:14} {row['target']:9} {row['decisions']:3} decisions; all fused "
+            f"{cycles['all']:,} cycles; against that: {shown} ({moved:+.1%} bytes)"
+            + (f", bound {row['bound'] / cycles['all'] - 1:+.2%}" if "bound" in row else "")
+        )
+        told = row["learned"]
+        lines.append(
+            f"    learned {told['evaluations']:3} evaluations, regret "
+            f"{told['cycles'] / row['best'] - 1:.3%}; policy alone "
+            f"{told['policy'] / told['cycles'] - 1:+.3%}, before anything was simulated "
+            f"{told['policy_blind'] / told['cycles'] - 1:+.3%}; model off by "
+            f"{told['model_error']:.2%}; {told['seconds']:.0f} s"
+        )
+        searches = (f"{name} {_until(each, row['best'])}" for name, each in row["searches"].items())
+        learned = _until(row["learned"], row["best"])
+        lines.append(
+            f"    evaluations to within 0.1 % of the best: learned {learned}, {', '.join(searches)}"
+        )
+        error = row["searches"]["segments"].get("additive_error")
+        if error is not None:
+            lines.append(f"    adding up segments is off by {error:+.4%}")
+        lines += _true(row)
+    ratios = [row["cycles"]["learned"] / row["cycles"]["all"] for row in rows]
+    if ratios:
+        mean = float(np.exp(np.log(ratios).mean()))
+        lines.append(
+            f"learned against all fused: {mean - 1:+.2%} on average, best {min(ratios) - 1:+.2%}, "
+            f"worst {max(ratios) - 1:+.2%}"
+        )
+    return "\n".join(lines)
+
+
+def _true(row: Row) -> list[str]:
+    """What the learned search, and everything fused, lack of the best where that is known."""
+    each = row["truth"]
+    if not each:
+        return []
+    lacks = [
+        f"{one['part']} ({one['decisions']} decisions) {one['regret']:.3%} with "
+        f"{one['evaluations']}, all fused {one['regret_all']:.3%}"
+        for one in each
+    ]
+    seconds = f"an evaluation {row['seconds_evaluation']:.3f} s"
+    return [f"    regret of the learned search, gone through: {'; '.join(lacks)}; {seconds}"]
+
+
+def _until(found: Row, best: float) -> str:
+    """Evaluations until it was as near as that to the best, or that it never was."""
+    for number, cycles in enumerate(found["steps"], 1):
+        if cycles <= best * (1 + NEAR):
+            return str(number)
+    return f"never in {len(found['steps'])} ({found['cycles'] / best - 1:+.2%})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Tunes a network on a target once for all benchmarks of fusion.
+
+Schedules are kept in files, so that a stopped benchmark resumes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.fusion.examples import Examples
+from tilewright.core.files import write_atomically
+from tilewright.flows.build import tuned_picks
+from tilewright.fusion.evaluator import Evaluation, Evaluator, FusionSchedules
+from tilewright.fusion.model_features import Figures, Tables, label_unit, list_units, unit_features
+from tilewright.fusion.problem import FusionProblem, Labelling, groups_of, segments_of
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.features import Features
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload, parse_workload
+from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_options import BuildOptions
+
+NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
+TARGETS = ("vta-pynq", "large", "huge")
+KEEP_EVERY = 8
+"""Workloads that are tuned between two writes of the file."""
+DRAWN = 24
+"""Labellings drawn for examples, beside those that have a name."""
+
+
+class KeptSchedules(FusionSchedules):
+    """Schedules of one target, tuned with so many trials each and kept in a file."""
+
+    def __init__(self, target: Target, trials: int, folder: Path) -> None:
+        super().__init__(blocks_of(target), self._tune)
+        self._target, self._trials = target, trials
+        self._path = folder / f"schedules-{target.name}-{trials}.json"
+        self._rows: list[list[object]] = []
+        if self._path.exists():
+            self._rows = json.loads(self._path.read_text())
+        for text, epilogue, space, config in self._rows:
+            workload = parse_workload(str(text), str(epilogue))
+            self._found[workload] = Pick(str(space), tuple(config))  # type: ignore[arg-type]
+
+    def known(self, workload: Workload) -> Pick | None:
+        """Of this very workload only."""
+        return self._found.get(workload)
+
+    def _tune(self, workloads: Sequence[Workload]) -> list[Pick]:
+        found = []
+        for number, workload in enumerate(workloads):
+            (pick,) = tuned_picks([workload], self._target, self._trials)
+            found.append(pick)
+            steps = workload.epilogue_text
+            self._rows.append([str(workload), steps, pick.space, list(pick.config)])
+            if number % KEEP_EVERY == KEEP_EVERY - 1 or number == len(workloads) - 1:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._path, json.dumps(self._rows).encode())
+        return found
+
+
+class Part(FusionProblem):
+    """Some decisions of a network, at these places, with all others labelled as `held`."""
+
+    def __init__(self, whole: FusionProblem, places: Sequence[int], held: Labelling) -> None:
+        super().__init__(whole.graph, whole.target)
+        self.whole, self.places, self.held = whole, tuple(places), held
+        self.offered = tuple(whole.offered[place] for place in places)
+        self.segments = segments_of(self.offered)
+        self.groups = groups_of(self.offered)
+
+    def within(self, labels: Labelling) -> Labelling:
+        """The labels of the whole network."""
+        own = dict(zip(self.places, labels, strict=True))
+        return tuple(own.get(place, label) for place, label in enumerate(self.held))
+
+    def _labelled(self, labels: Labelling) -> IntegerGraph:
+        return self.whole.labelled(self.within(labels))
+
+
+class Counted(Evaluator):
+    """What a search has evaluated by itself, answered by what others have evaluated; of a network,
+    or of a part of it."""
+
+    def __init__(self, backing: Evaluator, part: Part | None = None) -> None:
+        super().__init__(part or backing.problem, backing.schedules)
+        self.backing = backing
+        self.part = part
+
+    def again(self, labels: Labelling) -> Evaluation:
+        """As `Evaluator`."""
+        whole = labels if self.part is None else self.part.within(labels)
+        return replace(self.backing(whole), labels=labels)
+
+
+def problem_of(network: str, target_name: str) -> FusionProblem:
+    """What may be fused in a network on a target."""
+    target = make_target(target_name)
+    options = BuildOptions(network, Path(), target=target_name)
+    graph = integer_network(options, target, apart=True).graph
+    return FusionProblem(graph, target)
+
+
+def pair(network: str, target_name: str, trials: int, folder: Path) -> Evaluator:
+    """A network on a target, with schedules that were tuned."""
+    problem = problem_of(network, target_name)
+    return Evaluator(problem, KeptSchedules(problem.target, trials, folder))
+
+
+def named(problem: FusionProblem) -> dict[str, Labelling]:
+    """The labellings that have a name."""
+    return {
+        "none": problem.none, "all": problem.all, "greedy": problem.greedy, "tvm": problem.tvm,
+        "no shortcuts": problem.no_shortcuts, "no averages": problem.no_averages,
+    }  # fmt: skip
+
+
+def examples_of(evaluator: Evaluator, seed: int = 0) -> Examples:
+    """What models learn of a pair: the named labellings, some that are drawn, and each unit by
+    itself around the best of the named."""
+    problem, rng = evaluator.problem, np.random.default_rng(seed)
+    figures = Figures(problem, evaluator)
+    before = unit_features(problem, figures, problem.tvm)
+    labellings = list(named(problem).values())
+    best = min(labellings, key=lambda labels: evaluator(labels).cost)
+    for share in np.linspace(0.2, 0.95, DRAWN):
+        labellings.append(tuple((rng.random(len(problem)) < share).tolist()))
+    around = {
+        unit: [label_unit(best, unit, label) for label in (False, True)]
+        for unit in list_units(problem)
+    }
+    labellings += [labels for both in around.values() for labels in both]
+    for labels in dict.fromkeys(labellings):
+        evaluator(labels)
+    after = unit_features(problem, figures, best)
+    better, kept = [], []
+    for row, (apart, together) in enumerate(around.values()):
+        saved = evaluator(apart).cycles - evaluator(together).cycles
+        if saved:
+            kept.append(row)
+            better.append(saved > 0)
+    tables = Tables(problem, figures)
+    blank = Tables(problem, Figures(problem, Evaluator(problem, evaluator.schedules)))
+    graphs = [tables.of(labels) for labels in dict.fromkeys(labellings)]
+    # A model is also asked about layers of which nothing but the estimate is known.
+    graphs += [
+        replace(blank.of(labels), stream=tables.of(labels).stream)
+        for labels in dict.fromkeys(labellings[: len(named(problem)) + DRAWN])
+    ]
+    rows = np.array(kept, np.int64)
+    units = Features(np.concatenate([before.matrix[rows], after.matrix[rows]]), before.columns)
+    return Examples(tuple(graphs), units, np.array(better * 2, np.bool_))

@@ -1,0 +1,1 @@
+"""Judges Gemmini's simulators and tunes for it: benchmarks of docs/evidence/gemmini.md."""

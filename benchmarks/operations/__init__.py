@@ -1,0 +1,1 @@
+"""Measures what Prefect and MLflow cost: benchmarks of docs/evidence/operations.md."""

@@ -1,0 +1,1 @@
+"""Compares integer layers with onnxruntime: benchmarks of docs/evidence/quantisation.md."""

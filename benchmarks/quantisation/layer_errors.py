@@ -1,0 +1,131 @@
+"""Measures how far the layers of quantised models are from onnxruntime's integers.
+
+    python -m benchmarks.quantisation.layer_errors MODEL… [--samples FILE] [--json FILE]
+
+Each layer is computed by plain integer arithmetic, as every simulator and board computes it: once
+on onnxruntime's integers (what the layer itself is off by) and once behind all layers before it
+(what adds up). Samples are those of the NPZ file, else drawn: int8 and uint8 inputs over their
+whole range, float ones standard normal. Real samples say more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from benchmarks.quantisation.integer_graphs import in_memory, run
+from benchmarks.results import markdown_table
+from tilewright.networks.integer.calibrated import calibrated
+from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.integer.reference import layer_reference
+from tilewright.networks.model_runner import runs
+from tilewright.networks.quantise import as_it_is, model_with_weights, samples_for, seeded_samples
+from tilewright.networks.quantise.quantise import calibration_inputs
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.layer import ChannelSlice, channel_axis, to_int8
+
+Array = NDArray[Any]
+Values = Mapping[str, Array]
+
+
+@dataclass
+class LayerSteps:
+    """Of a layer's int8 values: the largest difference in steps and the share that differs, by the
+    layer alone and with all before it."""
+
+    layer: str
+    passes: int
+    largest: int = 0
+    differ: float = 0.0
+    largest_after_all: int = 0
+    differ_after_all: float = 0.0
+
+
+def layer_steps(
+    model: onnx.ModelProto, graph: IntegerGraph, feeds: Sequence[Values]
+) -> list[LayerSteps]:
+    """A row a layer whose output a QuantizeLinear of the model writes. Feeds are arrays in the
+    shapes of the inputs."""
+    written = {
+        node.name: node.output[0] for node in model.graph.node
+        if node.op_type == "QuantizeLinear" and node.name in graph.values
+    }  # fmt: skip
+    rows: dict[str, LayerSteps] = {}
+    island = in_memory(graph)
+    for feed, theirs in zip(feeds, runs(model, list(written.values()), feeds), strict=True):
+        ours = run(graph, feed, island)
+        known = {name: to_int8(theirs[tensor], None) for name, tensor in written.items()}
+        alone = {**ours, **known}
+        for layer in graph.layers:
+            parts = sorted((e for e in graph.slices if e.whole == layer.data), key=_first)
+            if parts:
+                axis = channel_axis(graph.values[layer.data].shape)
+                alone[layer.data] = np.concatenate([alone[e.part] for e in parts], axis=axis)
+            made = layer_reference(layer, alone, graph.blocks.in_channels)
+            if layer.output not in known:
+                alone[layer.output] = made.reshape(graph.values[layer.output].shape)
+                continue
+            passes = sum(each.names == layer.names for each in graph.layers)
+            row = rows.setdefault(layer.output, LayerSteps(layer.name, passes))
+            wanted = known[layer.output].astype(int).ravel()
+            off = np.abs(made.astype(int).ravel() - wanted)
+            after = np.abs(ours[layer.output].astype(int).ravel() - wanted)
+            row.largest = max(row.largest, int(off.max()))
+            row.largest_after_all = max(row.largest_after_all, int(after.max()))
+            row.differ += float((off > 0).mean()) / len(feeds)
+            row.differ_after_all += float((after > 0).mean()) / len(feeds)
+    return list(rows.values())
+
+
+def _first(part: ChannelSlice) -> int:
+    return part.first
+
+
+def measured(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
+    """Of a model, by so many samples; the first two say how finely first passes count."""
+    model = model_with_weights(source)
+    made = as_it_is(model).model
+    graph = integer_graph(made, Blocks(1, 16, 16))
+    inputs = calibration_inputs(model)
+    drawn = seeded_samples(inputs, count) if samples is None else samples_for(model, samples)
+    feeds = drawn.feeds[:count]
+    return layer_steps(made, calibrated(graph, made, feeds), feeds)
+
+
+def main() -> None:
+    """Measure the models that are named."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--samples", type=Path)
+    parser.add_argument("--count", type=int, default=16)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    found = {}
+    for source in asked.models:
+        rows = measured(source, asked.samples, asked.count)
+        found[source] = [asdict(row) for row in rows]
+        print(f"\n{source}, {asked.count} samples\n")
+        cells = [
+            (
+                row.layer, row.passes, row.largest, f"{row.differ:.2%}", row.largest_after_all,
+                f"{row.differ_after_all:.2%}",
+            )
+            for row in rows
+        ]  # fmt: skip
+        head = ("layer", "passes", "alone: largest", "differ", "after all: largest", "differ")
+        print(markdown_table(head, "lr", cells))
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

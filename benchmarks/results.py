@@ -1,0 +1,92 @@
+"""Rows of benchmarks: how commands name their options, and Markdown tables that are drawn of rows.
+
+A benchmark writes one row per run to `--out`. `--redraw` prints the tables of such a file without
+running anything. Rows behind a page's tables lie in `benchmarks/rows`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from tilewright.core.files import write_atomically
+
+Tuners = Annotated[str, typer.Option(help="As for 'tilewright compare'.")]
+Seeds = Annotated[int, typer.Option(help="Seeds of each tuner and layer.")]
+Trials = Annotated[int, typer.Option(help="Measurements of a run, at most.")]
+Batch = Annotated[int, typer.Option(help="Measurements of a round.")]
+Jobs = Annotated[int, typer.Option(help="Processes.")]
+LayerNames = Annotated[str, typer.Option(help="Only these layers, separated by commas.")]
+Redraw = Annotated[
+    Path | None, typer.Option(help="Print the tables of these rows and run nothing.")
+]
+
+
+def row_arguments(doc: str | None, out: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that benchmarks with rows share.
+
+    Args:
+        doc: the docstring of the benchmark's module, whose first line describes the command.
+        out: the file that `--out` names by default.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(out), help="the file that rows go to")
+    parser.add_argument(
+        "--redraw", type=Path, help="print the tables of these rows and run nothing"
+    )
+    return parser
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names of an option, which commas separate."""
+    return [name for name in text.split(",") if name]
+
+
+def has_row(rows: pd.DataFrame, key: Mapping[str, object]) -> bool:
+    """Return whether one of the rows has all values of `key`."""
+    return bool(len(rows) and (rows[list(key)] == pd.Series(key)).all(axis=1).any())
+
+
+class KeptRows:
+    """The rows of a benchmark's parts in one JSON file, which is written after each row, so that a
+    stopped benchmark resumes."""
+
+    def __init__(self, path: Path, parts: Iterable[str]) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.rows: dict[str, list[dict[str, Any]]] = {part: [] for part in parts}
+        if path.exists():
+            self.rows |= json.loads(path.read_text())
+
+    def keep(self, part: str, row: dict[str, Any]) -> None:
+        """Add a row to a part, and write all rows."""
+        self.rows[part].append(row)
+        write_atomically(self.path, (json.dumps(self.rows, indent=1) + "\n").encode())
+
+    def has(self, part: str, **key: object) -> bool:
+        """Return whether a row of a part has these values."""
+        return any(
+            all(row.get(name) == value for name, value in key.items()) for row in self.rows[part]
+        )
+
+
+def markdown_table(head: Sequence[str], align: str, rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table.
+
+    Args:
+        head: titles of the columns.
+        align: a letter for each column, "l" (left) or "r" (right). The last letter counts for all
+            columns behind it.
+        rows: cells of each line.
+    """
+    letters = align.ljust(len(head), align[-1])
+    rule = "".join("---|" if letter == "l" else "---:|" for letter in letters)
+    lines = [f"| {' | '.join(head)} |", f"|{rule}"]
+    lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""Measures how good the schedules of each space can be, a layer a row.
+
+    python -m benchmarks.schedule_spaces.bound_distance --target vta-pynq
+    python -m benchmarks.schedule_spaces.bound_distance --target large
+
+For every ResNet-18 convolution: the stock stack's schedule, the best of the template space with and
+without the stock restrictions (enumerated), the best extended schedule found, and the bound
+max(compute, compulsory read beats, write beats) that no schedule beats, with what binds. Compute
+counts GEMM, accumulator reset and epilogue, which run on one module.
+
+The extended space is ranked by closed-form estimates and the best `--timed` are simulated: what it
+finds is a schedule that exists, so its cycles are an upper bound of the optimum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.layers import RESNET18
+from tilewright.targets import make_target
+from tilewright.targets.vta.measure import time_rows
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.vta.workload_bound import bounds
+from tilewright.targets.workload import Workload
+
+
+def vta_target(name: str, space: str = "") -> VtaTarget:
+    """As `make_target`, of a name that is a VTA's."""
+    target = make_target(name, space)
+    assert isinstance(target, VtaTarget), f"{name} is no VTA"
+    return target
+
+
+def best_extended(target: VtaTarget, workload: Workload, sample: int, timed: int) -> int:
+    """Cycles of the best schedule among the `timed` best-looking of a seeded sample."""
+    space = target.space(workload)
+    flat = np.random.default_rng(0).permutation(space.size)[:sample]
+    configs = space.unravel(flat)
+    codes, _ = target.lowering(workload).counts(space.values(configs))  # keeps no program
+    estimated = target.estimate(workload, configs).of_meaning("latency")[:, 0]
+    best = np.argsort(np.where(codes == 0, estimated, np.inf))[:timed]
+    _, _, cycles = time_rows(target.lowering(workload), space.values(configs[best]))
+    return int(cycles[cycles > 0].min())
+
+
+def best_template(target: VtaTarget, workload: Workload) -> int:
+    """Cycles of the best schedule of the enumerated template space."""
+    _, measured = target.enumerate(workload)
+    return int(measured.cycles[measured.valid].min())
+
+
+def main(target: str = "vta-pynq", sample: int = 100_000, timed: int = 20_000) -> None:
+    """Print the table for one target."""
+    extended = vta_target(target)
+    stock, free = (vta_target(target, space) for space in ("stock", "template"))
+    table = Table(title=f"cycles on {target}, epilogue >> 8, min 127, max 0")
+    for column in ("layer", "×", "baseline", "stock template", "free template", "extended", "bound",
+                   "binds", "above"):  # fmt: skip
+        table.add_column(column, justify="left" if column in ("layer", "binds") else "right")
+    totals = np.zeros(5, np.int64)
+    for name, (workload, count) in track(RESNET18.items(), console=Console(stderr=True)):
+        limits = bounds(workload, extended.spec)
+        binds = max(limits, key=lambda key: limits[key])
+        row = [
+            extended.baseline(workload).latency.cycles,
+            best_template(stock, workload),
+            best_template(free, workload),
+            best_extended(extended, workload, sample, timed),
+            limits[binds],
+        ]
+        totals += np.array(row) * count
+        above = f"{row[3] / row[4] - 1:.1%}"
+        table.add_row(name, str(count), *(f"{v:,}" for v in row), binds, above)
+    table.add_section()
+    table.add_row("total", "", *(f"{v:,}" for v in totals), "", f"{totals[3] / totals[4] - 1:.1%}")
+    Console(width=110).print(table)
+    print(
+        f"extended / baseline {totals[3] / totals[0]:.3f}, "
+        f"extended / best stock template {totals[3] / totals[1]:.3f}, "
+        f"bound / best stock template {totals[4] / totals[1]:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

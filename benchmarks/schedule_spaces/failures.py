@@ -1,0 +1,76 @@
+"""Counts which failures each schedule space holds.
+
+python -m benchmarks.schedule_spaces.failures              # ResNet-18's spaces on vta-pynq
+python -m benchmarks.schedule_spaces.failures --unchecked  # ML²Tuner's on evta-zcu102: minutes
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.layers import RESNET18
+from tilewright.targets import Lowered, Measurements, make_target
+from tilewright.targets.vta.target import VtaTarget
+from tilewright.targets.workload import Workload
+
+BATCH = 1024
+
+
+def outcomes(target: VtaTarget, workload: Workload, sample: int) -> Counter[str]:
+    """How many configs end in each failure class or status."""
+    space = target.space(workload)
+    if sample >= space.size:
+        lowered, measured = target.enumerate(workload)
+    else:
+        flat = np.random.default_rng(0).permutation(space.size)[:sample]
+        return sum(
+            (
+                _counted(
+                    lowered := target.lower(workload, space.unravel(part)), target.measure(lowered)
+                )
+                for part in np.array_split(flat, -(-len(flat) // BATCH))  # so few programs are kept
+            ),
+            Counter[str](),
+        )
+    return _counted(lowered, measured)
+
+
+def _counted(lowered: Lowered, measured: Measurements) -> Counter[str]:
+    return Counter(
+        failure or status for failure, status in zip(lowered.failures, measured.status, strict=True)
+    )
+
+
+def main(unchecked: bool = False, sample: int = 20_000) -> None:
+    """Print a table a space; larger spaces are sampled, seeded."""
+    spaces = (
+        [("evta-zcu102", "unchecked")]
+        if unchecked
+        else [("vta-pynq", "stock"), ("vta-pynq", "template"), ("vta-pynq", "extended")]
+    )
+    for preset, space in spaces:
+        target = make_target(preset, space)
+        assert isinstance(target, VtaTarget)
+        found = {
+            name: outcomes(target, workload, sample if space != "unchecked" else 1 << 62)
+            for name, (workload, _) in track(RESNET18.items(), console=Console(stderr=True))
+        }
+        classes = sorted({key for counter in found.values() for key in counter} - {"valid"})
+        table = Table(title=f"{space} on {preset}")
+        for column in ("layer", "configs", "valid", *classes):
+            table.add_column(column, justify="left" if column == "layer" else "right")
+        for name, counter in found.items():
+            total = counter.total()
+            shares = [f"{counter[key] / total:.1%}" for key in ("valid", *classes)]
+            table.add_row(name, f"{total:,}", *shares)
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Measures what models of other hardware know and save: benchmarks of docs/evidence/transfer.md."""

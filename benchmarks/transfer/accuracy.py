@@ -1,0 +1,91 @@
+"""Measures how well models order programs: every kind and split, and by rows.
+
+Figures are those of `tilewright model train`. Two controls stand in the same table. `formula` is
+the hand-written time formula by itself, which learns nothing. `KIND without formula` is a model
+that learns neither the difference to it nor its ingredients, as published. A part of
+`benchmarks.transfer.compare`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.results import KeptRows
+from tilewright.evaluation.datasets.folder import digest_of, read_table
+from tilewright.evaluation.datasets.metrics import score
+from tilewright.evaluation.datasets.training import figures, split
+from tilewright.models.transfer.columns import PEAK, REFERENCE
+from tilewright.models.transfer.registry import make_model
+from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
+
+FORMULA, WITHOUT = "formula", " without formula"
+KINDS = (
+    FORMULA, "xgboost", "lightgbm", "mlp", "attention",
+    *(kind + WITHOUT for kind in ("xgboost", "lightgbm", "mlp")),
+)  # fmt: skip
+SPLITS = ("by_target", "by_task", "within_task")
+
+
+def measure(options: argparse.Namespace, found: KeptRows) -> None:
+    """Every kind and split; by_target of fewer rows."""
+    kinds = options.kinds or ((FORMULA, "xgboost", "xgboost" + WITHOUT) if options.quick else KINDS)
+    whole: TrainingTable | None = None
+    for kind in kinds:
+        for by in SPLITS[:1] if options.quick else SPLITS:
+            for share in (1.0, 0.1, 0.01):
+                if (by != SPLITS[0] or kind not in KINDS[1:5]) and share < 1:
+                    continue
+                key = {"kind": kind, "split": by, "share": share}
+                if found.has("accuracy", **key):
+                    continue
+                whole = read_table(options.dataset) if whole is None else whole
+                found.keep("accuracy", key | _judged(whole, kind, by, share, options))
+
+
+def _judged(
+    whole: TrainingTable, kind: str, by: Any, share: float, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Figures of a model of a part of the rows, on the same rows whatever the part."""
+    train, test = split(whole, by, 0)
+    if kind == FORMULA:
+        return formula_figures(whole.rows(test)) | {"dataset": digest_of(options.dataset)}
+    rows = np.flatnonzero(train)
+    table = whole.rows(
+        np.sort(np.random.default_rng(0).permutation(rows)[: int(share * len(rows))])
+    )
+    given = {"minutes": options.minutes, "formula": not kind.endswith(WITHOUT)}
+    model = make_model(kind.removesuffix(WITHOUT), 0, given)
+    trained = model.fit(table)
+    return figures(model, whole.rows(test)) | {
+        "rows": trained.rows, "seconds": trained.seconds, "epochs": trained.epochs,
+        "stopped": trained.stopped, "all_epochs_seconds": trained.full_seconds,
+        "dataset": digest_of(options.dataset),
+    }  # fmt: skip
+
+
+def formula_figures(table: TrainingTable) -> dict[str, Any]:
+    """Figures of the time formula by itself; before compiling it says nothing."""
+    columns = (REFERENCE, PEAK)
+    said = reference(aligned(table.features, columns), columns).astype(np.float64)
+    table = table.rows(~np.isnan(said))
+    found = score(table, said[~np.isnan(said)])
+    return {
+        "pairwise_accuracy": found.pairwise_accuracy, "interval": list(found.interval),
+        "top1_regret": found.top1_regret, "top8_regret": found.top8_regret,
+        "tasks": found.tasks, "tested": found.rows, "visible": {"pairwise_accuracy": float("nan")},
+        "rows": 0, "seconds": 0.0, "epochs": 0.0, "stopped": "nothing is learned",
+    }  # fmt: skip
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line a model."""
+    return "\n".join(
+        f"{row['kind']:24} {row['split']:12} {row['rows']:>9,} rows {row['seconds']:6.0f} s  "
+        f"{row['pairwise_accuracy']:.4f} ({row['interval'][0]:.4f}-{row['interval'][1]:.4f}), "
+        f"before compiling {row['visible']['pairwise_accuracy']:.4f}"
+        for row in rows
+    )

@@ -1,0 +1,257 @@
+"""Measures what models learn of one family of hardware from two others, a processor among them.
+
+    python -m benchmarks.transfer.families [--folder DIR] [--out FILE]
+    python -m benchmarks.transfer.families --redraw benchmarks/rows/transfer-held-out.parquet
+
+Families are VTA, Gemmini and this processor. Rows of the first two are a dataset of drawn machines
+that run the same small layers, which is built unless DIR has it. Rows of the third are those of
+`benchmarks.cpu.schedules`. Models see only the columns that all three have: sizes of the workload,
+and of the compiled program its bytes and its iterations, each beside the workload's multiplications
+(`shared`). A family is held out whole. Beside it stand models of its own family, a third of which
+is held out at a time: whole machines, or whole layers where there is one machine. Each model is
+trained on all columns as well. `formula only` learns nothing: it is the time formula of VTA and
+Gemmini, and the closed-form estimate of the processor. `with formula` learns the difference to
+that, and `gain` is what it orders more. Models are trained with `SEEDS` seeds. Intervals resample
+tasks, and seeds for all tasks at once, since one model is judged on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from benchmarks.cpu.schedules import ROWS as CPU_ROWS
+from benchmarks.intervals import Floats, Interval, crossed
+from benchmarks.results import markdown_table, row_arguments
+from benchmarks.transfer.controls import shuffle_labels
+from tilewright.evaluation.datasets.folder import read_about, read_table
+from tilewright.evaluation.datasets.metrics import pairwise_accuracy
+from tilewright.evaluation.datasets.plan import (
+    DatasetOptions,
+    DatasetPlan,
+    PlanCell,
+    PlanPart,
+    drawn,
+    make_plan,
+)
+from tilewright.flows.dataset import build_dataset
+from tilewright.models.transfer.columns import PEAK, REFERENCE
+from tilewright.models.transfer.registry import make_model
+from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
+from tilewright.search import LocalRunner, Result
+from tilewright.targets.features import Features
+from tilewright.targets.workload import parse_workload
+
+ACCELERATORS = ("vta", "gemmini")
+FAMILIES = (*ACCELERATORS, "cpu")
+SOURCES = ("the other families", "its own family")
+OTHERS, OWN = SOURCES
+SEEDS, FOLDS = 5, 3
+FEWEST = 4
+"""Rows with a latency of a task that is judged."""
+MODELS = ("with formula", "without formula", "shuffled labels", "formula only")
+WITH, _, SHUFFLED, FORMULA = MODELS
+Rows = tuple[TrainingTable, Floats]
+"""Rows, and what the formula of their family says of each, log2 up to a constant of the task."""
+SHARED, ALL = "shared", "all"
+"""What models see of rows."""
+MACS = "workload macs"
+COUNTS: Mapping[str, tuple[str, str]] = {
+    "bytes": ("program hidden bytes", "program bytes_touched"),
+    "iterations": ("program hidden iterations", "program operations"),
+}
+"""Shared columns of programs: their names on accelerators, where they are half a logarithm, and on
+the processor."""
+MACHINES, ROWS = 6, 32
+"""Of each family, and rows of each machine and layer."""
+EPILOGUE = "bias, >> 8, min 127, max 0"
+LAYERS = (
+    "dense:n=128,c=128,o=64", "dense:n=128,c=64,o=128", "dense:n=1,c=512,o=1000",
+    "dense:n=16,c=256,o=256", "conv2d:n=1,c=96,h=14,w=14,o=32,k=1,s=1,p=0",
+    "conv2d:n=1,c=160,h=7,w=7,o=96,k=1,s=1,p=0", "conv2d:n=1,c=64,h=14,w=14,o=128,k=1,s=1,p=0",
+    "conv2d:n=1,c=64,h=28,w=28,o=128,k=1,s=2,p=0", "conv2d:n=1,c=32,h=14,w=14,o=32,k=3,s=1,p=1",
+    "conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=2,p=1", "conv2d:n=1,c=16,h=28,w=28,o=32,k=3,s=1,p=1",
+    "conv2d:n=1,c=128,h=7,w=7,o=64,k=3,s=1,p=1",
+)  # fmt: skip
+T = TypeVar("T")
+
+
+def plan(options: DatasetOptions) -> DatasetPlan:
+    """All layers on drawn machines of each family, `ROWS` rows of each pair."""
+    hardware = [one for kind in ACCELERATORS for one, _ in drawn(kind, MACHINES, options.seed)]
+    cells = tuple(PlanCell(place, ROWS) for place in range(len(LAYERS)))
+    workloads = tuple(parse_workload(text, EPILOGUE).to_json() for text in LAYERS)
+    parts = tuple(PlanPart(place, 0, cells) for place in range(len(hardware)))
+    return DatasetPlan(options, "families", tuple(hardware), workloads, parts)
+
+
+class _PlannedRunner(LocalRunner):
+    """Builds a dataset by `plan`."""
+
+    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+        own: dict[object, Callable[..., Any]] = {make_plan: plan}
+        return super().__call__(own.get(step, step), *given)
+
+
+def build(folder: Path) -> None:
+    """The dataset, unless the folder has it."""
+    total = len(ACCELERATORS) * MACHINES * len(LAYERS) * ROWS
+    build_dataset(_PlannedRunner(), folder, DatasetOptions(total, 0))
+
+
+def shared(features: Features, processor: bool) -> Features:
+    """The columns that all families have, those of programs less the logarithm of the workload's
+    multiplications."""
+    names = [name for name in features.names if name.startswith("workload ")]
+    known = {name: features.matrix[:, list(features.names).index(name)] for name in names}
+    for name, own in COUNTS.items():
+        place = list(features.names).index(own[processor])
+        log2 = features.matrix[:, place] * (1.0 if processor else 2.0)
+        known[f"program {name}"] = log2 - known[MACS]
+    return Features.of(np.stack([*known.values()], axis=1), [*known])
+
+
+def tables(folder: Path, rows: Path, columns: str) -> dict[str, Rows]:
+    """Valid rows of each family, of which models see the `SHARED` columns or all; and the formula's
+    log2 latencies, shape (rows,)."""
+    whole, about = read_table(folder), read_about(folder)
+    kinds = np.array([each.kind for each in about.hardware])[whole.hardware]
+    found = {}
+    for kind in ACCELERATORS:
+        table = whole.rows(kinds == kind)
+        known = (REFERENCE, PEAK)
+        said = reference(aligned(table.features, known), known).astype(np.float64)
+        kept = ~np.isnan(said) & table.valid
+        if columns == SHARED:
+            table = replace(table, features=shared(table.features, False))
+        found[kind] = (table.rows(kept), said[kept])
+    measured = pd.read_parquet(rows)
+    measured = measured[measured["status"] == "valid"]
+    layer = pd.factorize(measured["layer"])[0].astype(np.int64)
+    names = [name for name in measured.columns if " " in name]
+    features = Features.of(measured[names].to_numpy(np.float64), names)
+    table = TrainingTable(
+        shared(features, True) if columns == SHARED else features,
+        np.log2(measured["seconds"].to_numpy(np.float64)),
+        layer + whole.task.max() + 1,
+        layer + whole.workload.max() + 1,
+        np.full(len(layer), whole.hardware.max() + 1),
+    )
+    found["cpu"] = (table, np.log2(measured["estimated"].to_numpy(np.float64)))
+    return found
+
+
+def measure(found: Mapping[str, Rows]) -> pd.DataFrame:
+    """A row a task, source, model and seed: the share of its pairs in the right order. Of each
+    family `found` has the rows and the formula's log2 latencies, shape (rows,)."""
+    rows: list[dict[str, object]] = []
+    for family, (table, formula) in found.items():
+        others = _joined([each for name, each in found.items() if name != family])
+        for source, model in product(SOURCES, MODELS):
+            for seed in range(1 if model == FORMULA else SEEDS):
+                said = formula.copy()
+                if model != FORMULA and source == OTHERS:
+                    said = _said(others, (table, formula), model, seed)
+                elif model != FORMULA:
+                    for fold in folds_of(table):
+                        rest, own = ((table.rows(x), formula[x]) for x in (~fold, fold))
+                        said[fold] = _said(rest, own, model, seed)
+                key = {"family": family, "source": source, "model": model, "seed": seed}
+                rows += [key | each for each in _right(table, said)]
+    return pd.DataFrame(rows)
+
+
+def folds_of(table: TrainingTable) -> list[NDArray[np.bool_]]:
+    """Thirds of a family, each of shape (rows,): whole machines, or whole layers where there is one
+    machine."""
+    one = len(np.unique(table.hardware)) == 1
+    place = np.unique(table.workload if one else table.hardware, return_inverse=True)[1]
+    return [place % FOLDS == fold for fold in range(FOLDS)]
+
+
+def _said(learned: Rows, test: Rows, model: str, seed: int) -> Floats:
+    """What a model that learned from some rows predicts of others, log2 up to a constant of the
+    task."""
+    table, known = learned
+    if model == WITH:
+        table = replace(table, log_latency=table.log_latency - known)
+    if model == SHUFFLED:
+        table = shuffle_labels(table, seed)
+    learner = make_model("xgboost", seed, {"minutes": 1.0, "formula": False, "threads": 1})
+    learner.fit(table)
+    predicted = learner.predict(test[0].features).log_latency
+    return predicted + test[1] if model == WITH else predicted
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    """Tables below each other, NaN where one lacks a column."""
+    tables, formulas = zip(*parts, strict=True)
+    names = list(dict.fromkeys(name for each in tables for name in each.features.names))
+    matrix = np.concatenate([aligned(each.features, names) for each in tables])
+    numbers = (
+        np.concatenate([getattr(each, name) for each in tables])
+        for name in ("log_latency", "task", "workload", "hardware")
+    )
+    features = Features.of(matrix.astype(np.float64), names)
+    return TrainingTable(features, *numbers), np.concatenate(formulas)
+
+
+def _right(table: TrainingTable, said: Floats) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for task in np.unique(table.task):
+        own = table.task == task
+        right = pairwise_accuracy(table.log_latency[own], said[own])
+        if own.sum() >= FEWEST and np.isfinite(right):
+            rows.append({"task": int(task), "programs": int(own.sum()), "right": right})
+    return rows
+
+
+def table_of(rows: pd.DataFrame) -> str:
+    """Markdown: right pairs of each model by what is judged and what was learned from."""
+    lines: list[list[str]] = []
+    for family, source, columns in product(FAMILIES, SOURCES, (SHARED, ALL)):
+        own = rows[(rows[["family", "source", "columns"]] == [family, source, columns]).all(axis=1)]
+        grids = {
+            str(model): each.pivot(index="task", columns="seed", values="right").to_numpy()
+            for model, each in own.groupby("model")
+        }
+        cells = [_short(crossed(grids[model])) for model in MODELS]
+        cells.append(_short(crossed(grids[WITH] - grids[FORMULA])))
+        lines.append([family, source, columns, *cells])
+    head = ["judged on", "learned from", "columns", *MODELS, "gain"]
+    return markdown_table(head, "l", lines)
+
+
+def _short(each: Interval) -> str:
+    return each.text(3).replace("0.", ".").replace("-", "−")
+
+
+def main() -> None:
+    """Build, measure, print and write."""
+    parser = row_arguments(__doc__, "built/families.parquet")
+    parser.add_argument("--folder", type=Path, default=Path("built/families"))
+    parser.add_argument("--cpu", type=Path, default=CPU_ROWS, help="rows of the processor")
+    options = parser.parse_args()
+    if options.redraw is not None:
+        print(table_of(pd.read_parquet(options.redraw)))
+        return
+    build(options.folder)
+    parts = [
+        measure(tables(options.folder, options.cpu, columns)).assign(columns=columns)
+        for columns in (SHARED, ALL)
+    ]
+    rows = pd.concat(parts, ignore_index=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    rows.to_parquet(options.out, index=False)
+    print(table_of(rows))
+
+
+if __name__ == "__main__":
+    main()

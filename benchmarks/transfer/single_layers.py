@@ -1,0 +1,139 @@
+"""Tunes single layers to one goal each, with a model of other hardware and with its controls.
+
+A part of `benchmarks.transfer.compare`, and the short form of `benchmarks.transfer.whole_networks`:
+drawn layers of its networks on its targets instead of whole networks. A layer's goal is the median,
+over seeds, of what its `board` reaches in 64 trials. All other tuners work in rounds of two and
+compile as many programs a round. Their trials are counted to the end of the round that reaches the
+goal, and are 64 where none does. Intervals of 95 % resample pairs of layer and machine, and seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from benchmarks.intervals import Floats, hierarchical
+from benchmarks.results import KeptRows
+from benchmarks.transfer.controls import controls
+from benchmarks.transfer.whole_networks import (
+    BOARD,
+    NETWORKS,
+    TARGETS,
+    TRIALS,
+    TUNERS,
+    Tuner,
+    Unit,
+    layers_of,
+    perform,
+)
+from tilewright.tuning.network import Subgraph
+
+WARM, FORMULA = "warm, scheduled by 2", "formula, scheduled by 2"
+COMPARED = (WARM, FORMULA, "shuffled, scheduled by 2", "cold, equal compiles")
+CLAIMED_SHARE, CLAIMED_FACTOR = 0.1, 2.0
+
+Row = Mapping[str, Any]
+
+
+def measure(options: argparse.Namespace, found: KeptRows) -> None:
+    """Seed by seed, so that a run that is stopped leaves whole seeds."""
+    models = {"": options.model} | controls(options)
+    tuners = [next(each for each in TUNERS if each.name == name) for name in COMPARED]
+    layers = list(_drawn(options))
+    for seed, (target, layer) in product(range(options.seeds), layers):
+        _tune(found, models, target, layer, seed, BOARD, 0.0)
+    goals = _goals(found.rows["layers"])
+    for seed, (target, layer), tuner in product(range(options.seeds), layers, tuners):
+        goal = goals[target, str(Subgraph.from_json(layer).workload)]
+        _tune(found, models, target, layer, seed, tuner, goal)
+
+
+def _drawn(options: argparse.Namespace) -> Iterable[tuple[str, dict[str, Any]]]:
+    targets = options.targets.split(",") if options.targets else TARGETS
+    networks = options.networks.split(",") if options.networks else NETWORKS
+    for target in targets:
+        every = {
+            str(Subgraph.from_json(each).workload): each
+            for name in networks
+            for each in layers_of(target, name)
+        }
+        order = np.random.default_rng(0).permutation(len(every))
+        yield from ((target, list(every.values())[place]) for place in order[: options.layers])
+
+
+def _tune(
+    found: KeptRows, models: Mapping[str, Any], target: str, layer: dict[str, Any], seed: int,
+    tuner: Tuner, goal: float,
+) -> None:  # fmt: skip
+    name = str(Subgraph.from_json(layer).workload)
+    key = {"target": target, "layer": name, "seed": seed, "tuner": tuner.name}
+    if found.has("layers", **key):
+        return
+    unit = partial(Unit, target, name, seed, tuner, str(models[tuner.control]), (layer,))
+    row = perform(unit(goal=goal))
+    kept = ("trials", "cycles", "goal", "compiled", "processor_seconds")
+    found.keep("layers", key | {name: row[name] for name in kept})
+
+
+def _goals(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
+    boards: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["tuner"] == BOARD.name:
+            boards.setdefault((row["target"], row["layer"]), []).append(row["cycles"])
+    return {pair: float(np.median(cycles)) for pair, cycles in boards.items()}
+
+
+def trials(rows: Sequence[Row], tuner: str) -> Floats:
+    """Until the goal, `TRIALS` where it is not reached; shape (pairs, seeds). `rows` are of
+    seeds that all pairs and tuners have."""
+    pairs = list(_goals(rows))
+    seeds = sorted({row["seed"] for row in rows})
+    grid = np.full((len(pairs), len(seeds)), float(TRIALS))
+    for row in rows:
+        if row["tuner"] == tuner and row["cycles"] <= row["goal"]:
+            place = pairs.index((row["target"], row["layer"])), seeds.index(row["seed"])
+            grid[place] = row["trials"]
+    return grid
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """A line a tuner: trials to the goal as a share of the board's 64, how they compare with the
+    warm start's, and on how many pairs a warm start needs at most half as many."""
+    rows = _whole_seeds(rows)
+    if not rows:
+        return "no seed is complete: start the same command again to go on"
+    pairs, seeds = len(_goals(rows)), len({row["seed"] for row in rows})
+    warm, lines = trials(rows, WARM), [f"{pairs} pairs of layer and machine, {seeds} seeds"]
+    for name in COMPARED:
+        own = trials(rows, name)
+        share = hierarchical(lambda each: each.mean(axis=(-2, -1)) / TRIALS, own)
+        fewer = hierarchical(_factor, own, warm, paired=True)
+        half = own.mean(axis=1) >= CLAIMED_FACTOR * warm.mean(axis=1)
+        mine = [row for row in rows if row["tuner"] == name]
+        came = sum(row["cycles"] <= row["goal"] for row in mine)
+        made = sum(row["compiled"] + row["trials"] for row in mine) / sum(r["trials"] for r in mine)
+        lines.append(
+            f"{name:26} {share} of the trials; {fewer.text(2, '-')}"
+            f" times the warm start's, at least twice on {half.sum()} of {len(half)} pairs; {came} "
+            f"of {len(mine)} came there; {made:.0f} programs a trial"
+        )
+    return "\n".join(lines)
+
+
+def _whole_seeds(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the seeds with which every tuner ran on every pair."""
+    each = len(_goals(rows)) * (1 + len(COMPARED))
+    counts = Counter(row["seed"] for row in rows)
+    return [row for row in rows if counts[row["seed"]] == each]
+
+
+def _factor(mine: Floats, warm: Floats) -> Floats:
+    """Geometric mean over pairs of ratios of means over seeds; arrays (..., pairs, seeds)."""
+    ratio = mine.mean(axis=-1) / warm.mean(axis=-1)
+    return np.asarray(np.exp(np.log(ratio).mean(axis=-1)))

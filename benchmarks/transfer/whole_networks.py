@@ -1,0 +1,339 @@
+"""Tunes whole networks until they are as fast as a tuner with a board makes them.
+
+A part of `benchmarks.transfer.compare`. The goal is the latency of a tuner that has a board and no
+model of it (`board`) after 64 trials a layer: no closed-form estimates, no compiles beyond its
+batches. It is one goal a network and target, the median over the board's seeds. Controls say what a
+saving is owed to: `formula` has the hand-written time formula instead of a model, `shuffled` a
+model of shuffled latencies, and `cold, equal compiles` compiles as much as a warm start does. Every
+other tuner runs until its network is as fast. Its trials are counted to the end of the round. Its
+seconds count from before its model is loaded, as the loop of one process in which modules are
+loaded. A layer without a valid trial counts as the baseline does. `scheduled` gives rounds by
+expected gain, else all layers have as many. The rivals of a warm start are `blind` (it may compile
+beyond its batches, too) and `default` (it has estimates, too). `processor_seconds` are those that
+the process computed, whatever else the machine did meanwhile. The simulator measures in less than a
+millisecond, a board does not: the summary also says what the seconds would be where a measurement
+takes longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.intervals import hierarchical
+from benchmarks.results import KeptRows
+from benchmarks.transfer.controls import controls
+from tilewright.core.errors import TilewrightError
+from tilewright.evaluation.datasets.folder import read_about
+from tilewright.flows.tuning import tune_round
+from tilewright.models import make_explorer
+from tilewright.models.transfer.model import prior_from
+from tilewright.models.transfer.registry import load_model
+from tilewright.search import Session
+from tilewright.search.expected_gain import best_latency
+from tilewright.search.problem import Problem, TransferredPrior
+from tilewright.search.setting import Setting, problem_of
+from tilewright.targets.registry import make_target
+from tilewright.targets.workload import Workload
+from tilewright.tuning.network import Subgraph, extract_subgraphs, import_model
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.task_scheduler import SharingRules, TaskState, next_round
+from tilewright.tuning.tuning_task import tuning_task_of
+from tilewright.tuning.verification import measure_baseline
+
+TARGETS = ("vta-de10", "evta-zcu102", "large")
+NETWORKS = ("resnet50", "mobilenet_v3", "inception_v3")
+TRIALS = 64
+WARM_BATCH = 3
+MEASURING = (0.002, 0.01, 0.1, 1.0)
+"""Seconds that a measurement takes on boards of which the summary speaks."""
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """A tuner with its options, trials a round, whether it has the model, and how rounds go."""
+
+    name: str
+    explorer: str
+    options: tuple[tuple[str, float], ...] = ()
+    batch: int = 8
+    warm: bool = False
+    scheduled: bool = False
+    control: str = ""
+    """Of `benchmarks.transfer.controls`, the model that a warm start has instead of the trained."""
+
+
+_ALONE = (("alpha", 0.0), ("first_alpha", 0.0), ("warm_alpha", 0.0))  # no compiles beyond a batch
+_AS_WARM = (("alpha", 23.0), ("first_alpha", 23.0))  # programs beyond a trial, as a warm start's
+BOARD = Tuner("board", "default-blind", _ALONE)
+TUNERS = (
+    BOARD,
+    Tuner("board, scheduled", "default-blind", _ALONE, scheduled=True),
+    Tuner("blind", "default-blind"),
+    Tuner("blind, scheduled", "default-blind", batch=WARM_BATCH, scheduled=True),
+    Tuner("default", "default"),
+    Tuner("default, scheduled", "default", batch=WARM_BATCH, scheduled=True),
+    Tuner("warm", "default-blind", batch=WARM_BATCH, warm=True),
+    Tuner("warm, scheduled", "default-blind", batch=WARM_BATCH, warm=True, scheduled=True),
+    Tuner("warm, scheduled by 2", "default-blind", batch=2, warm=True, scheduled=True),
+    Tuner("warm, no compiles", "default-blind", _ALONE, batch=WARM_BATCH, warm=True),
+    Tuner("formula, scheduled by 2", "default-blind", (), 2, True, True, "formula"),
+    Tuner("shuffled, scheduled by 2", "default-blind", (), 2, True, True, "shuffled"),
+    Tuner("cold, equal compiles", "default-blind", _AS_WARM, batch=2, scheduled=True),
+    Tuner("warm default, scheduled", "default", batch=WARM_BATCH, warm=True, scheduled=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A network, tuned once; `goal` is the latency at which it ends."""
+
+    target: str
+    network: str
+    seed: int
+    tuner: Tuner
+    model: str
+    subgraphs: tuple[dict[str, Any], ...]
+    goal: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What makes two units the same."""
+        return self.target, self.network, self.seed, self.tuner.name
+
+
+def _unseen(dataset: Path, name: str) -> None:
+    seen = {each.fingerprint for each in read_about(dataset).hardware}
+    if make_target(name).fingerprint in seen:
+        raise TilewrightError(f"{name} is in {dataset}: nothing would be shown by tuning for it")
+
+
+def measure(options: argparse.Namespace, found: KeptRows) -> None:
+    """The board's runs first: they say where the others end."""
+    targets = (
+        options.targets.split(",") if options.targets else TARGETS[: 1 if options.quick else 3]
+    )
+    networks = (
+        options.networks.split(",") if options.networks else NETWORKS[: 1 if options.quick else 3]
+    )
+    names = options.tuners.split(";") if options.tuners else [each.name for each in TUNERS]
+    for name in targets:
+        _unseen(options.dataset, name)
+    first, second = [], []
+    models = {"": options.model}
+    if any(each.control for each in TUNERS if each.name in names):
+        models |= controls(options)
+    for seed in range(options.seeds):
+        for target in targets:
+            for network in networks:
+                layers = layers_of(target, network)
+                unit = partial(Unit, target, network, seed)
+                first.append(unit(BOARD, model="", subgraphs=layers))
+                second += [
+                    unit(each, model=str(models[each.control]), subgraphs=layers)
+                    for each in TUNERS
+                    if each.name in names and each is not BOARD
+                ]
+    known = {_key(row): row for row in found.rows["tuning"]}
+    for row in _performed([each for each in first if each.key not in known], options.jobs):
+        found.keep("tuning", row)
+    known = {_key(row): row for row in found.rows["tuning"]}
+    goals = _goals(found.rows["tuning"])
+    left = [
+        replace(each, goal=goals[each.target, each.network])
+        for each in second
+        if each.key not in known
+    ]
+    for row in _performed(left, options.jobs):
+        found.keep("tuning", row)
+
+
+def _goals(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
+    """Cycles of each target and network that end a run: the median over the board's seeds."""
+    boards: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["tuner"] == BOARD.name:
+            boards.setdefault((row["target"], row["network"]), []).append(row["cycles"])
+    return {pair: float(np.median(cycles)) for pair, cycles in boards.items()}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, int, str]:
+    return row["target"], row["network"], row["seed"], row["tuner"]
+
+
+def layers_of(target: str, network: str) -> tuple[dict[str, Any], ...]:
+    """The layers of a network on a target, with their counts, as JSON."""
+    here = make_target(target)
+    options = TuningOptions(model=network, target=target)
+    found = extract_subgraphs(
+        import_model(network, {}), here, options.epilogue_mode, options.max_waste, {}
+    )
+    return tuple(each.to_json() for each in found.subgraphs)
+
+
+def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
+    """Each in a process of its own, so that what one loads is not free for the next."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
+        yield from pool.map(perform, units)
+
+
+def perform(unit: Unit) -> dict[str, Any]:
+    """Tune a network until it is as fast as the goal, or the trials are spent."""
+    target = make_target(unit.target)
+    layers = [Subgraph.from_json(each) for each in unit.subgraphs]
+    begin, computed = time.perf_counter(), time.process_time()
+    model = load_model(Path(unit.model)) if unit.tuner.warm else None
+    asked = (lambda problem: prior_from(model, problem)) if model is not None else None
+    sessions = [_session(unit, target, each.workload, asked) for each in layers]
+    rules = SharingRules(TRIALS, unit.tuner.batch, 0.0)
+    at: dict[str, float | None] = {}
+    compiled = trials = 0
+    paused = time.perf_counter(), time.process_time()
+    # what a network without a valid trial of a layer runs there
+    spare = [_baseline(unit, each.workload) for each in layers]
+    total = np.inf
+    begin += time.perf_counter() - paused[0]
+    computed += time.process_time() - paused[1]
+    for place, n in (_scheduled if unit.tuner.scheduled else _in_turn)(sessions, layers, rules):
+        done = tune_round(sessions[place], n)
+        if done is None:
+            continue
+        compiled += done.lowered
+        trials += len(done.configs)
+        total = sum(
+            each.count * (best_latency(session.history) or other)
+            for each, session, other in zip(layers, sessions, spare, strict=True)
+        )
+        for mean in (1, 2, 4, 8, 16, 32):
+            if trials >= mean * len(layers) and str(mean) not in at:
+                at[str(mean)] = total if np.isfinite(total) else None
+        if total <= unit.goal:
+            break
+    return {
+        **dict(zip(("target", "network", "seed", "tuner"), unit.key, strict=True)),
+        "workloads": len(layers), "trials": trials, "cycles": float(total), "goal": unit.goal,
+        "seconds": time.perf_counter() - begin,
+        "processor_seconds": time.process_time() - computed, "compiled": compiled, "cycles_at": at,
+        "options": asdict(unit.tuner), "model": unit.model if unit.tuner.warm else "",
+    }  # fmt: skip
+
+
+def _baseline(unit: Unit, workload: Workload) -> float:
+    study = tuning_task_of(TuningOptions(model=unit.network, target=unit.target), workload)
+    found = measure_baseline(study)
+    known = [found.fallback, None if found.baseline is None else found.baseline.latency]
+    return min((float(each.cycles) for each in known if each is not None), default=np.inf)
+
+
+def _session(
+    unit: Unit, target: Any, workload: Workload, asked: Callable[[Problem], TransferredPrior] | None
+) -> Session:
+    problem = problem_of(target, workload, unit.seed)
+    if asked is not None:
+        problem = replace(problem, transferred=asked(problem))
+    explorer = make_explorer(unit.tuner.explorer, dict(unit.tuner.options))
+    return Session(Setting(target, explorer, problem))
+
+
+def _in_turn(
+    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
+) -> Iterator[tuple[int, int]]:
+    """A round of each layer, then the next of each."""
+    for done in range(0, rules.trials, rules.batch):
+        for place in range(len(sessions)):
+            yield place, min(rules.batch, rules.trials - done)
+
+
+def _scheduled(
+    sessions: Sequence[Session], layers: Sequence[Subgraph], rules: SharingRules
+) -> Iterator[tuple[int, int]]:
+    """As `tilewright tune --stop-gain 0` schedules rounds."""
+    exhausted: set[int] = set()
+    while True:
+        states = [
+            TaskState(each.count, each.macs, session.history, place not in exhausted)
+            for place, (each, session) in enumerate(zip(layers, sessions, strict=True))
+        ]
+        found = next_round(states, rules)
+        if found is None:
+            return
+        before = len(sessions[found[0]].history)
+        yield found
+        if len(sessions[found[0]].history) == before:
+            exhausted.add(found[0])
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line a tuner: its share of the board's trials and seconds, means over runs with 95 %
+    intervals over pairs of target and network and over their runs, and in how many it came there.
+    The board's goal is one a pair: the median of its runs."""
+    boards = {_key(row)[:3]: row for row in rows if row["tuner"] == BOARD.name}
+    goals, lines = _goals(rows), []
+    for name in dict.fromkeys(row["tuner"] for row in rows):
+        pairs = [(row, boards[_key(row)[:3]]) for row in rows if row["tuner"] == name]
+        if name == BOARD.name or not pairs:
+            continue
+        cells = [(row["target"], row["network"]) for row, _ in pairs]
+        trials = np.array([row["trials"] / board["trials"] for row, board in pairs])
+        seconds, computed = _ratios(pairs, "seconds"), _ratios(pairs, "processor_seconds")
+        came = sum(
+            row["cycles"] <= goals[cell] for (row, _), cell in zip(pairs, cells, strict=True)
+        )
+        lines.append(
+            f"{name:22} {_mean(trials, cells)} of the trials, {_mean(seconds, cells)} of the "
+            f"seconds, {_mean(computed, cells)} of the processor's; {came} of {len(pairs)} came "
+            f"there; intervals over {len(set(cells))} pairs and their runs"
+        )
+        lines.append(
+            "    on boards where a measurement takes "
+            + ", ".join(f"{t:g} s: {_mean(_on_board(pairs, t), cells)}" for t in MEASURING)
+            + " of the seconds"
+        )
+        for cell in dict.fromkeys(cells):
+            some = np.array([each == cell for each in cells])
+            own = [cell] * int(some.sum())
+            lines.append(
+                f"    {cell[0]:12} {cell[1]:14} {_mean(trials[some], own)}, "
+                f"{_mean(seconds[some], own)} seconds, {_mean(computed[some], own)} the processor's"
+            )
+    return "\n".join(lines)
+
+
+def _on_board(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
+) -> NDArray[np.float64]:
+    """Seconds of a run and the board's where each trial takes so many more than here, shape
+    (pairs,)."""
+    each = np.array(
+        [[row["processor_seconds"] + seconds * row["trials"] for row in pair] for pair in pairs]
+    )
+    return np.asarray(each[:, 0] / each[:, 1])
+
+
+def _ratios(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], name: str
+) -> NDArray[np.float64]:
+    """Of a figure of a run and the board's, shape (pairs,); NaN where one lacks it."""
+    return np.array([row.get(name, np.nan) / board.get(name, np.nan) for row, board in pairs])
+
+
+def _mean(values: NDArray[np.float64], cells: Sequence[tuple[str, str]]) -> str:
+    """Of runs (n,) that belong to these pairs of target and network: the mean over pairs of means
+    over runs."""
+    groups = [values[[each == cell for each in cells]] for cell in dict.fromkeys(cells)]
+    runs = min(map(len, groups))  # of a measurement that is not complete, as many of each pair
+    if not np.isfinite(values).all():
+        return "unknown"
+    grid = np.array([group[:runs] for group in groups])
+    return str(hierarchical(lambda each: each.mean(axis=(-2, -1)), grid))

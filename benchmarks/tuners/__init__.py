@@ -1,0 +1,1 @@
+"""Measures how many trials tuners need: benchmarks of docs/evidence/tuners.md."""

@@ -1,0 +1,153 @@
+"""Measures errors of ML²Tuner's Models P and A inside tuning runs, on the batch measured next.
+
+    python -m benchmarks.tuners.model_errors unchecked  # the paper's space, on evta-zcu102
+    python -m benchmarks.tuners.model_errors extended   # the default space, on vta-pynq
+    python -m benchmarks.tuners.model_errors unchecked --redraw benchmarks/rows/FILE
+
+After each retraining of a run, P and A predict the batch that is measured next. A chose that batch
+for its own predictions, which spoils them. So all that was compiled in that round is simulated,
+too, outside the run; P and V alone chose that. Errors are of log2 cycles of valid configs. A
+layer's figure is the root of the mean square over its runs, and a ratio is a geometric mean over
+layers. Intervals of 95 % resample layers and seeds (`benchmarks.intervals`). Layers are the judged
+ones (`benchmarks.layers`). Their spaces are enumerated first, below --spaces.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.intervals import Floats, Interval, hierarchical
+from benchmarks.results import Batch, LayerNames, Redraw, Seeds, Trials
+from benchmarks.tuners.enumerated_spaces import SpaceName, enumerated, target_of
+from tilewright.flows.tuning import learn
+from tilewright.models import make_explorer
+from tilewright.search import Session, setting_of
+from tilewright.search.explorer import ExplorerState
+from tilewright.search.round_steps import choose_batch, simulate_batch
+from tilewright.search.runner import Result
+from tilewright.search.session import Proposal
+from tilewright.targets.base import Lowered, Measurements, Target
+from tilewright.targets.ground_truth import replayed
+from tilewright.targets.workload import Workload
+
+PUBLISHED = 0.919
+WINDOWS = {"all": (0, 10_000), "to 64 trials": (0, 64), "after 64 trials": (64, 10_000)}
+
+
+def main(
+    where: SpaceName,
+    seeds: Seeds = 10,
+    trials: Trials = 128,
+    batch: Batch = 8,
+    learners: Annotated[str, typer.Option(help="Of ml2tuner.")] = "xgboost,gaussian",
+    layers: LayerNames = "",
+    out: Path = Path("built/model_errors.parquet"),
+    spaces: Path = Path("built/spaces"),
+    redraw: Redraw = None,
+) -> None:
+    """Print the ratio of errors, and keep a row a retraining."""
+    if redraw is None:
+        target, rows = target_of(where), []
+        for name, workload, truth in enumerated(where, layers, spaces):
+            for learner, seed in product(learners.split(","), range(seeds)):
+                run = _run(replayed(target, [truth]), workload, learner, seed, trials, batch)
+                rows += [{"layer": name, "learner": learner, "seed": seed} | row for row in run]
+        redraw = out
+        out.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_parquet(out, index=False)
+    Console(width=150).print(_table(where, pd.read_parquet(redraw)))
+
+
+def _run(
+    target: Target, workload: Workload, learner: str, seed: int, trials: int, batch: int
+) -> list[dict[str, Any]]:
+    """A row a retraining that a batch followed."""
+    explorer = make_explorer("ml2tuner", {"learner": learner})
+    session = Session(setting_of(target, workload, explorer, seed))
+    problem = session.setting.problem
+    rows: list[dict[str, Any]] = []
+    while len(session.history) < trials:
+        state, history = learn(session).value, session.history
+        named = explorer.generate(problem, state, history, batch)
+        kept = explorer.veto(problem, state, history, named, batch)
+        lowered = target.lower(workload, kept.configs)
+        chosen = choose_batch(session.setting, state, history, lowered, batch)
+        measured = simulate_batch(session.setting, history, chosen, {})
+        if "A" in state.models:
+            row: dict[str, Any] = {"trials": len(history)}
+            row |= _errors(session, state, chosen.rows, measured, "measured")
+            row |= _errors(session, state, lowered, target.measure(lowered), "compiled")
+            rows.append(row)
+        session.finish(Proposal(Result(chosen), len(named), kept.vetoed, {}), measured)
+    return rows
+
+
+def _errors(
+    session: Session, state: ExplorerState, lowered: Lowered, measured: Measurements, of: str
+) -> dict[str, float]:
+    """Sums of squared errors over the valid rows, and how many these are."""
+    setting = session.setting
+    asked = setting.explorer.model_inputs(setting.problem, state, session.history, lowered)
+    found: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
+    for role in ("P", "A"):
+        rows = asked[role].rows
+        valid = measured.valid[rows]
+        said = (state.models[role].predict(asked[role].features) + asked[role].offset)[valid]
+        found[f"{of} {role}"] = float(((said - np.log2(measured.latency[rows][valid])) ** 2).sum())
+    return found
+
+
+def figures(rows: pd.DataFrame) -> dict[tuple[str, str, str], Interval]:
+    """RMSE of A over RMSE of P, by learner, window of trials, and what was predicted."""
+    found = {}
+    for learner, own in rows.groupby("learner", sort=False):
+        for window, (low, high) in WINDOWS.items():
+            some = own[(own["trials"] >= low) & (own["trials"] < high)]
+            for of in ("measured", "compiled"):
+                key = str(learner), window, of
+                found[key] = hierarchical(_ratio, _sums(some, f"{of} A"), _sums(some, f"{of} P"),
+                                          paired=True)  # fmt: skip
+    return found
+
+
+def _sums(rows: pd.DataFrame, column: str) -> Floats:
+    """Squared errors of a run, shape (layers, seeds)."""
+    return rows.pivot_table(
+        index="layer", columns="seed", values=column, aggfunc="sum", fill_value=0.0
+    ).to_numpy(np.float64)
+
+
+def _ratio(a: Floats, p: Floats) -> Floats:
+    """Geometric mean over layers of the ratio of root mean squares over runs, which have the same
+    number of rows; arrays (..., layers, runs)."""
+    squares = np.sqrt(a.sum(axis=-1) / p.sum(axis=-1))
+    return np.asarray(np.exp(np.log(squares).mean(axis=-1)))
+
+
+def _table(where: str, rows: pd.DataFrame) -> Table:
+    table = Table(
+        title=f"{where}: RMSE of A / RMSE of P (published: {PUBLISHED}); intervals over "
+        f"{rows['layer'].nunique()} layers and {rows['seed'].nunique()} seeds"
+    )
+    for name in ("learner", "retrainings", "measured next", "compiled in that round", "RMSE of P"):
+        table.add_column(name)
+    found = figures(rows)
+    for learner, window in dict.fromkeys((learner, window) for learner, window, _ in found):
+        low, high = WINDOWS[window]
+        own = rows[(rows["learner"] == learner) & rows["trials"].between(low, high - 1)]
+        error = np.sqrt(own["measured P"].sum() / own["measured valid"].sum())
+        ratios = [found[learner, window, of].text(3, "-") for of in ("measured", "compiled")]
+        table.add_row(learner, window, *ratios, f"{error:.3f}")
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

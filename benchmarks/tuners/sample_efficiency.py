@@ -1,0 +1,208 @@
+"""Measures how many measurements each tuner needs, against the enumerated optimum.
+
+    python -m benchmarks.tuners.sample_efficiency tables     # the real stack's tables: minutes
+    python -m benchmarks.tuners.sample_efficiency unchecked  # ML²Tuner's space on evta-zcu102
+    python -m benchmarks.tuners.sample_efficiency extended   # the default space on vta-pynq
+    python -m benchmarks.tuners.sample_efficiency tables --redraw benchmarks/rows/FILE
+
+Layers are the judged ones (`benchmarks.layers`) unless others are named; the four tables are all of
+development layers. Unchecked and extended spaces are enumerated first (a quarter of an hour of CPU,
+kept under --spaces). Every tuner gets the same batches, budget and seeds. A run ends after 64
+trials or when it has come within 1 % of the optimum, whichever is later, or with the budget.
+Trials, compiles and seconds are counted to the end of the batch that came there. Real seconds are
+those that the recorded stack took, and the tuner's own. A figure of a layer is the median over
+seeds. Figures relative to AutoTVM, as published and with plans of 16, are geometric means over
+layers of ratios of medians. Their 95 % intervals resample layers and seeds
+(`benchmarks.intervals`). Finished runs are kept in --out and not repeated; `runs.parquet` there has
+a row a run, from which --redraw prints the tables again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.intervals import Floats, Interval, hierarchical, ratio_of_means, ratio_of_medians
+from benchmarks.layers import JUDGED
+from benchmarks.results import Batch, Jobs, LayerNames, Redraw, Seeds, Trials, Tuners, split_names
+from benchmarks.tuners.enumerated_spaces import TARGETS, layers_named
+from tilewright.cli.views.comparison import comparing, leaderboard_table
+from tilewright.evaluation.compare.benchmark_suite import (
+    EnumeratedTestBed,
+    TestBed,
+    recorded_test_bed,
+)
+from tilewright.evaluation.compare.leaderboard import Results
+from tilewright.evaluation.compare.plan import GOAL, parse_tuner_configs, plan
+from tilewright.flows.comparison import run_comparison
+from tilewright.reports.comparison import write_report
+from tilewright.search import LocalRunner
+from tilewright.targets.cluster.connection import local_cluster
+
+TABLES = Path(__file__).parents[2] / "tests" / "data" / "tvm-vta"
+RIVAL, QUICK_RIVAL = "autotvm", "autotvm:plan=16"
+"""AutoTVM as published, which plans 64 trials before its model speaks, and with shorter plans:
+what a tuner saves against the second it does not owe to the length of a plan."""
+TUNERS = (
+    f"default,default-blind,estimate,ml2tuner,p,p+v,p+a,{RIVAL},{QUICK_RIVAL},"
+    "autotvm:features=itervar,ga,baco,optuna,tps,random,grid"
+)
+LOOK = 64  # trials after which regret is read
+MANY_INVALID = 0.5  # share of a space from which invalid trials are compared
+Where = Literal["tables", "unchecked", "extended"]
+
+
+def main(
+    where: Where,
+    tuners: Tuners = TUNERS,
+    seeds: Seeds = 20,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    trials: Trials = 1024,
+    batch: Batch = 8,
+    layers: LayerNames = "",
+    live: Annotated[bool, typer.Option(help="Compile and simulate, for honest seconds.")] = False,
+    jobs: Jobs = 2,
+    out: Path = Path("built/sample_efficiency"),
+    spaces: Path = Path("built/spaces"),
+    redraw: Redraw = None,
+    beside: Annotated[str, typer.Option(help="Another tuner to divide trials by.")] = "",
+) -> None:
+    """Run all tuners and print what they needed."""
+    console = Console(width=190)
+    if redraw is None:
+        folder = out / (where + "-live" * live)
+        test_bed = _test_bed(where, spaces, split_names(layers), live)
+        drawn = range(first_seed, first_seed + seeds)
+        what = plan(test_bed, parse_tuner_configs(tuners), drawn, trials, batch, enough=LOOK)
+        with comparing(console) as progress:
+            compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
+        write_report(compared, folder)
+        console.print(leaderboard_table(compared.leaderboard, console.width))
+        share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}
+        redraw = folder / "runs.parquet"
+        rows_of(compared.results, share).to_parquet(redraw, index=False)
+    rows = pd.read_parquet(redraw)
+    console.print(by_layer(rows))
+    console.print(relative_table(rows, beside))
+
+
+def _test_bed(where: Where, spaces: Path, wanted: list[str], live: bool) -> TestBed:
+    if where == "tables":
+        files = sorted(TABLES.glob("*.csv.gz"), key=lambda path: int(path.name[1:].split(".")[0]))
+        return recorded_test_bed([f for f in files if not wanted or f.name.split(".")[0] in wanted])
+    named = tuple(layers_named(",".join(wanted)).items())
+    return EnumeratedTestBed(TARGETS[where], where, named, spaces, live)
+
+
+def _invalid_share(test_bed: TestBed, name: str) -> float:
+    return float(np.mean(test_bed.table(name).status != "valid"))
+
+
+def rows_of(results: Results, share: dict[str, float]) -> pd.DataFrame:
+    """A row a run. Counts and seconds are until the goal, those named after `LOOK` until then."""
+    look = min(LOOK, results.trials) - 1
+    figures = {
+        "reached": results.reached,
+        "trials": results.trials_to_goal,
+        "place": results.first_within,
+        "compiles": results.at_goal(results.compiled),
+        "invalid": results.at_goal(results.invalid),
+        "seconds": results.at_goal(results.elapsed),
+        "real seconds": results.stack_seconds_to_goal,
+        f"regret at {LOOK}": results.regret[..., look],
+        f"invalid at {LOOK}": results.invalid[..., look],
+    }
+    axes = (results.tuners, results.workloads, results.seeds)
+    index = pd.MultiIndex.from_product(axes, names=("tuner", "layer", "seed"))
+    rows = pd.DataFrame({name: each.ravel() for name, each in figures.items()}, index).reset_index()
+    rows["invalid in space"] = rows["layer"].map(share)
+    rows["development"] = ~rows["layer"].isin(list(JUDGED))
+    return rows
+
+
+def _grid(rows: pd.DataFrame, tuner: str, figure: str) -> Floats:
+    """A figure of a tuner's runs, shape (layers, seeds)."""
+    mine = rows[rows["tuner"] == tuner]
+    table = mine.pivot(index="layer", columns="seed", values=figure)
+    return table.loc[rows["layer"].unique()].to_numpy(np.float64)
+
+
+def by_layer(rows: pd.DataFrame) -> Table:
+    """Trials to the goal, and regret after some: median (quartiles) over seeds."""
+    table = Table(title=f"trials to {GOAL:.0%}: median (quartiles), regret at {LOOK}")
+    table.add_column("layer")
+    table.add_column("invalid", justify="right")
+    tuners = rows["tuner"].unique()
+    for name in tuners:
+        table.add_column(name, justify="right")
+    for layer, own in rows.groupby("layer", sort=False):
+        cells = []
+        for name in tuners:
+            runs = own[own["tuner"] == name]
+            low, middle, high = runs["trials"].quantile([0.25, 0.5, 0.75])
+            mark = "" if runs["reached"].all() else "≥"
+            regret = runs[f"regret at {LOOK}"].median()
+            cells.append(f"{mark}{middle:.0f} ({low:.0f}-{high:.0f})\n{regret:.2%}")
+        kind = " (development)" if own["development"].iloc[0] else ""
+        table.add_row(f"{layer}{kind}", f"{own['invalid in space'].iloc[0]:.0%}", *cells)
+    return table
+
+
+def figures(rows: pd.DataFrame, beside: str = "") -> dict[str, dict[str, Interval | str]]:
+    """Each tuner's figures by column. `invalid` is that until the goal, `invalid a trial` the share
+    of the first trials relative to AutoTVM's: a tuner that ends sooner has fewer of both. Seeds of
+    a tuner and of `beside`, if one is named, are drawn in pairs."""
+    hard = rows[rows["invalid in space"] >= MANY_INVALID]
+    known = set(rows["tuner"])
+    found: dict[str, dict[str, Interval | str]] = {}
+    for name in rows["tuner"].unique():
+        cells: dict[str, Interval | str] = {}
+        for rival, suffix in ((RIVAL, ""), (QUICK_RIVAL, ", plan 16")):
+            if rival in known:
+                cells[f"trials{suffix}"] = _ratio(rows, name, rival, "trials")
+        if beside in known:
+            mine, other = (_grid(rows, tuner, "trials") for tuner in (name, beside))
+            cells[f"trials, {beside}"] = hierarchical(ratio_of_medians, mine, other, paired=True)
+        if RIVAL in known:
+            for figure in ("place", "compiles", "seconds", "real seconds"):
+                if rows[figure].any():
+                    cells[figure] = _ratio(rows, name, RIVAL, figure)
+            if len(hard):
+                for figure, column in (("invalid", "invalid"), ("a trial", f"invalid at {LOOK}")):
+                    mine, other = (_grid(hard, tuner, column) for tuner in (name, RIVAL))
+                    cells[figure] = hierarchical(ratio_of_means, mine, other)
+        look = _grid(rows, name, f"regret at {LOOK}")
+        cells["regret"] = f"{np.median(look):.2%}"
+        cells["worst layer"] = f"{np.median(look, axis=1).max():.2%}"
+        found[name] = cells
+    return found
+
+
+def _ratio(rows: pd.DataFrame, tuner: str, rival: str, figure: str) -> Interval:
+    return hierarchical(ratio_of_medians, _grid(rows, tuner, figure), _grid(rows, rival, figure))
+
+
+def relative_table(rows: pd.DataFrame, beside: str = "") -> Table:
+    """The figures of each tuner, with their intervals."""
+    layers, seeds = rows["layer"].nunique(), rows["seed"].nunique()
+    table = Table(
+        title=f"relative to {RIVAL}, until within {GOAL:.0%}; regret at {LOOK} trials; intervals "
+        f"over {layers} layers and {seeds} seeds"
+    )
+    found = figures(rows, beside)
+    names = list(dict.fromkeys(name for cells in found.values() for name in cells))
+    for name in ("tuner", *names):
+        table.add_column(name, justify="left" if name == "tuner" else "right")
+    for tuner, cells in found.items():
+        table.add_row(tuner, *(str(cells.get(name, "-")) for name in names))
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

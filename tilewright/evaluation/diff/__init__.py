@@ -1,1 +1,0 @@
-"""Compares two finished runs: whether the second is no worse than the first."""

@@ -1,0 +1,246 @@
+"""Explains a run's choices: which features moved P, V and A, and how right the models were.
+
+The models are those of the run: fitted again, round by round, on its recorded trials. They are
+judged twice: on each batch before they learned from it, and at the end on random configs that were
+never tried. Those are measured here, at no cost to the run.
+
+How much each feature moved a prediction is its Shapley value. For boosted trees both libraries
+compute it exactly (`pred_contribs`), in the model's own unit: log-odds for a classifier. See
+Lundberg et al., Consistent Individualized Feature Attribution for Tree Ensembles, 2018. Any other
+model is sampled: random orders of the features, each from a random row of the background to the row
+in question, both ways. See Štrumbelj & Kononenko, Explaining prediction models and individual
+predictions with feature contributions, 2014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
+from tilewright.evaluation.explain.finished_run import Trajectory, TunedFolder, trajectory_of
+from tilewright.flows.tuning import learn
+from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
+from tilewright.search.candidates import sample
+from tilewright.search.cost_model_protocols import Boosted, CostModel
+from tilewright.search.explorer import ROLES, ModelInput, trials_of, veto_threshold
+from tilewright.targets.base import Lowered, Measurements, Target
+from tilewright.targets.features import Features
+from tilewright.targets.workload import Workload
+
+_EXPLAINED = {True: 256, False: 96}  # rows explained by exact and by sampled values
+_BACKGROUND = 128
+Floats = NDArray[np.float64]
+
+
+class ExplainError(TilewrightError):
+    """A run there is nothing to explain of."""
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What moved a model: Shapley values (rows, names) of feature rows of the same shape. In log2
+    cycles for P and A, for V log-odds (trees) or chance. `exact` unless they were sampled.
+    `corrects` if the model learns only by how much an estimate is wrong."""
+
+    names: tuple[str, ...]
+    x: Floats
+    values: Floats
+    exact: bool
+    corrects: bool
+    texts: tuple[str, ...] = ()  # what each feature is, in words; "" where nobody says
+
+
+@dataclass(frozen=True)
+class JudgedWorkload:
+    """Predictions beside what was measured. `P` and `A` are (predicted, simulated) log2 latency of
+    valid configs, shape (2, n); `V` is (chance, 1 where valid, simulated log2 latency or NaN)."""
+
+    pairs: dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One workload of a run; `title` is what tables call it."""
+
+    workload: Workload
+    title: str
+    trials: int
+    valid_share: float  # of the space, estimated from random configs
+    influences: dict[str, Influence]
+    before: JudgedWorkload  # each batch, before the models learned from it
+    unseen: JudgedWorkload  # random configs of the space, by the final models
+    threshold: float  # of V's veto; 0 if it has none
+    trajectory: Trajectory  # what the trials came to, one after the other
+
+
+def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed: int) -> Explained:
+    """Refit a workload's models and look at them. Raises `ExplainError` if the tuner has none, or
+    asks them within its own search only."""
+    target, explorer = folder.target, folder.tuner_config.explorer
+    session = Session(setting_of(target, workload, explorer, folder.seed))
+    problem = session.setting.problem
+    before: dict[str, list[Floats]] = {}
+    for done in folder.rounds(workload):
+        if (state := learn(session).value).models:
+            rows = target.lower(workload, done.configs)
+            asked = _asked(explorer, problem, state, session.history, rows)
+            for role, pair in _judged(asked, done.measured).items():
+                before.setdefault(role, []).append(pair)
+        session.take_up([done])
+    state, history = learn(session).value, session.history
+    if not set(ROLES) & set(state.models):
+        raise ExplainError(
+            f"'{explorer.name}' learned no model of {workload} in {len(history)} trials: there is "
+            "nothing to explain; tune with 'default' or 'ml2tuner', or longer"
+        )
+    unseen, measured = _unseen(target, problem, history, samples, seed)
+    asked = _asked(explorer, problem, state, history, unseen)
+    if not asked:
+        raise ExplainError(
+            f"'{explorer.name}' asks its models only within its own search, never about configs "
+            "put to it: there is nothing to judge; tune with 'default' or 'ml2tuner'"
+        )
+    learned = _asked(explorer, problem, state, history, trials_of(problem, history))
+    return Explained(
+        workload=workload,
+        title=folder.titles[workload.id],
+        trials=len(history),
+        valid_share=float(measured.valid.mean()) if len(measured) else 1.0,
+        influences={
+            role: _influence(state.models[role], each, learned[role], seed)
+            for role, each in asked.items()
+        },
+        before=JudgedWorkload(
+            {role: np.concatenate(each, axis=1) for role, each in before.items()}
+        ),
+        unseen=JudgedWorkload(_judged(asked, measured)),
+        threshold=veto_threshold(explorer, state),
+        trajectory=trajectory_of(folder, workload),
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a model was asked about some configs, and its answer, what the tuner adds included."""
+
+    input: ModelInput
+    said: Floats
+
+
+def _asked(
+    explorer: Explorer, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+) -> dict[str, _Asked]:
+    """Put configs to P, V and A as the tuner would."""
+    inputs = explorer.model_inputs(problem, state, history, lowered)
+    return {
+        role: _Asked(inputs[role], state.models[role].predict(inputs[role].features)
+                     + inputs[role].offset)
+        for role in ROLES
+        if role in inputs
+    }  # fmt: skip
+
+
+def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
+    """Answers beside the `measured` truth about all configs that were put to the tuner."""
+    pairs = {}
+    for role, each in asked.items():
+        valid = measured.valid[each.input.rows]
+        truth = np.log2(np.where(valid, measured.latency[each.input.rows], np.nan))
+        if role == "V":
+            pairs[role] = np.stack([each.said, valid.astype(np.float64), truth])
+        else:
+            pairs[role] = np.stack([each.said[valid], truth[valid]])
+    return pairs
+
+
+def _unseen(
+    target: Target, problem: Problem, history: History, samples: int, seed: int
+) -> tuple[Lowered, Measurements]:
+    """Random configs that were never tried, and what they do."""
+    rng = np.random.default_rng(seed)
+    flat = sample(problem.space, samples, history.tried(problem.space), rng)
+    lowered = target.lower(problem.workload, problem.space.unravel(flat))
+    return lowered, target.measure(lowered)
+
+
+def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> Influence:
+    """Of the features on the model's answers; `learned` is what it was fitted on."""
+    exact, features = is_exact(model), asked.input.features
+    rng = np.random.default_rng(seed)
+    some = features.rows(rng.permutation(len(features))[: _EXPLAINED[exact]])
+    known = learned.input.features
+    background = known.rows(rng.permutation(len(known))[:_BACKGROUND])
+    values = shapley_values(model, some, background, seed)
+    corrects = bool(np.abs(asked.input.offset).max(initial=0.0) > 1e-6)
+    texts = tuple(column.text for column in features.columns)
+    return Influence(features.names, some.matrix, values, exact, corrects, texts)
+
+
+xgboost = lazy_module("xgboost")
+
+_ORDERS = 8
+
+
+def shapley_values(model: CostModel, x: Features, background: Features, seed: int = 0) -> Floats:
+    """Shape (rows, features): contributions that add up to a prediction's difference from the mean
+    one. `background` are rows that stand for what the model usually sees."""
+    if not isinstance(model, Boosted):
+        return _sampled(model, x, background, seed)
+    if model.suffix == ".ubj":
+        data = xgboost.DMatrix(x.matrix, nthread=1)
+        return np.asarray(
+            model.booster.predict(data, pred_contribs=True, validate_features=False), np.float64
+        )[:, :-1]
+    found = model.booster.predict(x.matrix, pred_contrib=True, num_threads=1)
+    return np.asarray(found, np.float64)[:, :-1]
+
+
+def is_exact(model: CostModel) -> bool:
+    """Whether the values of this model are exact, not sampled."""
+    return isinstance(model, Boosted)
+
+
+def _sampled(model: CostModel, x: Features, background: Features, seed: int) -> Floats:
+    rng = np.random.default_rng(seed)
+    here, there = np.nan_to_num(x.matrix), np.nan_to_num(background.matrix)
+    rows, features = here.shape
+    total = np.zeros_like(here)
+    for _ in range(_ORDERS):
+        order = rng.permutation(features)
+        start = there[rng.integers(0, len(there), rows)]
+        for walk in (order, order[::-1]):
+            # Step k has the first k features of the walk from x, the others from the background.
+            taken = np.zeros((features + 1, 1, features), dtype=np.bool_)
+            for k, feature in enumerate(walk):
+                taken[k + 1 :, 0, feature] = True
+            steps = np.where(taken, here[None], start[None]).reshape(-1, features)
+            predicted = model.predict(Features(steps, x.columns)).reshape(features + 1, rows)
+            total[:, walk] += np.diff(predicted, axis=0).T
+    return total / (2 * _ORDERS)
+
+
+def explain_run(
+    folder: TunedFolder,
+    samples: int,
+    seed: int,
+    progress: Callable[[int, Workload], None] = lambda place, workload: None,
+) -> list[Explained]:
+    """Refit the models of every workload and judge them on `samples` random configs.
+
+    `progress` is told the place (from 0) and the workload that is next. Raises `ExplainError` if
+    there is nothing to explain or to judge on, and `FolderError` if trials are missing.
+    """
+    if samples < 1:
+        raise ExplainError(f"--samples {samples}: judge the models on at least 1 config")
+    explained = []
+    with BLAS_ON_ONE_THREAD:  # matrices are small: threads would wait for each other
+        for place, workload in enumerate(folder.workloads):
+            progress(place, workload)
+            explained.append(explain_workload(folder, workload, samples, seed))
+    return explained

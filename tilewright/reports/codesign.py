@@ -1,0 +1,214 @@
+"""Shows a co-design run: its front as a page with a picture, as a table, and in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.ticker import MaxNLocator
+
+from tilewright.core.files import write_atomically
+from tilewright.hardware_search.options import CodesignOptions, command_of
+from tilewright.hardware_search.output_folder import PAGE
+from tilewright.hardware_search.results import CodesignOutcome, FrontRow, LayerRow
+from tilewright.reports.markdown import Links, Row, block, listed, markdown_table, paragraphs, plain
+from tilewright.reports.number_format import counted, milliseconds, percent
+from tilewright.reports.plot_style import round_ticks
+from tilewright.reports.templates import render
+from tilewright.targets.capabilities import PARTS
+from tilewright.targets.display_names import shape
+from tilewright.targets.workload import parse_workload
+
+WIDTH, HEIGHT = 760, 440
+LEFT, RIGHT, TOP, BOTTOM = 80, 18, 48, 54
+"""Margins of the picture. Above and below the frame, an axis label and a tick label have room for
+one line each in the large font of narrow screens, wherever the ticks are."""
+_NARROW = 4.0  # between the ends of the latencies, below which ticks are evenly spaced
+_LAYERS = 12
+"""Layers of a machine that are listed; the rest is one line."""
+
+
+@dataclass(frozen=True)
+class PlotAxis:
+    """A scale from figures to places, with its ticks as (place, label)."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+    logarithmic: bool
+
+    def place(self, value: float) -> float:
+        """Where a value is, in the units of the picture."""
+        if self.logarithmic:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Round figures between the ends."""
+        if self.logarithmic and self.high / self.low >= _NARROW:
+            values = round_ticks(self.low, self.high)
+        else:
+            locator = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10])
+            values = list(locator.tick_values(self.low, self.high))
+        return [(self.place(each), f"{each:g}") for each in values if self.low <= each <= self.high]
+
+
+@dataclass(frozen=True)
+class PlotLine:
+    """A layer of a machine in the page's table: `width` is its share beside the largest one's."""
+
+    title: str
+    where: str
+    row: LayerRow
+    calls: int
+    width: float
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Its cycles by what they go to; empty where that is not known."""
+        total = sum(self.row["parts"].values())
+        return {name: cycles / total for name, cycles in self.row["parts"].items()} if total else {}
+
+
+@dataclass(frozen=True)
+class PlottedMachine:
+    """A machine of the front: where it is drawn, its total latency in milliseconds, and its layers
+    by what they take, the last `rest` of them left out with `rest_share` of the time."""
+
+    row: FrontRow
+    x: float
+    y: float
+    milliseconds: float
+    lines: list[PlotLine]
+    rest: int
+    rest_share: float
+
+
+def front_page(outcome: CodesignOutcome) -> bytes:
+    """The page of a run, in UTF-8: complete by itself, it asks no server for anything."""
+    summary = outcome.summary
+    across, up = _axes(outcome)
+    machines = [_machine(row, across, up) for row in outcome.front]
+    others = [
+        (each, across.place(each.area), up.place(each.milliseconds)) for each in outcome.beaten
+    ]
+    return render(
+        "codesign.html.jinja",
+        title=f"Accelerators for {', '.join(summary['networks'])}",
+        summary=summary,
+        networks=summary["networks"],
+        machines=machines,
+        others=others,
+        stairs=_stairs(machines),
+        across=across,
+        up=up,
+        parts=PARTS,
+        size=(WIDTH, HEIGHT),
+        frame=(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
+    )
+
+
+def _axes(outcome: CodesignOutcome) -> tuple[PlotAxis, PlotAxis]:
+    areas = [row["area"] for row in outcome.front] + [each.area for each in outcome.beaten]
+    times = [_total(row) for row in outcome.front]
+    times += [each.milliseconds for each in outcome.beaten]
+    low, high = min(areas, default=0.0), max(areas, default=1.0)
+    margin = 0.06 * (high - low) or 0.05
+    across = PlotAxis(max(low - margin, 0.0), high + margin, LEFT, WIDTH - RIGHT, logarithmic=False)
+    least, most = min(times, default=1.0), max(times, default=10.0)
+    factor = max((most / least) ** 0.08, 1.02)
+    up = PlotAxis(least / factor, most * factor, HEIGHT - BOTTOM, TOP, logarithmic=True)
+    return across, up
+
+
+def _machine(row: FrontRow, across: PlotAxis, up: PlotAxis) -> PlottedMachine:
+    layers = sorted(row["layers"], key=lambda each: -each["share"])
+    most = layers[0]["share"] if layers else 1.0
+    lines = [_line(each, most) for each in layers[:_LAYERS]]
+    rest = layers[_LAYERS:]
+    return PlottedMachine(
+        row, across.place(row["area"]), up.place(_total(row)), _total(row), lines, len(rest),
+        sum(each["share"] for each in rest),
+    )  # fmt: skip
+
+
+def _line(row: LayerRow, most: float) -> PlotLine:
+    where = "; ".join(
+        f"{network}: {names[0]}" + f" +{len(names) - 1}" * (len(names) > 1)
+        for network, names in row["names"].items()
+    )
+    calls = sum(row["calls"].values())
+    return PlotLine(shape(parse_workload(row["workload"])), where, row, calls, row["share"] / most)
+
+
+def _total(row: FrontRow) -> float:
+    """One inference of each network."""
+    return sum(row["milliseconds"].values())
+
+
+def _stairs(machines: Sequence[PlottedMachine]) -> str:
+    """The edge of what is dominated, as points of a polyline."""
+    points, before = [], None
+    for each in machines:
+        if before is not None:
+            points.append((each.x, before.y))
+        points.append((each.x, each.y))
+        before = each
+    if before is not None:
+        points.append((WIDTH - RIGHT, before.y))
+    return " ".join(f"{x},{y}" for x, y in points)
+
+
+def run_note(options: CodesignOptions, flow_page: str) -> str:
+    """Of a run, from its beginning; `flow_page` is the address of its flow run."""
+    what = (
+        f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
+        f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
+    )
+    links = {"the flow run in Prefect": flow_page}
+    return paragraphs(what, block(command_of(options), "sh"), listed(links))
+
+
+def front_rows(outcome: CodesignOutcome) -> list[Row]:
+    """A row a machine of the front, by ascending area."""
+    networks = outcome.summary["networks"]
+    return [
+        {
+            "machine": row["name"],
+            "area": f"{row['area']:.3f}",
+            **{f"{name}, ms": milliseconds(row["milliseconds"][name] / 1e3) for name in networks},
+            "bottleneck": row["bottleneck"],
+            **{part: percent(share) for part, share in row["shares"].items()},
+        }
+        for row in outcome.front
+    ]
+
+
+def front_note(outcome: CodesignOutcome, links: Links) -> str:
+    """The results of a run as a page of its own."""
+    summary, best = outcome.summary, outcome.summary["best"]
+    said = "No machine has a valid schedule of every layer yet."
+    if best is not None:
+        said = (
+            f"The fastest within {summary['budget']:g}: **{best['name']}**, area "
+            f"{best['area']:.3f}, {milliseconds(best['milliseconds'] / 1e3)} ms."
+        )
+    count = summary["measurements"]
+    facts = (
+        f"{counted(count, 'measurement')} of "
+        f"{counted(summary['hardware']['seen'], 'machine')} by {summary['method']}, clock "
+        f"{summary['clock']}. Area is {summary['area_model']}."
+    )
+    table = markdown_table(front_rows(outcome)) if outcome.front else ""
+    names = plain(", ".join(summary["networks"]))
+    return paragraphs(f"# Accelerators for {names}", said, table, facts, listed(links))
+
+
+def draw_front(place: Path, outcome: CodesignOutcome) -> None:
+    """Write `codesign.html`. Raises `OSError`."""
+    write_atomically(place / PAGE, front_page(outcome))

@@ -1,1 +1,0 @@
-"""Draws the front of a co-design run as an interactive page."""

@@ -1,0 +1,219 @@
+"""Draws the pictures of a comparison, as SVG to be put into a page, within `house_style`.
+
+A tuner has its colour and its dashes in all of them. Lines are medians over seeds, bands their 95 %
+intervals.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from numpy.typing import NDArray
+
+from tilewright.evaluation.compare.leaderboard import Floats, LeaderboardRow, Results, band
+from tilewright.evaluation.compare.plan import GOAL
+from tilewright.reports.plot_style import (
+    GRID,
+    INK,
+    MUTED,
+    LineStyle,
+    colours,
+    line_styles,
+    scale_seconds,
+)
+
+FLOOR = 1e-3
+"""Regret below this is drawn here: nobody can tell it from the optimum."""
+_CEILING = 20.0
+_POINTS = 120  # of a curve that are drawn
+_COLUMNS = 3
+ATTEMPTS = (
+    ("valid trials", "#2f7d5c"),
+    ("invalid trials", "#c0562f"),
+    ("lowered beyond them", "#a9bccb"),
+    ("of those, failed", "#dcb6a4"),
+)
+"""What a run compiles, and the colour of its bar."""
+
+
+def convergence(results: Results) -> Markup:
+    """Regret over trials, all workloads together."""
+    figure = Figure(figsize=(10.4, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for k, style in enumerate(line_styles(results.tuners)):
+        _curve(axes, results.overall[k], style)
+    _regret_axes(axes, results.trials)
+    axes.set(xlabel="trials a workload", ylabel="regret")
+    return _svg(figure, "convergence")
+
+
+def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
+    """The same, a panel a workload; `titles` in the order of the workloads."""
+    rows = -(-len(titles) // _COLUMNS)
+    figure = Figure(figsize=(10.4, 0.5 + 2.35 * rows), layout="constrained")
+    grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True, sharey=True)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(titles):
+            axes.set_visible(False)
+            continue
+        for k, style in enumerate(line_styles(results.tuners)):
+            _curve(axes, results.regret[k, place], style)
+        _regret_axes(axes, results.trials)
+        axes.set_title(titles[place], fontsize=9, loc="left", color=INK)
+        axes.tick_params(labelbottom=place + _COLUMNS >= len(titles))
+    figure.supxlabel("trials", fontsize=9, color=INK)
+    return _svg(figure, "by-workload")
+
+
+def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
+    """Where each seed ended, and the median with its interval."""
+    figure, axes = _rows_figure(rows)
+    shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
+    for place, row in enumerate(rows):
+        seeds = results.overall[results.tuners.index(row.tuner), :, -1]
+        shift = np.linspace(-0.22, 0.22, len(seeds)) if len(seeds) > 1 else np.zeros(1)
+        axes.scatter(_shown(seeds), place + shift, s=10, color=shade[row.tuner], alpha=0.35, lw=0)
+        _whisker(axes, place, _shown(np.array(_ends(row.regret))), shade[row.tuner])
+    axes.set_xscale("log")
+    axes.axvline(GOAL, color=MUTED, ls=":", lw=1)
+    _percent(axes, "x")
+    axes.set_xlabel("regret after the last trial")
+    return _svg(figure, "final")
+
+
+def invalid_trials(results: Results) -> Markup:
+    """Trials spent on invalid configs, over trials; the diagonal is a tuner that learns nothing of
+    a space in which nothing is valid."""
+    figure = Figure(figsize=(5.1, 3.6), layout="constrained")
+    axes = figure.subplots()
+    x = _steps(results.trials)
+    axes.plot([0, results.trials], [0, results.trials], color=MUTED, ls=":", lw=1)
+    for k, style in enumerate(line_styles(results.tuners)):
+        low, middle, high = band(results.invalid[k].mean(axis=0)[:, x - 1])
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.15, lw=0)
+        axes.plot(x, middle, **style.drawn)
+    axes.set(xlabel="trials a workload", ylabel="invalid among them", xlim=(0, results.trials))
+    axes.set_ylim(0, None)
+    _plain(axes)
+    return _svg(figure, "invalid")
+
+
+def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
+    """What a run compiles: trials that were valid, trials that were not, and what was lowered only
+    to be looked at."""
+    figure, axes = _rows_figure(rows, height=0.42)
+    for place, row in enumerate(rows):
+        k = results.tuners.index(row.tuner)
+        spent, invalid = results.spent[k].mean(), results.invalid[k, :, :, -1].mean()
+        lowered, failed = results.lowered[k].mean(), results.failed[k].mean()
+        left = 0.0
+        widths = (spent - invalid, invalid, lowered - failed, failed)
+        for width, (_, colour) in zip(widths, ATTEMPTS, strict=True):
+            axes.barh(place, width, left=left, height=0.62, color=colour, lw=0)
+            left += width
+    axes.set_xlabel("configs a run")
+    return _svg(figure, "attempts")
+
+
+def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
+    """Wall clock of a run, and until the goal: hollow."""
+    figure, axes = _rows_figure(rows)
+    shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
+    for place, row in enumerate(rows):
+        colour = shade[row.tuner]
+        ends = np.maximum(_ends(row.seconds), 1e-4)
+        goal = max(row.seconds_to_goal.middle, 1e-4)
+        axes.plot([goal, ends[1]], [place, place], color=colour, lw=1, alpha=0.5)
+        _whisker(axes, place, ends, colour)
+        axes.scatter(goal, place, s=34, facecolor="white", edgecolor=colour, lw=1.5, zorder=4)
+    scale_seconds(axes)
+    axes.set_xlabel("time of a run (hollow: until the goal)")
+    return _svg(figure, "seconds")
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
+    """Median and interval over seeds of (seeds, trials); nothing before half of them are valid."""
+    x = _steps(regret.shape[1])
+    low, middle, high = (_shown(curve) for curve in band(regret[:, x - 1]))
+    known = middle < _CEILING
+    ends = (low[known], high[known])
+    axes.fill_between(x[known], *ends, step="post", color=style.colour, alpha=0.14, lw=0)
+    axes.plot(x[known], middle[known], drawstyle="steps-post", clip_on=False, **style.drawn)
+
+
+def _regret_axes(axes: Axes, trials: int) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(1, max(trials, 2))
+    axes.set_ylim(FLOOR * 0.8, _CEILING)
+    ticks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if n <= trials]
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.axhline(GOAL, color=MUTED, ls=":", lw=1)
+    _percent(axes, "y")
+    _plain(axes)
+
+
+def _percent(axes: Axes, which: str) -> None:
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    ticks = [FLOOR, 0.01, 0.1, 1.0, 10.0]
+    axis.set_ticks(ticks, ["≤ 0.1 %", "1 %", "10 %", "100 %", "1000 %"])
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _rows_figure(rows: Sequence[LeaderboardRow], height: float = 0.36) -> tuple[Figure, Axes]:
+    """A line a tuner, best on top."""
+    figure = Figure(figsize=(5.1, 0.9 + height * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.set_yticks(range(len(rows)), [row.tuner for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="x", color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    return figure, axes
+
+
+def _whisker(axes: Axes, place: int, ends: Sequence[float] | Floats, colour: str) -> None:
+    low, middle, high = ends
+    axes.plot([low, high], [place, place], color=colour, lw=2.4, solid_capstyle="round")
+    axes.scatter(middle, place, s=38, color=colour, zorder=3, lw=0)
+
+
+def _ends(of: object) -> tuple[float, float, float]:
+    figures = vars(of)
+    return figures["low"], figures["middle"], figures["high"]
+
+
+def _shown(regret: Floats) -> Floats:
+    return np.clip(regret, FLOOR, _CEILING)
+
+
+def _steps(trials: int) -> NDArray[np.int64]:
+    """Trial numbers to draw: all of few, evenly spaced on a log scale of many."""
+    return np.unique(np.geomspace(1, trials, min(trials * 2, 2 * _POINTS)).round().astype(np.int64))
+
+
+def _svg(figure: Figure, name: str) -> Markup:
+    """Without prologue; names within it do not meet those of another picture."""
+    FigureCanvasSVG(figure)
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    text = buffer.getvalue()
+    return Markup(text[text.index("<svg") :])

@@ -1,0 +1,324 @@
+"""Writes `explain.html`: the pictures, and the numbers behind them, as a self-contained page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
+from PIL import Image
+
+from tilewright.core.files import write_atomically
+from tilewright.evaluation.explain.figures import (
+    ModelAccuracy,
+    ModelSummary,
+    Ranked,
+    Vetoed,
+    accuracy,
+    pooled,
+    vetoed_shares,
+)
+from tilewright.evaluation.explain.finished_run import TunedFolder
+from tilewright.evaluation.explain.recommendations import Advice
+from tilewright.evaluation.explain.refitted_models import Explained, Floats, JudgedWorkload
+from tilewright.evaluation.rank_statistics import average_ranks, calibration
+from tilewright.reports.number_format import percent
+from tilewright.reports.plot_style import GRID, INK, MUTED, fix_ticks, house_style, round_ticks
+from tilewright.reports.templates import render
+from tilewright.search.explorer import ROLES
+
+PAGE, PICTURE = "explain.html", "explain.png"
+CHANGED = (
+    "The simulator has changed since this run: its trials are as recorded, random configs are "
+    "measured with the present one."
+)
+
+NO_ADVICE = "Nothing stands out: the schedules are near their bounds, and the search had ended."
+
+
+@dataclass(frozen=True)
+class WorkloadLine:
+    """A line of the page's table: a workload by its short name, and how right the models were on
+    its unseen configs. `ratio` is A's error as a share of P's, NaN where P makes none."""
+
+    name: str
+    trials: int
+    valid_share: float
+    accuracy: ModelAccuracy
+    vetoed: Vetoed
+
+    @property
+    def ratio(self) -> float:
+        """Below 1 where A is the better model."""
+        of = self.accuracy
+        return of.a_rmse / of.p_rmse if of.p_rmse else float("nan")
+
+
+def write_explanation(
+    folder: TunedFolder,
+    explained: Sequence[Explained],
+    models: Sequence[ModelSummary],
+    advice: Sequence[Advice],
+    out: Path,
+) -> None:
+    """Write `explain.png` and `explain.html` into `out`; `models` are the summaries of what is
+    explained. Raises `OSError`."""
+    drawn = pictures(explained, models)
+    write_atomically(out / PICTURE, drawn.whole)
+    write_atomically(out / PAGE, explanation_page(folder, explained, models, advice, drawn))
+
+
+def explanation_page(
+    folder: TunedFolder,
+    explained: Sequence[Explained],
+    models: Sequence[ModelSummary],
+    advice: Sequence[Advice],
+    drawn: Pictures,
+) -> bytes:
+    """The page of a run, in UTF-8; the parts of the picture become part of it."""
+    return render(
+        "explanation.html.jinja",
+        title=f"Why {folder.tuner_config.tuner} chose as it did on {folder.network}",
+        target=folder.target.name,
+        space=folder.space,
+        seed=folder.seed,
+        changed=CHANGED if folder.changed else "",
+        trials=sum(each.trials for each in explained),
+        influences=_encoded(drawn.influences),
+        accuracy=_encoded(drawn.accuracy),
+        judged=JUDGED.items(),
+        models=models,
+        roles=ROLES,
+        method=method,
+        most=FEATURES,
+        lines=[_line(each) for each in explained],
+        advice=advice,
+        no_advice=NO_ADVICE,
+    )
+
+
+def _encoded(parts: dict[str, bytes]) -> dict[str, str]:
+    return {role: base64.b64encode(part).decode() for role, part in parts.items()}
+
+
+def method(model: ModelSummary) -> str:
+    """How a model's influences were computed."""
+    return "exact tree SHAP, by the library" if model.exact else "sampled Shapley values"
+
+
+def _line(each: Explained) -> WorkloadLine:
+    return WorkloadLine(
+        name=each.title,
+        trials=each.trials,
+        valid_share=each.valid_share,
+        accuracy=accuracy([each.unseen]),
+        vetoed=vetoed_shares([each]),
+    )
+
+
+FEATURES = 10
+_DOTS = 600  # a feature
+_BINS = 10
+_SMALLEST = 0.005  # share of a feature worth a line
+_VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c0562f"])
+_TICKS = 5  # on an axis of cycles
+_MARGIN = 6  # pixels around a part
+JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": "#0b6e4f"}
+"""What models are judged on, and the colour of its dots."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """PNG files: the whole picture, and by role what moved the model and how right it was."""
+
+    whole: bytes
+    influences: dict[str, bytes]
+    accuracy: dict[str, bytes]
+
+
+def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> Pictures:
+    """Influences of P, V and A; V's calibration, P and A against the simulator."""
+    features = {model.role: model.most(FEATURES) for model in models}
+    with house_style():
+        figure = Figure(figsize=(13.5, 8.9), dpi=110, layout="constrained")
+        above, below = figure.subplots(2, 3, height_ratios=(1.15, 1))
+        for axes, role in zip(above, "PVA", strict=True):
+            _influences(axes, explained, role, features.get(role, []))
+        for axes, role in zip(below, "PVA", strict=True):
+            draw = _calibration if role == "V" else _predictions
+            draw(axes, explained, role)
+        handles = [
+            Line2D([], [], color=colour, marker="o", lw=0, label=name)
+            for name, colour in JUDGED.items()
+        ]
+        figure.legend(handles=handles, frameon=False, loc="outside lower center", ncols=2)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()  # type: ignore[no-untyped-call]
+        pixels = canvas.buffer_rgba()  # type: ignore[no-untyped-call]
+        drawn = Image.fromarray(np.asarray(pixels)).convert("RGB")
+        columns = dict(zip("PVA", zip(above, below, strict=True), strict=True))
+        parts = {role: _parts(drawn, column) for role, column in columns.items()}
+        return Pictures(
+            _png(drawn),
+            {role: upper for role, (upper, _) in parts.items()},
+            {role: lower for role, (_, lower) in parts.items()},
+        )
+
+
+def _parts(drawn: Image.Image, column: Sequence[Axes]) -> list[bytes]:
+    """What was drawn of each axes of a column, with its labels, all of one width."""
+    boxes = [box for axes in column if (box := axes.get_tightbbox()) is not None]
+    left = int(max(min(box.x0 for box in boxes) - _MARGIN, 0))
+    right = int(min(max(box.x1 for box in boxes) + _MARGIN, drawn.width))
+    heights = [
+        (
+            int(max(drawn.height - box.y1 - _MARGIN, 0)),
+            int(min(drawn.height - box.y0 + _MARGIN, drawn.height)),
+        )
+        for box in boxes
+    ]
+    return [_png(drawn.crop((left, top, right, bottom))) for top, bottom in heights]
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "png")
+    return buffer.getvalue()
+
+
+def _influences(
+    axes: Axes, explained: Sequence[Explained], role: str, most: Sequence[Ranked]
+) -> None:
+    """A line a feature, a dot a config: how far the feature moved the prediction, coloured by the
+    feature's value among those of its workload (blue low, red high)."""
+    rows = [row for row in most if row.share >= _SMALLEST]
+    axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
+    if not rows:
+        _empty(axes, "learned a constant" if _has(explained, role) else "not learned by this tuner")
+        return
+    rng = np.random.default_rng(0)
+    ends = [0.0]
+    for place, row in enumerate(rows):
+        moved, value = _points(explained, role, row.name)
+        ends += np.quantile(moved, (0.002, 0.998)).tolist()
+        chosen = rng.permutation(len(moved))[:_DOTS]
+        moved, value = moved[chosen], value[chosen]
+        axes.scatter(
+            moved, place + _spread(moved, rng), c=value, cmap=_VALUES, vmin=0, vmax=1, s=5, lw=0,
+            alpha=0.75, rasterized=True,
+        )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [f"{row.name}  {percent(row.share)}" for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    margin = 0.05 * (max(ends) - min(ends)) or 1.0
+    axes.set_xlim(min(ends) - margin, max(ends) + margin)
+    axes.axvline(0, color=MUTED, lw=0.8)
+    axes.grid(axis="y", color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel(f"moved {_unit(explained, role)} by")
+
+
+def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Floats, Floats]:
+    """Shapley values of a feature in all workloads, and the rank of its value in its own, 0 … 1."""
+    moved, ranks = [np.empty(0)], [np.empty(0)]
+    for each in explained:
+        influence = each.influences.get(role)
+        if influence is None or name not in influence.names:
+            continue
+        k = influence.names.index(name)
+        moved.append(influence.values[:, k])
+        ranks.append(average_ranks(influence.x[:, k]) / max(len(influence.x), 1))
+    return np.concatenate(moved), np.concatenate(ranks)
+
+
+def _spread(moved: Floats, rng: np.random.Generator) -> Floats:
+    """Vertical places of dots: wide where many lie, so that none hides another."""
+    counts, edges = np.histogram(moved, bins=40)
+    density = counts[np.clip(np.digitize(moved, edges) - 1, 0, len(counts) - 1)]
+    return np.asarray(rng.uniform(-0.36, 0.36, len(moved)) * density / max(density.max(), 1))
+
+
+def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
+    """Of the configs given a chance, how many were valid."""
+    axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
+    shown = False
+    for judged, colour in _both(explained):
+        chance, valid = pooled(judged, role)
+        if len(valid) < 2 * _BINS or np.ptp(valid) == 0:
+            continue
+        mean, share = calibration(valid, chance, _BINS)
+        axes.plot(mean, share, "o-", color=colour, lw=1.8, ms=5)
+        shown = True
+    if not shown:
+        every = pooled([each.unseen for each in explained], role)
+        _empty(axes, "everything was valid" if every.shape[1] and every[1].all() else "no data")
+        return
+    axes.plot([0, 1], [0, 1], color=INK, lw=0.8)
+    axes.set(xlabel="chance of valid, by V", ylabel="share that was valid")
+    _finish(axes)
+
+
+def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
+    """Predicted against simulated cycles."""
+    axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
+    drawn = [np.empty((2, 0))]
+    for judged, colour in _both(explained):
+        pair = pooled(judged, role)
+        if pair.shape[1]:
+            predicted, simulated = 2.0**pair
+            axes.scatter(simulated, predicted, s=7, color=colour, alpha=0.4, lw=0, rasterized=True)
+            drawn.append(pair)
+    both = np.concatenate(drawn, axis=1)
+    if not both.shape[1]:
+        _empty(axes, "no predictions")
+        return
+    ends = 2.0 ** np.quantile(both[1], (0, 1)) * (0.8, 1.25)
+    axes.plot(ends, ends, color=INK, lw=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="simulated cycles", ylabel="predicted cycles")
+    axes.set_ylim(*(ends * (0.5, 2.0)))
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        fix_ticks(axis, round_ticks(*limits, most=_TICKS))
+        axis.set_major_formatter(EngFormatter(sep=""))
+    _finish(axes)
+
+
+def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], str]]:
+    unseen, before = JUDGED.values()
+    return [
+        ([each.unseen for each in explained], unseen),
+        ([each.before for each in explained], before),
+    ]
+
+
+def _unit(explained: Sequence[Explained], role: str) -> str:
+    """What a model predicts: boosted trees explain log-odds, any other classifier its chance."""
+    if role != "V":
+        return "predicted log2 cycles"
+    exact = all(each.influences[role].exact for each in explained if role in each.influences)
+    return "the log-odds of valid" if exact else "the chance of valid"
+
+
+def _has(explained: Sequence[Explained], role: str) -> bool:
+    return any(role in each.influences for each in explained)
+
+
+def _finish(axes: Axes) -> None:
+    axes.grid(color=GRID, lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _empty(axes: Axes, why: str) -> None:
+    axes.text(0.5, 0.5, why, ha="center", va="center", color=MUTED, transform=axes.transAxes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,82 @@
+"""Writes `fusion.html`: the layers of a network as they run, what was fused into each, what it
+saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text
+from tilewright.reports.templates import render
+from tilewright.tuning.fusion_interface import FusionDecision, FusionSummary
+
+ROW = 58
+"""Height of a layer in the picture, in pixels."""
+MARGIN = 150
+"""Width of the room for lines between layers."""
+_KINDS = {
+    "activation": "clip", "pool": "max-pool", "shortcut": "shortcut", "average": "average",
+    "siblings": "sibling",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Box:
+    """A layer, its share of the cycles beside the largest layer's, what was decided about it."""
+
+    name: str
+    title: str
+    cycles: int
+    width: float
+    decisions: tuple[FusionDecision, ...]
+
+
+@dataclass(frozen=True)
+class FusionLine:
+    """From a layer to one that reads its result: a path of the picture."""
+
+    path: str
+    near: bool
+
+
+def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[str, Json]) -> bytes:
+    """The page of a decision: `said` is what the summary says, `file` what `fusion.json` holds."""
+    rows = [as_object(row) for row in as_list(file["layers"])]
+    largest = max((as_int(row["cycles"]) for row in rows), default=1)
+    boxes = [
+        Box(
+            as_text(row["name"]), as_text(row["title"]), as_int(row["cycles"]),
+            as_int(row["cycles"]) / largest,
+            tuple(said["decisions"][as_int(place)] for place in as_list(row["labels"])),
+        )
+        for row in rows
+    ]  # fmt: skip
+    reads = [[as_int(each) for each in as_list(row["reads"])] for row in rows]
+    mode = said["mode"]
+    return render(
+        "fusion.html.jinja",
+        title=f"{network} on {target}: what runs together",
+        said=said,
+        fused=sum(row["fused"] for row in said["decisions"]),
+        beside=[(name, said["cycles"][name]) for name in said["cycles"] if name != mode],
+        boxes=boxes,
+        lines=_lines(reads),
+        height=ROW * len(boxes),
+        row=ROW,
+        margin=MARGIN,
+        kinds=_KINDS,
+        refused=[as_object(row) for row in as_list(file["refused"])],
+    )
+
+
+def _lines(reads: Sequence[Sequence[int]]) -> list[FusionLine]:
+    """Straight to the next layer, in a bow around those between; the longer, the wider."""
+    lines = []
+    for to, sources in enumerate(reads):
+        for source in sources:
+            begin, end = (source + 0.5) * ROW, (to + 0.5) * ROW
+            reach = min(MARGIN - 12, 18 + 9 * (to - source))
+            bow = f"M{MARGIN} {begin:g} C{MARGIN - reach} {begin:g} {MARGIN - reach} {end:g} "
+            lines.append(FusionLine(f"{bow}{MARGIN} {end:g}", to - source == 1))
+    return lines

@@ -1,0 +1,200 @@
+"""Defines the colours, type, curves, cells and axis ticks of pictures in reports."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, to_hex
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from tilewright.reports.number_format import mega
+
+# names of others in scripts that the font lacks are drawn as boxes, without a word on the terminal
+warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
+
+INK, MUTED, GRID = "#1f2933", "#8895a1", "#e3e8ec"
+_SERIES = (
+    "#0b6e4f", "#c0562f", "#2f5d9b", "#b8860b", "#7b4ea3", "#2a9d9d", "#c2417c", "#5f6b3a",
+    "#8d5524", "#4b5563", "#d17a22", "#3a86c8", "#9b2d30", "#6a8d2f",
+)  # fmt: skip
+_HEAT = LinearSegmentedColormap.from_list("heat", ["#dcefe6", "#f5ecd0", "#e8b487", "#b4532a"])
+
+
+def house_style() -> AbstractContextManager[None]:
+    """Pictures drawn and written within share type and lines; text stays text."""
+    return mpl.rc_context(
+        {
+            "font.size": 9.0,
+            "font.family": ["sans-serif"],
+            "svg.fonttype": "none",
+            "text.parse_math": False,
+            "axes.edgecolor": MUTED,
+            "axes.labelcolor": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "text.color": INK,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "xtick.labelcolor": INK,
+            "ytick.labelcolor": INK,
+            "xtick.minor.size": 0.0,
+            "ytick.minor.size": 0.0,
+        }
+    )
+
+
+_DASHES = ("", "6 2", "2 1.5", "8 2 2 2")
+_WIDEST, _NARROWEST = 3.2, 1.4
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """How a curve is drawn: colour, dashes as SVG's `stroke-dasharray` in widths of 1 ("" for a
+    solid line), and width."""
+
+    colour: str
+    dashes: str
+    width: float
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The same for matplotlib."""
+        pattern = [float(length) for length in self.dashes.split()]
+        style = (0, [length / self.width for length in pattern]) if pattern else "-"
+        return {"color": self.colour, "linestyle": style, "lw": self.width}
+
+
+def colours(names: Sequence[str]) -> list[str]:
+    """A colour a name, by place."""
+    return [_SERIES[place % len(_SERIES)] for place in range(len(names))]
+
+
+def line_styles(names: Sequence[str]) -> list[LineStyle]:
+    """A line a name, by place: where curves meet, the later and narrower lies on the earlier, and
+    neither hides the other."""
+    step = (_WIDEST - _NARROWEST) / max(len(names) - 1, 1)
+    return [
+        LineStyle(colour, _DASHES[place % len(_DASHES)], _WIDEST - place * step)
+        for place, colour in enumerate(colours(names))
+    ]
+
+
+def heat(share: float) -> tuple[str, str]:
+    """Background and ink of a cell, 0 good to 1 bad."""
+    red, green, blue, _ = (float(part) for part in _HEAT(min(max(share, 0.0), 1.0)))
+    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
+    return to_hex((red, green, blue)), "#ffffff" if dark else INK
+
+
+_SIZES = LinearSegmentedColormap.from_list("sizes", ["#c3e3d4", "#3f9a78", "#0b4a35"])
+_STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
+"""Mantissas of ticks, ever finer."""
+_FEWEST, _MOST = 4, 9  # ticks
+_NARROW = 4.0  # between the ends of an axis, below which it is linear
+_POWERS = 9  # powers of two on an axis, before every other is left out
+
+
+def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
+    """Round numbers between two positive ends of a logarithmic axis, at most so many."""
+    found: list[float] = []
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for mantissas in _STEPS:
+        ticks = [float(f"{m}e{power}") for power in powers for m in mantissas]
+        found = [tick for tick in ticks if low <= tick <= high]
+        if len(found) >= _FEWEST:
+            break
+    return found[:: math.ceil(len(found) / most)] if found else found
+
+
+def scale_factors(axes: Axes) -> None:
+    """The vertical axis is one of factors: `1.5×`."""
+    _scale_vertical(axes)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+
+
+def scale_latency(axes: Axes, *, counted: bool) -> None:
+    """The vertical axis is one of cycles, `1,500`, or of seconds, `1.5 ms`."""
+    _scale_vertical(axes)
+    whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(whole if counted else EngFormatter(unit="s"))
+
+
+def scale_seconds(axes: Axes) -> None:
+    """Make the horizontal axis one of seconds: `1.5 ms`."""
+    _scale(axes.xaxis, axes.set_xscale, axes.get_xlim, _FEWEST)
+    axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+
+
+def _scale_vertical(axes: Axes) -> None:
+    _scale(axes.yaxis, axes.set_yscale, axes.get_ylim, _MOST)
+
+
+def _scale(
+    axis: Axis, set_scale: Callable[[str], object], limits: Callable[[], tuple[float, float]],
+    most: int,
+) -> None:  # fmt: skip
+    """Make an axis logarithmic if its ends lie far apart, else linear, with at most about `most`
+    round ticks."""
+    set_scale("log")
+    low, high = limits()
+    if high / low < _NARROW:
+        set_scale("linear")
+        axis.set_major_locator(MaxNLocator(min(most, 7), steps=[1, 2, 2.5, 5, 10]))
+    else:
+        fix_ticks(axis, round_ticks(low, high, most))
+
+
+def trial_ticks(axis: Axis, most: int) -> None:
+    """Ticks of a logarithmic axis of counts from 1: powers of two, and the last one."""
+    powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
+    shown = powers[:: math.ceil(len(powers) / _POWERS)]
+    ticks = [tick for tick in shown if tick < 0.7 * most or tick == most]
+    fix_ticks(axis, [*(tick for tick in ticks if tick < most), most])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+class SizeScale:
+    """Colours of layers: one hue, the darker the more multiply-accumulates."""
+
+    def __init__(self, macs: Sequence[int]) -> None:
+        known = [each for each in macs if each > 0] or [1]
+        low, high = min(known), max(known)
+        self._norm = LogNorm(low, high if high > low else 2 * low)
+        self._ends = (low, high)
+
+    def colour(self, macs: int) -> str:
+        """As `#rrggbb`."""
+        if self._ends[0] == self._ends[1]:
+            return to_hex(_SIZES(1.0))
+        return to_hex(_SIZES(float(self._norm(max(macs, 1)))))
+
+    def draw_scale(self, axes: Axes) -> None:
+        """A bar beside the axes that says which colour is how large; none for a single size."""
+        low, high = self._ends
+        if low == high or axes.figure is None:
+            return
+        bar = axes.figure.colorbar(
+            ScalarMappable(self._norm, _SIZES), ax=axes, pad=0.02, fraction=0.04, aspect=30
+        )
+        middle = float(np.sqrt(low * high))
+        ticks = [low, middle, high] if high / low > 4 else [low, high]
+        bar.set_ticks(ticks, labels=[mega(round(tick)) for tick in ticks])
+        bar.minorticks_off()
+        bar.outline.set_visible(False)
+        bar.set_label("million multiply-accumulates a call", fontsize=8)
+
+
+def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:
+    """Ticks here and nowhere else: those between have no labels that could overlap."""
+    axis.set_major_locator(FixedLocator(list(ticks)))
+    axis.set_minor_locator(NullLocator())

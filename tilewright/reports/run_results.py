@@ -1,0 +1,192 @@
+"""Shows the results of a run to people: a table with a row per layer, and Markdown for records."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+
+from tilewright.core.user_text import printable
+from tilewright.reports.markdown import (
+    Links,
+    Row,
+    block,
+    code,
+    listed,
+    markdown_table,
+    marked,
+    paragraphs,
+    plain,
+    with_known,
+)
+from tilewright.reports.number_format import counted, milliseconds, percent, ranged, speedup, whole
+from tilewright.reports.run_results import results_rows, sure_gain, sure_time
+from tilewright.targets.display_names import layer
+from tilewright.targets.workload import Workload, parse_workload
+from tilewright.tuning.gains import Before, before, before_all
+from tilewright.tuning.network_totals import Total
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.results import WorkloadRow
+
+
+def results_rows(summary: Summary) -> list[Row]:
+    """A row a workload and one of an inference. What the target cannot tell has no column; `~`
+    marks what rests on the stock compiler's fallback, or on a rule, where it publishes no
+    schedule."""
+    rows = summary["workloads"]
+    lines = [
+        {
+            "layer": layer(row["names"], parse_workload(row["workload"], row["epilogue"])),
+            **_latencies(row, before(row)),
+            "calls": whole(row["count"]),
+            "trials": whole(row["trials"]),
+            "valid": percent(1 - row["invalid_trials"] / max(row["trials"], 1)),
+        }
+        for row in rows
+    ]
+    trials = whole(sum(row["trials"] for row in rows))
+    total = {"layer": "tuned layers", **_latencies(summary["total"], before_all(rows))}
+    lines.append(total | {"calls": "", "trials": trials, "valid": ""})
+    return with_known(lines)
+
+
+def sure_time(row: WorkloadRow | Total) -> str:
+    """`0.905–0.921`, milliseconds: the 95 % interval of what the tuned schedule takes; empty where
+    measuring repeats."""
+    found = row["validation"]["tuned_interval"] if "validation" in row else None
+    return "" if found is None else ranged(found, milliseconds)
+
+
+def sure_gain(row: WorkloadRow | Total) -> str:
+    """`1.80–1.86×`: that of the gain."""
+    found = row["validation"]["gain_interval"] if "validation" in row else None
+    return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
+
+
+def _latencies(row: WorkloadRow | Total, had: Before) -> Row:
+    """The latencies of `row`, beside what there is without tuning."""
+    (_, above), mark = above_limit(row), "" if had.is_published else "~"
+    return {
+        "baseline cycles": marked(mark, whole(had.cycles)),
+        "tuned cycles": whole(row["tuned_cycles"]),
+        "gain": marked(mark, speedup(had.gain(row), 1.0)),
+        "gain, 95 %": sure_gain(row),
+        "baseline ms": marked(mark, milliseconds(had.seconds)),
+        "tuned ms": milliseconds(row["tuned_seconds"]),
+        "tuned ms, 95 %": sure_time(row),
+        "above bound": "" if above is None else percent(above),
+    }
+
+
+def above_limit(row: WorkloadRow | Total) -> tuple[str, float | None]:
+    """Return by which share the tuned schedules are above what no schedule beats.
+
+    Args:
+        row: a workload, or all of them, in `summary.json`.
+
+    Returns:
+        `bound`, or `roofline` where the target knows no better; and the share, None where one of
+        the two latencies is not known.
+    """
+    tuned = row["tuned_cycles"], row["tuned_seconds"]
+    bound = row["bound_cycles"], row["bound_seconds"]
+    if any(bound):
+        return "bound", share_above(tuned, bound)
+    return "roofline", share_above(tuned, (row["roofline_cycles"], row["roofline_seconds"]))
+
+
+def share_above(
+    tuned: tuple[float | None, float | None], limit: tuple[float | None, float | None]
+) -> float | None:
+    """Return by which share one latency is above another, both as cycles and seconds: in cycles
+    where both are counted, None where one of the two is not known."""
+    for taken, least in zip(tuned, limit, strict=True):
+        if taken and least:
+            return taken / least - 1
+    return None
+
+
+def network_title(network: str, target: str, tuner: str) -> str:
+    """`resnet18 on vta-pynq, default`: the name of a run."""
+    return printable(f"{network} on {target}, {tuner}")
+
+
+def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
+    """`default, seed 0, 64 trials: resnet18 on vta-pynq`: the name of a network's run in MLflow,
+    where runs of other tuners and seeds stand above and below it."""
+    what = title.removesuffix(printable(f", {tuner}"))
+    return f"{printable(tuner)}, seed {seed}, {counted(trials, 'trial')}: {what}"
+
+
+def network_note(
+    title: str, workloads: int, trials: int, command: str, links: Links, shared: bool = False
+) -> str:
+    """Of a network's run, from its beginning; where trials are `shared`, no workload has its
+    own."""
+    each = (
+        f"{counted(workloads * trials, 'trial')} together"
+        if shared
+        else f"{counted(trials, 'trial')} each"
+    )
+    count = f"{counted(workloads, 'workload')}, up to {each}"
+    what = f"**{plain(title)}**: {count}."
+    return paragraphs(what, block(command, "sh"), listed(links))
+
+
+def workload_note(
+    names: Sequence[str], workload: Workload, count: int, title: str, command: str, links: Links
+) -> str:
+    """Of the run of one workload of the network's run `title`."""
+    of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
+    what = f"{of}, {counted(count, 'call')} an inference."
+    layers = f"Layers: {', '.join(map(code, names))}" if names else ""
+    epilogue = workload.epilogue_text
+    return paragraphs(
+        what, layers, f"`{workload}`, epilogue `{epilogue}`", block(command, "sh"), listed(links)
+    )
+
+
+def outcome_line(row: WorkloadRow | Total, had: Before) -> str:
+    """`baseline 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `had` is what
+    there is without tuning, called by its name where it is not published. Where
+    measuring does not repeat, 95 % intervals stand behind: `(1.80–1.86×)`."""
+    earlier = _latency(had.cycles, had.seconds)
+    after = _latency(row["tuned_cycles"], row["tuned_seconds"])
+    if not after:
+        return "Nothing that was tried is valid."
+    gain = speedup(had.gain(row), 1.0)
+    name = "baseline" if had.is_published else had.over
+    baseline = f"{name} {earlier}, " if earlier else ""
+    after += f" ({sure})" if (sure := sure_time(row)) else ""
+    gain += f" ({sure})" if (sure := sure_gain(row)) else ""
+    line = f"{baseline}tuned {after}" + (f": gain {gain}" if gain else "")
+    return line[0].upper() + line[1:] + "."
+
+
+def with_outcome(note: str, outcome: str) -> str:
+    """A note with what came out of the run as its second paragraph."""
+    first, _, rest = note.partition("\n\n")
+    return paragraphs(first, outcome, rest)
+
+
+def network_summary(
+    title: str, summary: Summary, links: Links, remark: str = "", picture: bytes = b""
+) -> str:
+    """The results of a network as a page of its own; the `picture`, a PNG file, is part of it."""
+    outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
+    return paragraphs(
+        f"# {plain(title)}",
+        plain(remark),
+        outcome,
+        listed(links),
+        markdown_table(results_rows(summary)),
+        f"![best latency over trials](data:image/png;base64,{b64encode(picture).decode()})"
+        if picture
+        else "",
+    )
+
+
+def _latency(cycles: int | None, seconds: float | None) -> str:
+    time = f"{milliseconds(seconds)} ms" if seconds else ""
+    if not cycles:
+        return time
+    return f"{whole(cycles)} cycles" + (f" ({time})" if time else "")

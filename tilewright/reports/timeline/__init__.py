@@ -1,1 +1,0 @@
-"""Draws a timed program: the cycles of each unit, as tables, a picture or a page."""
