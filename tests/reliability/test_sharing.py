@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from tests.cli.conftest import Place
 from tests.reliability.commands import recorded, wait_for
+from tests.reliability.postgres import postgres
 from tests.reliability.sharing_worker import WORK
 from tests.trial_tables import frame, rows, tables
 from tilewright.flows.tuning import tune, tune_rounds
 from tilewright.models import make_explorer
-from tilewright.search import Session, StoredRun, TrialStore, run_id, setting_of
+from tilewright.search import Session, StoredRun, TrialStore, read_store, run_id, setting_of
 from tilewright.search.round_steps import Batch
-from tilewright.search.trial_store import FILE
+from tilewright.search.trial_store import CLAIMS, FILE, OWNERS
 from tilewright.targets.fault_injection import FaultyTarget
 
 pytestmark = pytest.mark.slow(seconds=4)
@@ -122,43 +127,80 @@ def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: P
 
 # -- commands ----------------------------------------------------------------------------------
 
-COMMAND = ("tune", "digits_cnn", "--layers", "conv2,conv3", "--tuner", "random", "--trials", "400",
-           "--batch", "4", "--seed", "7", "--out", "out", "--shared", "--bare")  # fmt: skip
+COUNT = 60
+COMMAND = ("tune", "digits_cnn", "--layers", "conv2,conv3", "--tuner", "random", "--trials",
+           str(COUNT), "--batch", "4", "--seed", "7", "--out", "out", "--shared",
+           "--bare")  # fmt: skip
 
 
-def check_shared_run(folder: Path) -> None:
-    """Every trial was made once, and the files are those of the trials."""
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("killed", ["nobody", "owner", "helper"])
+def test_commands_share_a_run_and_one_of_them_may_die(tmp_path: Path, killed: str) -> None:
+    check_shared_run(tmp_path, killed)
+
+
+@pytest.mark.nightly(seconds=10)
+@pytest.mark.parametrize("killed", ["owner", "helper"])
+def test_commands_share_a_run_on_postgresql(tmp_path: Path, killed: str, database: str) -> None:
+    check_shared_run(tmp_path, killed, "--store", database)
+
+
+def check_shared_run(folder: Path, killed: str, *options: str) -> None:
+    """The owner stands still until the others have made trials. Every trial is made once, and the
+    results are those of the trials."""
+    place = Place(folder)
+    with ExitStack() as started:
+        owner = started.enter_context(place.start(*COMMAND, *options))
+        wait_for(lambda: recorded(place) > 0, owner)
+        stop_between_transactions(owner, folder / "out")
+        before = recorded(place)
+        helpers = [started.enter_context(place.start(*COMMAND, *options)) for _ in range(2)]
+        wait_for(lambda: recorded(place) > before + 20, helpers[0])
+        commands = {"owner": owner, "helper": helpers[0], "other": helpers[1]}
+        if killed in commands:
+            commands[killed].kill()
+        owner.send_signal(signal.SIGCONT)
+        said = {name: command.communicate(timeout=120)[0] for name, command in commands.items()}
+    codes = {name: command.returncode for name, command in commands.items()}
+    assert codes == {name: -9 if name == killed else 0 for name in commands}, said
+    assert "makes trials beside it" in " ".join(said["other"].split())
     trials = frame(folder / "out")
-    per_workload = trials.groupby("workload")["config"].agg(lambda configs: configs.map(str))
-    assert [len(configs) for configs in per_workload] == [400, 400]
-    assert all(len(set(configs)) == 400 for configs in per_workload)
-    assert rows(folder / "out", "select * from trial_owners") == []
+    assert trials.groupby("workload").size().tolist() == [COUNT, COUNT]
+    made = zip(trials["workload"], trials["config"].map(str), strict=True)
+    assert len(set(made)) == len(trials)
     summary = json.loads((folder / "out" / "summary.json").read_text())
-    assert [row["trials"] for row in summary["workloads"]] == [400, 400]
     for row in summary["workloads"]:
         mine = trials[(trials["workload"] == row["id"]) & (trials["status"] == "valid")]
-        assert row["tuned_seconds"] == mine["seconds"].min()
+        assert row["trials"] == COUNT
+        assert row["tuned_seconds"] == pytest.approx(mine["seconds"].min())
+    with read_store(folder / "out") as store, store.reading() as connection:
+        assert connection.execute(sa.select(CLAIMS)).all() == []
+        assert store.owner() is None
 
 
-@pytest.mark.parametrize("killed", [None, "owner", "helper"])
-def test_commands_share_a_run_and_one_of_them_may_die(tmp_path: Path, killed: str | None) -> None:
-    place = Place(tmp_path)
-    with ExitStack() as started:
-        owner = started.enter_context(place.start(*COMMAND))
-        wait_for(lambda: recorded(place) > 0, owner)
-        helpers = [started.enter_context(place.start(*COMMAND)) for _ in range(2)]
-        wait_for(lambda: claims(tmp_path) > 1, owner)
-        if killed:
-            (owner if killed == "owner" else helpers[0]).kill()
-        said = {name: each.communicate(timeout=120)[0] for name, each in
-                [("owner", owner), ("helper", helpers[0]), ("other", helpers[1])]}  # fmt: skip
-    codes = {"owner": owner.returncode, "helper": helpers[0].returncode}
-    assert codes == {name: -9 if name == killed else 0 for name in codes}, said
-    assert helpers[1].returncode == 0, said
-    assert "makes trials beside it" in " ".join(said["other"].split())
-    check_shared_run(tmp_path)
-
-
-def claims(folder: Path) -> int:
-    """How many commands measure a batch now."""
-    return len(rows(folder / "out", "select id from trial_claims"))
+def stop_between_transactions(command: subprocess.Popen[str], out: Path) -> None:
+    """Let a command stand still where it holds no lock of the database."""
+    with read_store(out) as store:
+        place = store.place
+    postgresql = isinstance(place, str)
+    engine = sa.create_engine(
+        place if isinstance(place, str) else f"sqlite:///{place}",
+        connect_args={} if postgresql else {"timeout": 1},
+    )
+    while True:
+        command.send_signal(signal.SIGSTOP)
+        with engine.connect() as connection, suppress(sa.exc.OperationalError):
+            if postgresql:
+                connection.execute(sa.text("SET lock_timeout = '1s'"))
+            update = sa.update(OWNERS).values(beats=OWNERS.c.beats)
+            connection.execute(update)
+            connection.rollback()
+            return
+        command.send_signal(signal.SIGCONT)
+        time.sleep(0.01)

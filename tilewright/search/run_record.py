@@ -111,20 +111,6 @@ class RunRecord:
         was faster, and the rows that counted, shape (at most rows,)."""
         return index, np.arange(len(measured))
 
-    def correct(self, measured: Known) -> int:
-        """Replace recorded trials by what they measure now. Return their number."""
-        return 0
-
-    def validations(self, choice: str) -> list[ValidationMeasurement]:
-        """Return the validation measurements of a choice, in order."""
-        return []
-
-    def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
-        """Add validation measurements of a choice."""
-
-    def forget_validations(self, choice: str) -> None:
-        """Set the validation measurements of a choice aside."""
-
 
 class StoredRun(RunRecord):
     """The trials of a run in a store.
@@ -277,6 +263,7 @@ class StoredRun(RunRecord):
             self._insert(ROUNDS, [closing])
 
     def correct(self, measured: Known) -> int:
+        """Replace recorded trials by what they measure now. Return their number."""
         with self.store.transaction() as connection:
             found = self._by_index(self._trials(of_others=self._other_runs))
             wrong = {row["id"]: i for i, row in found if i in measured}
@@ -290,6 +277,7 @@ class StoredRun(RunRecord):
         return len(rows)
 
     def validations(self, choice: str) -> list[ValidationMeasurement]:
+        """Return the validation measurements of a choice, in order."""
         used = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         with self.store.reading() as connection:
             rows = connection.execute(sa.select(VALIDATIONS).where(used)).all()
@@ -307,6 +295,7 @@ class StoredRun(RunRecord):
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
 
     def forget_validations(self, choice: str) -> None:
+        """Set the validation measurements of a choice aside."""
         of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
         with self.store.transaction() as connection:

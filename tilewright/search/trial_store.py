@@ -144,20 +144,21 @@ class TrialStore:
         self._url = place if isinstance(place, str) else ""
         self._lease, self._pid, self._token = lease_seconds, os.getpid(), ""
         self._lock, self._local = threading.RLock(), threading.local()
-        self._closed, self._closing = threading.Event(), ExitStack()
+        self._closed = threading.Event()
         self._file: os.stat_result | None = None
-        with ExitStack() as unless_opened:
-            unless_opened.callback(self.close)
+        with self._explaining():
+            self._engine = self._postgres() if self._url else self._sqlite()
+        try:
             with self._explaining():
-                self._engine = self._postgres() if self._url else self._sqlite(read_only)
-                self._closing.callback(self._close)
                 self._check()
                 if not read_only:
                     self._begin_writing()
                     self._create()
             if own and not read_only:
                 self._take()
-            unless_opened.pop_all()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> TrialStore:
         return self
@@ -177,9 +178,6 @@ class TrialStore:
             with suppress(TilewrightError), self.transaction() as connection:
                 connection.execute(sa.delete(OWNERS).where(OWNERS.c.token == self._token))
             self._token = ""
-        self._closing.close()
-
-    def _close(self) -> None:
         self._engine.dispose()
         if self._file is not None:
             _leave_one_file(Path(self.place))
@@ -256,17 +254,17 @@ class TrialStore:
             self._url, pool_pre_ping=True, hide_parameters=True, connect_args=limits
         )
 
-    def _sqlite(self, read_only: bool) -> sa.Engine:
+    def _sqlite(self) -> sa.Engine:
         path = Path(self.place)
-        if read_only or path.exists():
+        if self.read_only or path.exists():
             os.close(open_to_read(path))
-        if not read_only:
+        if not self.read_only:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise TrialStoreError(f"cannot write {path}: {error.strerror}; {_STEP}") from None
         engine = sa.create_engine(
-            "sqlite://", creator=lambda: _connect(path, "ro" if read_only else "rwc"),
+            "sqlite://", creator=lambda: _connect(path, "ro" if self.read_only else "rwc"),
             poolclass=sa.QueuePool, max_overflow=-1, hide_parameters=True,
         )  # fmt: skip
         sa.event.listen(engine, "begin", _begin)

@@ -11,7 +11,7 @@ from tilewright.core.database_url import without_password
 from tilewright.core.files import as_object, as_text, read_json_file
 from tilewright.core.formats import WORKSPACE
 from tilewright.core.workspace_root import workspace_root
-from tilewright.search import RunRecord, StoredRun, TrialStore, open_store
+from tilewright.search import StoredRun, TrialStore, open_store
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import OWNER, forget_results
@@ -47,7 +47,7 @@ def trials_of_folder(
         yield store
 
 
-def record_of(store: TrialStore, task: TuningTask) -> RunRecord:
+def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
     """Return the trials of one workload of a run."""
     return StoredRun(
         store, task.store_key, task.problem.space,

@@ -19,7 +19,7 @@ from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, ru
 from tilewright.targets import subprocess_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Watched, capability
-from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.connection import connect_early
 from tilewright.targets.cluster.target import on_cluster
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.targets.workload import Workload
@@ -167,7 +167,7 @@ def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int
 def _target_on(
     cluster: str, name: str, space: str, isolate: float, state: tuple[int, int]
 ) -> Target:
-    connect(cluster)  # a mistake shows before any work
+    connect_early(cluster)  # a mistake shows before any work
     kind, rest = kind_of(name)
     if kind.make_on is not None:
         return kind.make_on(rest, kind.space_named(space), cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.search import ExplorerState, RunRecord, TrialStore
+from tilewright.search import ExplorerState, StoredRun, TrialStore
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.network import Subgraph
 from tilewright.tuning.open_trials import record_of
@@ -26,7 +26,7 @@ class WorkloadJob:
     most_trials: int
     shared: bool = False
 
-    def record(self) -> RunRecord:
+    def record(self) -> StoredRun:
         """Return the trials of the workload. Raises `RunInUse` and `TrialStoreError`."""
         return record_of(self.store, self.study)
 
