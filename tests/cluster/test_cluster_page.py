@@ -30,7 +30,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.nightly(seconds=30)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    """A local cluster, commands that share a run, then a scheduler and workers with keys of their own."""
+    """A local cluster, commands that share a run, and a scheduler and workers with their keys."""
     local, shared, start, run, *_ = blocks(ROOT / "docs" / "guides" / "cluster.md")
     port = str(free_port())
     text = f"{local.text}\n{shared.text}\n{start.text}\n{run.text}".replace("8786", port)

@@ -21,7 +21,7 @@ from tilewright.hardware_search.verification import proven
 from tilewright.search.events import Listener
 from tilewright.search.trial_store import TrialStore
 from tilewright.targets.capabilities import EstimatesEnergy, HasEnergy, capability
-from tilewright.targets.cluster.connection import check_address, connect_early
+from tilewright.targets.cluster.connection import check_address, connect
 from tilewright.targets.cluster.target import on_cluster
 from tilewright.targets.registry import check_target, make_target
 from tilewright.tuning.preflight import check_source
@@ -66,7 +66,7 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
     """What is asked, its networks read. Raises `NothingToOffload` and what reading a network
     raises, and as `HardwareSpace`."""
     if options.cluster:
-        connect_early(options.cluster)  # a mistake shows before any work
+        connect(options.cluster)  # a mistake shows before any work
     measured_on = partial(
         on_cluster, name=options.target, space="", isolate=0, cluster=options.cluster
     )
