@@ -19,7 +19,6 @@ from tilewright.reports.markdown import (
     with_known,
 )
 from tilewright.reports.number_format import counted, milliseconds, percent, ranged, speedup, whole
-from tilewright.reports.run_results import results_rows, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.gains import Before, before, before_all
