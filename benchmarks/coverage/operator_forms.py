@@ -91,7 +91,7 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
 
 def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> list[str]:
     """Compile models together and say of each what is wrong with it, "" if nothing is."""
-    from tilewright.networks.compiled.library import compiled, library_bytes
+    from tilewright.networks.compiled.library import compiled_library
     from tilewright.networks.compiled.loaded_library import LoadedLibrary
     from tilewright.networks.compiled.rewrite import rewritten
     from tilewright.networks.relax.importer import import_onnx
@@ -119,10 +119,12 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
     names = [info.name for info in joined.graph.input]
     flat = import_onnx(joined, names)
     made = rewritten(flat, (), {}, target.registers)
-    executable, weights = compiled(made.module, target.code_target(), target.code_pipeline(), flat)
+    library, weights = compiled_library(
+        made.module, target.code_target(), target.code_pipeline(), flat
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.so"
-        path.write_bytes(library_bytes(executable))
+        path.write_bytes(library)
         library = LoadedLibrary(path, weights)
         known = {name: array for _, inputs, _ in batch for name, array in inputs.items()}
         results = library([known[name] for name in names])

@@ -61,8 +61,7 @@ def cycles(
 ) -> None:
     """Cycles from launch to FINISH, and what each unit did in them."""
     from tilewright.cli.views.cycles import cycles_text
-    from tilewright.reports import timeline as activities
-    from tilewright.reports.timeline import write_plot, write_timeline
+    from tilewright.reports.timeline import activities, write_plot, write_timeline
     from tilewright.targets.vta.program import words_of
     from tilewright.targets.vta.timing import WORK_LIMIT, CycleLimitExceeded, simulate_program
 
