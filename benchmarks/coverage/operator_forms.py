@@ -119,12 +119,12 @@ def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> 
     names = [info.name for info in joined.graph.input]
     flat = import_onnx(joined, names)
     made = rewritten(flat, (), {}, target.registers)
-    library, weights = compiled_library(
+    content, weights = compiled_library(
         made.module, target.code_target(), target.code_pipeline(), flat
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.so"
-        path.write_bytes(library)
+        path.write_bytes(content)
         library = LoadedLibrary(path, weights)
         known = {name: array for _, inputs, _ in batch for name, array in inputs.items()}
         results = library([known[name] for name in names])
