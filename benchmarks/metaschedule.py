@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Target
-from tilewright.targets.cpu.compile import FUNCTION, llvm_target
+from tilewright.targets.cpu.compile import FUNCTION, llvm_target, lowering
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.features import Features

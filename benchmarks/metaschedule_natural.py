@@ -35,9 +35,9 @@ from benchmarks.cpu import run, workload_of
 from benchmarks.intervals import hierarchical, ratio_of_medians
 from tilewright.targets.base import Lowered
 from tilewright.targets.cpu.compile import FUNCTION, llvm_target
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.registry import make_target
 

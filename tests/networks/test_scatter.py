@@ -14,8 +14,7 @@ from tvm.ir import IRModule
 from tests.draws import examples
 from tilewright.networks.compiled.library import compiled
 from tilewright.networks.model_runner import runs
-from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 COMBINED = {

@@ -8,7 +8,7 @@ import pytest
 
 from tests.targets.cpu.test_compiling import SPEC, WORK, _batch
 from tilewright.targets.cpu.compile import llvm_target, scheduled
-from tilewright.targets.cpu.store_features import store_features, summed
+from tilewright.targets.cpu.hidden_features import store_features, summed
 
 INTRINSICS = "tvm.s_tir.tensor_intrin"
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.networks.compiled.frame_taps import FrameTaps
+from tilewright.networks.compiled.channel_rearrangements import pixels_beside
 from tilewright.networks.compiled.layers import KernelLayer
+from tilewright.networks.compiled.operands_in_place import FrameTaps
 from tilewright.networks.compiled.packed_operators import CONCAT, EACH, PAIRS, POOLS
-from tilewright.networks.compiled.pixels_beside import pixels_beside
 from tilewright.networks.relax.batch_norm import ITEM, NORM
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.networks.relax.op_patterns import ADAPTIVE_POOL, MEAN

@@ -14,7 +14,7 @@ from tvm.ir import IRModule
 from tvm.ir.transform import module_pass
 from tvm.s_tir import Schedule, ScheduleError
 
-from tilewright.networks.compiled.rewrite import KERNEL
+from tilewright.networks.compiled.kernel_calls import KERNEL
 from tilewright.networks.compiled.row_loops import NoRows, by_rows, by_task
 
 PATTERN, REDUCTION = "op_pattern", 3

@@ -30,7 +30,7 @@ Array = NDArray[Any]
 MAIN = "main"
 Moved = tuple[int, Sequence[int], Sequence[int]]
 """A kernel's argument, the shape that it has in memory, and the order in which the kernel alone
-has its axes; see `networks.compiled.transposed_operands`."""
+has its axes; see `networks.compiled.operands_in_place`."""
 Stored = tuple[int, int]
 """A kernel's argument in bfloat16, and the channels of its blocks in memory."""
 SMALL = 1 << 14

@@ -10,9 +10,8 @@ import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tilewright.networks.compiled.packing import FLOAT_BLOCK, PackedTensors
-from tilewright.networks.compiled.pools import MOST_PIXELS, PoolWindow
-from tilewright.networks.compiled.resizes import MODES, is_vector
+from tilewright.networks.compiled.image_operators import MODES, MOST_PIXELS, PoolWindow, is_vector
+from tilewright.networks.compiled.packed_tensors import FLOAT_BLOCK, PackedTensors
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.op_patterns import (

@@ -3,6 +3,9 @@
 TVM would call the C library once a value for them, and for what contains them: sigmoid, SiLU, GELU
 and softmax. So would QuantizeLinear for rounding half away from zero, which is not what ONNX says:
 it rounds half to even.
+
+Below are expressions of bfloat16, which TVM's compiler for processors holds as uint16: the upper
+half of a float32.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
+from tilewright.core.bfloat16 import BELOW_HALF, NAN
 from tilewright.networks.compiled.nan_propagation import NAN_SAFE
 
 Legalization = Callable[[Any, Any], Any]
@@ -228,3 +232,27 @@ def _polynomial(rest: Any) -> Any:
 
 def _float(value: float) -> Any:
     return tirx.const(value, "float32")
+
+
+_BITS = 16
+
+
+def widened(stored: Any) -> Any:
+    """A float32 of a uint16."""
+    bits = tirx.shift_left(tirx.Cast("uint32", stored), tirx.const(_BITS, "uint32"))
+    return tirx.reinterpret("float32", bits)
+
+
+def narrowed(number: Any) -> Any:
+    """A uint16 of a float32: the nearest, halves to even, as
+    `targets.cpu.kernels.tile_instructions` rounds."""
+
+    def bits_of(value: int) -> Any:
+        return tirx.const(value, "uint32")
+
+    bits = tirx.Var("bits", "uint32")  # computed once, however often it is read
+    odd = tirx.bitwise_and(tirx.shift_right(bits, bits_of(_BITS)), bits_of(1))
+    near = tirx.shift_right(bits + odd + bits_of(BELOW_HALF), bits_of(_BITS))
+    nan = tirx.bitwise_and(bits, bits_of(0x7FFFFFFF)) > bits_of(0x7F800000)
+    made = tirx.Cast("uint16", tirx.Select(nan, bits_of(NAN), near))
+    return tirx.Let(bits, tirx.reinterpret("uint32", number), made)

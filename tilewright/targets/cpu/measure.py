@@ -21,8 +21,8 @@ from tilewright.targets.cpu.assembly import link
 from tilewright.targets.cpu.compile import FUNCTION, assembly_of, llvm_target
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.reference_kernel import product, reading
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import LARGE, Repeats, Run, Seconds, Timing, time_kernel
 
 tvm = lazy_module("tvm")

@@ -16,8 +16,8 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.measure import CpuBench
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.workload import Workload
 

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import tile_product
+from tilewright.targets.cpu.kernels.conv2d_tiling import packed_shape, pixels
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
-from tilewright.targets.cpu.kernels.matrix_tiles import TILE, WORD, TileNumbers, numbers_of
+from tilewright.targets.cpu.kernels.tile_instructions import TILE, WORD, TileNumbers, numbers_of
 from tilewright.targets.cpu.kernels.tile_product import (
     TileBlocks,
     blocks_of,
@@ -33,7 +34,6 @@ from tilewright.targets.cpu.kernels.tile_product import (
     product_function,
     weight_words,
 )
-from tilewright.targets.cpu.kernels.tiling import packed_shape, pixels
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload

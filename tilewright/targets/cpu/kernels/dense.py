@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
+from tilewright.targets.cpu.kernels.epilogue import row_inputs, with_row_epilogue
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import tiles
-from tilewright.targets.cpu.kernels.matrix import multiply
-from tilewright.targets.cpu.kernels.shared import row_inputs, with_row_epilogue
+from tilewright.targets.cpu.kernels.matrix_product import GemmShape, multiply
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -29,7 +28,7 @@ class Dense:
         return workload.operator == "dense" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix`."""
+        """See `targets.cpu.kernels.matrix_product`."""
         return GemmShape.of(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense import Dense, tile_starts
-from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
+from tilewright.targets.cpu.kernels.epilogue import data_zero, row_inputs, with_row_epilogue
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FOURS,
     SIGNED_FOURS,
@@ -25,8 +25,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Nest, tile_start, tiles
-from tilewright.targets.cpu.kernels.matrix import Share, multiply
-from tilewright.targets.cpu.kernels.shared import data_zero, row_inputs, with_row_epilogue
+from tilewright.targets.cpu.kernels.matrix_product import GemmShape, Share, multiply
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -43,8 +42,8 @@ class DenseInt8(Dense):
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix`. Raises `WorkloadError` for a processor without dot
-        products."""
+        """See `targets.cpu.kernels.matrix_product`. Raises `WorkloadError` for a processor without
+        dot products."""
         check_dots(workload, spec)
         pack = (1,) if must_pack(workload, dot_product(spec)) else (0, 1)
         return tuple(

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.grouped_tiles import (
+from tilewright.targets.cpu.kernels.epilogue import (
+    epilogue_inputs,
+    multiplied,
+    packed_words,
+    sums_type,
+    with_epilogue,
+)
+from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
     WindowLoops,
     even_shares,
@@ -29,14 +36,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, tiles
 from tilewright.targets.cpu.kernels.padding import PaddedSource, real_data
-from tilewright.targets.cpu.kernels.shared import (
-    epilogue_inputs,
-    multiplied,
-    packed_words,
-    sums_type,
-    vectors,
-    with_epilogue,
-)
+from tilewright.targets.cpu.kernels.tile_arithmetic import vectors
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -50,7 +50,7 @@ MAX_TILE_ROWS = 4
 
 @dataclass(frozen=True)
 class _ChannelTaps:
-    """Keeps `targets.cpu.kernels.grouped_tiles.Taps`."""
+    """Keeps `targets.cpu.kernels.grouped_loops.Taps`."""
 
     w: Workload
     tasks: int
@@ -91,7 +91,7 @@ class Depthwise:
         return w.operator == "conv2d" and 1 < w.groups == w.in_channels == w.out_channels
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.grouped_tiles`. Raises `WorkloadError` as `check_dots`."""
+        """See `targets.cpu.kernels.grouped_loops`. Raises `WorkloadError` as `check_dots`."""
         check_dots(workload, spec)
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.grouped_tiles import (
+from tilewright.targets.cpu.kernels.epilogue import (
+    epilogue_inputs,
+    multiplied,
+    packed_words,
+    sums_type,
+    with_epilogue,
+)
+from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
     WindowLoops,
     even_shares,
@@ -36,15 +43,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, Nest, tiles
 from tilewright.targets.cpu.kernels.padding import PaddedSource, real_data
-from tilewright.targets.cpu.kernels.shared import (
-    divisors,
-    epilogue_inputs,
-    multiplied,
-    packed_words,
-    sums_type,
-    vectors,
-    with_epilogue,
-)
+from tilewright.targets.cpu.kernels.tile_arithmetic import divisors, vectors
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -144,7 +143,7 @@ def first_of_last(reach: Reach) -> int:
 
 @dataclass(frozen=True)
 class _GroupTaps:
-    """Keeps `targets.cpu.kernels.grouped_tiles.Taps`."""
+    """Keeps `targets.cpu.kernels.grouped_loops.Taps`."""
 
     reach: Reach
     out_block: int
@@ -216,7 +215,7 @@ class Grouped:
         return w.operator == "conv2d" and w.groups > 1
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.grouped_tiles`. Raises `WorkloadError` as `check_dots`."""
+        """See `targets.cpu.kernels.grouped_loops`. Raises `WorkloadError` as `check_dots`."""
         check_dots(workload, spec)
         w = workload
         _, ob = _blocks(w, spec)

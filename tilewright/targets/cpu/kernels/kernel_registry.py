@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu.kernels import conv2d_tiles, matmul_tiles
-from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul
-from tilewright.targets.cpu.kernels.batch_matmul_int8 import BatchMatmulInt8
+from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul, BatchMatmulInt8
 from tilewright.targets.cpu.kernels.conv2d import Convolution
 from tilewright.targets.cpu.kernels.conv2d_int8 import ConvolutionInt8
 from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
 from tilewright.targets.cpu.kernels.dense import Dense
 from tilewright.targets.cpu.kernels.dense_int8 import DenseInt8
 from tilewright.targets.cpu.kernels.depthwise import Depthwise
+from tilewright.targets.cpu.kernels.epilogue import computes
 from tilewright.targets.cpu.kernels.grouped import Grouped
 from tilewright.targets.cpu.kernels.kernel import Kernel
 from tilewright.targets.cpu.kernels.matmul_tiles import MatmulTiles
-from tilewright.targets.cpu.kernels.shared import computes
 from tilewright.targets.cpu.kernels.tile_product import TileBlocks
 from tilewright.targets.cpu.spec import DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.workload import Workload

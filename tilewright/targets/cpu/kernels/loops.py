@@ -12,14 +12,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.targets.cpu.kernels.kernel import DoesNotApply
-from tilewright.targets.cpu.kernels.shared import (
+from tilewright.targets.cpu.kernels.epilogue import (
     data_zero,
     epilogue_tensors,
     epilogue_value,
     shape_of_tensor,
     sums_type,
 )
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")

@@ -13,7 +13,7 @@ from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
-from tilewright.targets.cpu.kernels.matrix_tiles import TILE, WORD, numbers_of, paired
+from tilewright.targets.cpu.kernels.tile_instructions import TILE, WORD, numbers_of, paired
 from tilewright.targets.cpu.kernels.tile_product import (
     TileBlocks,
     blocks_of,

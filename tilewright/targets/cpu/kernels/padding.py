@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu.kernels.epilogue import data_zero, real
 from tilewright.targets.cpu.kernels.loops import split_index
-from tilewright.targets.cpu.kernels.shared import data_zero, real
 from tilewright.targets.workload import Workload
 
 te = lazy_module("tvm.te")

@@ -31,8 +31,8 @@ from tilewright.targets.cpu.kernels.dense import tile_starts
 from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
-from tilewright.targets.cpu.kernels.matrix_tiles import BFLOAT16, TILE, TileNumbers, tile_unit
-from tilewright.targets.cpu.kernels.shared import SECOND_CACHE, even_parts
+from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE, even_parts
+from tilewright.targets.cpu.kernels.tile_instructions import BFLOAT16, TILE, TileNumbers, tile_unit
 from tilewright.targets.cpu.spec import CpuSpec
 
 tirx = lazy_module("tvm.tirx")

@@ -11,6 +11,10 @@ batch are more than a cache holds, each has its stages in turn, in the same memo
 Weights become 1.8 (m = 2) or 4 times as many numbers when they are packed; where those would be
 many, in the kernel. It reads fewer bytes then, and takes about 3 % longer. It transforms the
 weights of some input channels after others (`parts_ic`), so that they stay in a cache.
+
+Each transform is applied to the columns of a square, then to its rows. Common parts are written
+alike, so that LLVM computes them once. Source: Lavin and Gray, Fast Algorithms for Convolutional
+Neural Networks (2016).
 """
 
 from __future__ import annotations
@@ -22,17 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu.kernels.conv2d_tiling import CpuTiling, check_unrolled, packed_shape
+from tilewright.targets.cpu.kernels.epilogue import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import real_data
-from tilewright.targets.cpu.kernels.shared import SECOND_CACHE, epilogue_inputs, epilogue_value
-from tilewright.targets.cpu.kernels.tiling import CpuTiling, check_unrolled, packed_shape
-from tilewright.targets.cpu.kernels.winograd_transforms import (
-    chosen,
-    data_row,
-    filter_row,
-    inverse_row,
-    transformed_filters,
-)
+from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -41,6 +39,18 @@ tirx = lazy_module("tvm.tirx")
 s_tir = lazy_module("tvm.s_tir")
 tvm = lazy_module("tvm")
 
+WINOGRAD_SIZES = (2, 4)
+"""Pixels a side that one tile gives (m)."""
+
+_Matrix = tuple[tuple[float, ...], ...]
+
+_FILTER: dict[int, _Matrix] = {
+    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+    4: (
+        (1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
+    ),
+}  # fmt: skip
 NUMBER = 4
 """Bytes of a float32."""
 LINE = 16
@@ -58,6 +68,19 @@ def serves(workload: Workload) -> bool:
     w = workload
     rest = (w.stride_h, w.stride_w, w.dilation_h, w.dilation_w)
     return (w.kernel_h, w.kernel_w) == (3, 3) and set(rest) == {1}
+
+
+def rule_size(w: Workload, spec: CpuSpec) -> int:
+    """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
+    two to four times as many, must not take longer to read from memory than they save."""
+    integers = w.dtype == "int8"
+    if not serves(w) or (integers and (spec.dots or not w.dequantises)):
+        return 0
+    fewest = 32 if integers else spec.lanes // 2  # vectors that are mostly empty
+    if min(w.in_channels, w.out_channels) < fewest:
+        return 0
+    smaller = min(w.out_height, w.out_width)
+    return 4 if smaller > 8 else 0
 
 
 def transforms_weights(workload: Workload, m: int) -> bool:
@@ -381,3 +404,57 @@ def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) 
     order = (0, 2, 3, 4, 5, 1) if given else (0, 4, 5, 2, 3, 1)
     dtype = _filter_type(w) if given else "float32"
     return np.ascontiguousarray(blocked.transpose(order), dtype=dtype)
+
+
+def data_row(m: int, d: list[Any]) -> list[Any]:
+    """Sums of the m + 2 numbers `d` of a row of a patch, as many."""
+    if m == 2:
+        return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+    even, odd = d[4] - d[2] * _number(4), d[3] - d[1] * _number(4)
+    near, far = d[4] - d[2], (d[3] - d[1]) * _number(2)
+    first = d[0] * _number(4) - d[2] * _number(5) + d[4]
+    last = d[1] * _number(4) - d[3] * _number(5) + d[5]
+    return [first, even + odd, even - odd, near + far, near - far, last]
+
+
+def filter_row(m: int, w: list[Any]) -> list[Any]:
+    """The m + 2 sums of the three weights `w` of a filter's row."""
+    if m == 2:
+        even, odd = (w[0] + w[2]) * _number(1 / 2), w[1] * _number(1 / 2)
+        return [w[0], even + odd, even - odd, w[2]]
+    even, odd = (w[0] + w[2]) * _number(-1 / 6), w[1] * _number(-1 / 6)
+    near, far = w[0] * _number(1 / 24) + w[2] * _number(1 / 6), w[1] * _number(1 / 12)
+    return [w[0] * _number(1 / 4), even + odd, even - odd, near + far, near - far, w[2]]
+
+
+def inverse_row(m: int, p: list[Any]) -> list[Any]:
+    """The m sums of the m + 2 numbers `p` of a row of products."""
+    if m == 2:
+        return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
+    one, other = p[1] + p[2], p[1] - p[2]
+    two, four = p[3] + p[4], p[3] - p[4]
+    return [
+        p[0] + one + two,
+        other + four * _number(2),
+        one + two * _number(4),
+        other + four * _number(8) + p[5],
+    ]
+
+
+def transformed_filters(m: int, filters: NDArray[Any]) -> NDArray[np.float64]:
+    """Of filters of shape (…, 3, 3), shape (…, m + 2, m + 2)."""
+    matrix = np.asarray(_FILTER[m])
+    found: NDArray[np.float64] = matrix @ filters.astype(np.float64) @ matrix.T
+    return found
+
+
+def chosen(row: Any, values: list[Any]) -> Any:
+    """The value of that row; a choice that is gone once the loop over rows is unrolled."""
+    found = values[-1]
+    for number in reversed(range(len(values) - 1)):
+        found = tirx.Select(row == number, values[number], found)
+    return found
+
+
+def _number(value: float) -> Any:
+    return tirx.const(value, "float32")

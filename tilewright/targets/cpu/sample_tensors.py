@@ -1,7 +1,13 @@
-"""Makes seeded tensors of a workload in the layouts of its kernels, and the right answer."""
+"""Makes seeded tensors of a workload in the layouts of its kernels, and the right answer.
+
+`SampleTensors` is what measuring and tests use. Below it are the numbers and the references of
+workloads in float32, in int8, and of integers that stand for reals.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +16,16 @@ from numpy.typing import NDArray
 from tilewright.core.bfloat16 import rounded_array, widened_array
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Space
+from tilewright.targets.cpu.kernels.epilogue import A_CHANNEL, QUANTISATION, epilogue_tensors
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.shared import A_CHANNEL, QUANTISATION, epilogue_tensors
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors_int8 import integer_reference, random_integers
-from tilewright.targets.cpu.test_tensors_quantised import RandomQuantised
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.integer_operators import sums
+from tilewright.targets.reference import reference as computed_reference
 from tilewright.targets.steps.float_activations import FUNCTIONS
+from tilewright.targets.steps.quantised import BYTES, LIMITS, NUMBERS, TensorScale, packed
 from tilewright.targets.workload import Workload
 
 tvm = lazy_module("tvm")
@@ -192,3 +200,160 @@ def _convolution(
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return rng.standard_normal(shape, dtype=np.float32)
+
+
+Shape = tuple[int, ...]
+INTERESTING = 40.0
+"""Standard deviation of an int8 output's values: few are clipped, none is small."""
+
+
+def random_integers(
+    w: Workload, rng: np.random.Generator, shapes: tuple[Shape, Shape, Shape]
+) -> tuple[NDArray[np.int8], NDArray[np.int8], dict[str, NDArray[Any]]]:
+    """Data, weights and what the epilogue takes, of `shapes` (data, weights, output). Data have all
+    values; weights are as large as leaves most outputs within int8 after the shifts, and a few at
+    either end."""
+    data, weights, out = shapes
+    fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
+    shift = sum(
+        op.amounts[0] * (-1 if op.kind == "shl" else 1)
+        for op in w.epilogue
+        if op.kind in ("shr", "shl", "shr_channel")
+    )
+    spread = min(max(INTERESTING * 2.0**shift / (74 * np.sqrt(fan_in)), 1.0), 64.0)
+    drawn = np.clip(np.rint(rng.normal(0, spread, weights)), -128, 127).astype(np.int8)
+    ends = rng.random(weights) < 1 / 256
+    drawn[ends] = rng.choice(np.array([-128, 127], np.int8), int(ends.sum()))
+    limit = 1 << min(max(shift + 6, 1), 19)
+    bias = rng.integers(-limit, limit, w.out_channels, np.int32)
+    if EpilogueOp("bias", 32) in w.epilogue:  # of all sizes
+        bias = rng.integers(-(1 << 31), 1 << 31, w.out_channels, np.int32)
+        bias >>= rng.integers(0, 32, w.out_channels, np.int32)
+    added: dict[str, NDArray[Any]] = {
+        "bias": bias,
+        "add": rng.integers(-limit, limit, out, np.int32),
+        "residual": rng.integers(-128, 128, out, np.int8),
+    }
+    for op in w.epilogue:
+        if op.kind == "shr_channel":
+            least, most = op.amounts
+            added["shr_channel"] = rng.integers(least, most + 1, w.out_channels, np.int32)
+    return rng.integers(-128, 128, data, np.int8), drawn, added
+
+
+def integer_reference(
+    w: Workload,
+    data: NDArray[np.int8],
+    weights: NDArray[np.int8],
+    added: Mapping[str, NDArray[Any]],
+    out: Shape,
+) -> NDArray[np.int8]:
+    """What `targets.reference` says, of shape `out`; tensors of any workload as a model has them,
+    (n, c, h, w) and (o, c / groups, kh, kw), or (rows, channels) and (out, in)."""
+
+    if w.operator == "batch_matmul":  # each product a dense layer
+        dense = replace(w, operator="dense", batch=w.height, height=1)
+
+        def of(each: int) -> dict[str, NDArray[Any]]:
+            return {n: a if n in A_CHANNEL else a[each] for n, a in added.items()}
+
+        parts = [
+            integer_reference(dense, data[each], weights[each].T, of(each), out[1:])
+            for each in range(w.batch)
+        ]
+        return np.stack(parts)
+
+    def image(tensor: NDArray[Any]) -> NDArray[Any]:
+        return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
+
+    tensors = {
+        name: array if name in A_CHANNEL else image(array)
+        for name, array in {"data": data, "weight": weights, **added}.items()
+    }
+    return computed_reference(w, tensors).astype(np.int8).reshape(out)
+
+
+SPREAD = 1.5
+"""Standard deviation of the real results: bounds of a few ones clip some of them."""
+TIE = 0.02
+"""Steps that a real may be from a tie and be rounded to either side. Winograd's sums of float32 are
+up to a hundredth off."""
+
+
+@dataclass(frozen=True, eq=False)
+class RandomQuantised:
+    """Tensors as a model has them: data and what is added like the output (n, c, h, w) or (rows,
+    channels), weights (o, c / groups, kh, kw) or (out, in) less their zero points. `tensors` are
+    what the epilogue takes, by name."""
+
+    data: NDArray[Any]
+    weights: NDArray[np.int8]
+    data_zero: int
+    scales: tuple[TensorScale, ...]
+    tensors: dict[str, NDArray[Any]]
+
+    @classmethod
+    def of(
+        cls, w: Workload, rng: np.random.Generator, shapes: tuple[Shape, Shape, Shape]
+    ) -> RandomQuantised:
+        """Of `shapes` (data, weights, output). All numbers that there are; scales that leave most
+        results within the output's, and some at either end."""
+        data, weights, out = shapes
+
+        def drawn(kind: str, shape: Shape) -> NDArray[Any]:
+            least, most = LIMITS[kind]
+            return rng.integers(least, most + 1, shape).astype(kind)
+
+        def zero(kind: str) -> int:
+            least, most = LIMITS[kind]
+            return int(rng.choice(np.array([least, most, int(rng.integers(least, most + 1)), 0])))
+
+        fan_in = int(np.prod(weights[1:]))
+        scales = SPREAD / (74 * 74 * np.sqrt(fan_in)) * rng.uniform(0.3, 2, w.out_channels)
+        steps = [step for step in w.epilogue if step.kind in NUMBERS]
+        each = {"add_dequantised": SPREAD / 74, "round": SPREAD / 40, "quantise": SPREAD / 40}
+        given = tuple(
+            TensorScale(kind, each[step.kind] * rng.uniform(0.5, 2), zero(kind))
+            for step in steps
+            if (kind := BYTES[step.value])
+        )
+        data_zero = zero(w.data_dtype)
+        added = next((BYTES[s.value] for s in steps if s.kind == "add_dequantised"), "int8")
+        tensors = {
+            QUANTISATION: packed(data_zero, [step.kind for step in steps], given),
+            "scale": scales.astype(np.float32),
+            "bias": rng.normal(0, SPREAD, w.out_channels).astype(np.float32),
+            "added": drawn(added, out),
+        }
+        return cls(drawn(w.data_dtype, data), drawn("int8", weights), data_zero, given, tensors)
+
+    def expected(self, w: Workload) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The least and the largest right results in float64, of the output's shape: integers
+        before they are rounded. They differ where an inner rounding is nearly a tie."""
+
+        def image(tensor: NDArray[Any]) -> NDArray[Any]:
+            return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
+
+        data = image(self.data).astype(np.int64) - self.data_zero
+        scales = iter(self.scales)
+        found = sums(w, {"data": data, "weight": image(self.weights).astype(np.int64)})
+        ends = np.stack([found, found]).astype(np.float64)
+        for step in w.epilogue:
+            given = next(scales) if step.kind in NUMBERS else None
+            if step.kind == "dequantise":
+                ends = ends * self.tensors["scale"][:, None, None]
+            elif step.kind == "bias":
+                ends = ends + self.tensors["bias"][:, None, None]
+            elif given is None:
+                clip = np.maximum if step.kind == "max" else np.minimum
+                ends = clip(ends, float(step.value))
+            elif step.kind == "add_dequantised":
+                integers = image(self.tensors["added"]).astype(np.float64) - given.zero
+                ends = ends + integers * given.scale
+            elif step.kind == "round":
+                near = ends / given.scale + np.array([-TIE, TIE])[:, None, None, None, None]
+                ends = np.clip(np.rint(near), *given.bounds()) * given.scale
+            else:
+                ends = np.clip(ends / given.scale, *given.bounds()) + given.zero
+        least, most = ends.reshape(2, *self.tensors["added"].shape)
+        return least, most

@@ -15,13 +15,22 @@ import numpy as np
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
-from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
-from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffle_function
-from tilewright.networks.compiled.local_response import LocalResponse, normalised
+from tilewright.networks.compiled.channel_rearrangements import (
+    ChannelShuffle,
+    PixelsBeside,
+    put_beside,
+    shuffle_function,
+)
+from tilewright.networks.compiled.image_operators import (
+    LocalResponse,
+    PoolWindow,
+    along,
+    linear_taps,
+    normalised,
+    pool,
+)
 from tilewright.networks.compiled.nan_propagation import NAN_SAFE
-from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
-from tilewright.networks.compiled.pools import PoolWindow, pool
-from tilewright.networks.compiled.resizes import along, linear_taps
+from tilewright.networks.compiled.vector_math import narrowed, widened
 from tilewright.networks.relax.bindings import shape_of
 
 OPAQUE = 8

@@ -7,10 +7,10 @@ from math import prod
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.conv2d_tiling import CpuTiling, pixels
 from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
-from tilewright.targets.cpu.kernels.shared import even_parts
-from tilewright.targets.cpu.kernels.tiling import CpuTiling, pixels
+from tilewright.targets.cpu.kernels.tile_arithmetic import divisors, even_parts
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -34,11 +34,47 @@ WASTED = 0.9
 """What a tile of Winograd's products is worth whose last pixels are thrown away."""
 
 
+def direct_knobs(
+    w: Workload, spec: CpuSpec, parts_ic: tuple[int, ...], steps: int
+) -> tuple[Knob, ...]:
+    """The decisions of a direct convolution whose blocks of input channels are `steps` steps of a
+    register tile."""
+    rows, columns = pixels(w)
+    out_blocks = w.out_channels // channel_block(w.out_channels, spec.lanes)
+    room = spec.registers - 2
+    return (
+        Knob("tile_ow", _parts(columns, room)),
+        Knob("tile_oh", tuple(each for each in (1, 2, 3, 4, 7) if each <= min(rows, room))),
+        Knob("tile_oc", divisors(out_blocks, min(8, room))),
+        Knob("parts_oc", divisors(out_blocks, out_blocks)),
+        Knob("parts_oh", _counts(rows)),
+        Knob("parts_ow", _counts(columns if rows == 1 else min(columns, 4))),
+        Knob("parts_ic", parts_ic),
+        Knob("chunks_first", (0, 1)),
+        Knob("tiles_first", (0, 1)),
+        Knob("pixels_first", (0, 1)),
+        Knob("unroll_kernel", (0, 1, 2) if w.kernel_h * w.kernel_w > 1 else (0,)),
+        Knob("unroll_channels", divisors(steps, 8)),
+        Knob("copy", (0, 1, 2)),
+    )
+
+
+def _parts(length: int, at_most: int) -> tuple[int, ...]:
+    """Lengths of equal parts that cover `length`, none above `at_most`."""
+    return tuple(sorted({even_parts(length, most) for most in range(1, at_most + 1)}))
+
+
+def _counts(length: int) -> tuple[int, ...]:
+    """Into how many parts a length may be cut: up to four, then doubling."""
+    doubled = (1 << power for power in range(3, length.bit_length()))
+    return tuple(sorted({*range(1, min(length, 4) + 1), *doubled, length}))
+
+
 def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
     """Values by the names of `knobs`, the space of a convolution without groups: the register tile
     with the most multiply-adds an instruction, chunks that stay in the cache, and Winograd where
     its transforms pay."""
-    m = _algorithm(w, spec)
+    m = winograd.rule_size(w, spec)
     rows, columns = pixels(w)
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
@@ -113,19 +149,6 @@ def _cut(
     ]
     finer.sort(key=lambda each: each["parts_oh"] * each["parts_ow"])
     return next((each for each in finer if chunks(each) >= 2 * spec.threads), values)
-
-
-def _algorithm(w: Workload, spec: CpuSpec) -> int:
-    """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
-    two to four times as many, must not take longer to read from memory than they save."""
-    integers = w.dtype == "int8"
-    if not winograd.serves(w) or (integers and (spec.dots or not w.dequantises)):
-        return 0
-    fewest = 32 if integers else spec.lanes // 2  # vectors that are mostly empty
-    if min(w.in_channels, w.out_channels) < fewest:
-        return 0
-    smaller = min(w.out_height, w.out_width)
-    return 4 if smaller > 8 else 0
 
 
 def _copied(w: Workload) -> float:

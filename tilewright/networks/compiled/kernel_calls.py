@@ -11,10 +11,19 @@ from tvm import relax, te, tirx
 from tvm.ir import IRModule
 
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
-from tilewright.networks.compiled.channel_shuffles import channel_shuffles
-from tilewright.networks.compiled.frame_taps import FrameTaps, frame_taps, reading_frames
+from tilewright.networks.compiled.channel_rearrangements import PixelsBeside, channel_shuffles
+from tilewright.networks.compiled.image_operators import local_responses
 from tilewright.networks.compiled.layers import KernelLayer
-from tilewright.networks.compiled.local_response import local_responses
+from tilewright.networks.compiled.operands_in_place import (
+    SHAPES,
+    FrameTaps,
+    MovedAxes,
+    frame_taps,
+    moved_operand,
+    moved_result,
+    on_moved,
+    reading_frames,
+)
 from tilewright.networks.compiled.packed_operators import (
     CONCAT,
     EACH,
@@ -26,20 +35,14 @@ from tilewright.networks.compiled.packed_operators import (
     reduced,
     resized,
 )
-from tilewright.networks.compiled.packing import FLOAT_BLOCK, OPAQUE, PackedTensors
-from tilewright.networks.compiled.pixels_beside import PixelsBeside
-from tilewright.networks.compiled.recurrence_function import (
+from tilewright.networks.compiled.packed_tensors import FLOAT_BLOCK, OPAQUE, PackedTensors
+from tilewright.networks.compiled.recurrences import (
+    Recurrence,
     packed_weights,
+    part_of,
     recurrence_function,
+    recurrences,
     sums_of,
-)
-from tilewright.networks.compiled.recurrences import Recurrence, part_of, recurrences
-from tilewright.networks.compiled.transposed_operands import (
-    SHAPES,
-    MovedAxes,
-    moved_operand,
-    moved_result,
-    on_moved,
 )
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.relax.batch_norm import ITEM, NORM

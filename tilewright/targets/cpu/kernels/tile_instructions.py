@@ -5,6 +5,12 @@ To try the loops around them anywhere, plain arithmetic does, too.
 A tile has up to 16 rows of 64 bytes, in words of two bfloat16 or four bytes. `C += A B` takes rows
 of A as they are. A word of B holds the next two or four numbers of a column. See Intel's manual of
 AMX: TDPBF16PS, TDPBSSD and TDPBUSD.
+
+Dot products of vectors, `vdpbf16ps`, add products of two pairs of bfloat16 to each lane of a vector
+of float32. TVM writes code for LLVM without LLVM's type of bfloat16, which the instruction's
+operands have. So one function is given to LLVM in its own language. It takes vectors of int32, and
+LLVM puts its body in place of each call. The instruction takes numbers below the smallest normal
+one for zero, and rounds results of that size to it. See Intel's manual: VDPBF16PS.
 """
 
 from __future__ import annotations
@@ -17,8 +23,8 @@ from numpy.typing import NDArray
 
 from tilewright.core.bfloat16 import BELOW_HALF, NAN, rounded_array
 from tilewright.core.lazy_module import lazy_module
-from tilewright.targets.cpu.kernels import bfloat16_dot_product
-from tilewright.targets.cpu.kernels.shared import even_parts
+from tilewright.targets.cpu.kernels.int8_dot_product import lanes_at
+from tilewright.targets.cpu.kernels.tile_arithmetic import even_parts
 from tilewright.targets.cpu.spec import AMX, AMX_INT8, DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -231,18 +237,16 @@ class DotTiles(_StoredSums):
     def begin(self) -> None:
         """Makes room for the sums."""
         super().begin()
-        self._held = bfloat16_dot_product.registers()
+        self._held = sum_registers()
 
     def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
         """See `AmxTiles.step`."""
         starts = [place + r * row for place in places for r in range(self.rows)]
         tiles = [at + j * self.words * TILE for j in range(self.across)]
-        each = even_parts(len(starts), bfloat16_dot_product.SUMS // self.across)
+        each = even_parts(len(starts), SUM_REGISTERS // self.across)
         for first in range(0, len(starts), each):
             some = data, starts[first : first + each]
-            bfloat16_dot_product.add_words(
-                self._held, self._sums, first, some, (weights, tiles), self.words
-            )
+            add_words(self._held, self._sums, first, some, (weights, tiles), self.words)
 
 
 class PlainTiles(_StoredSums):
@@ -305,3 +309,56 @@ def _bits(value: int) -> Any:
 
 def _float(bits: Any) -> Any:
     return tirx.reinterpret("float32", bits)
+
+
+LANES = 16
+SUM_REGISTERS = 24
+"""Vector registers for sums, of 32: the others hold a word of each column, and one of the data."""
+_ADD_PRODUCTS = "tilewright_add_bfloat16_products"
+_ADD_PRODUCTS_IN_LLVM = f"""
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+
+define <16 x float> @{_ADD_PRODUCTS}(<16 x float> %sums, <16 x i32> %data, <16 x i32> %weights) {{
+  %some = bitcast <16 x i32> %data to <32 x bfloat>
+  %others = bitcast <16 x i32> %weights to <32 x bfloat>
+  %found = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(
+      <16 x float> %sums, <32 x bfloat> %some, <32 x bfloat> %others)
+  ret <16 x float> %found
+}}
+"""
+
+
+def sum_registers() -> Any:
+    """A buffer of `SUM_REGISTERS` vectors, which `add_words` keeps in sum_registers."""
+    return T.alloc_buffer((SUM_REGISTERS * LANES,), "float32", scope="local")
+
+
+def add_words(
+    held: Any, sums: Any, first: int, data: tuple[Any, list[Any]], weights: tuple[Any, list[Any]],
+    words: int,
+) -> None:  # fmt: skip
+    """Adds the products of so many words to rows of `sums`, a buffer (rows, 16 × tiles), from row
+    `first` on. `data` is a buffer of uint16 and where each row begins, `weights` one of int32 and
+    where each tile of 16 columns does, its words behind one another. `held` is of `sum_registers`:
+    rows × tiles ≤ `SUM_REGISTERS`."""
+    (values, starts), (packed, tiles) = data, weights
+    vectors = [(r, j) for r in range(len(starts)) for j in range(len(tiles))]
+    at = {each: LANES * number for number, each in enumerate(vectors)}
+    for r, j in vectors:
+        value = sums.vload([first + r, LANES * j], f"float32x{LANES}")
+        T.buffer_store(held, value, [lanes_at(at[r, j], LANES)])
+    with (
+        T.attr(tirx.const(0, "int32"), "pragma_import_llvm", _ADD_PRODUCTS_IN_LLVM),
+        T.serial(0, words) as k,
+    ):
+        columns = [packed.vload([tile + k * LANES], f"int32x{LANES}") for tile in tiles]
+        for r, start in enumerate(starts):
+            word = tirx.reinterpret("int32", values.vload([start + 2 * k], "uint16x2"))
+            for j, column in enumerate(columns):
+                before = held.vload([at[r, j]], f"float32x{LANES}")
+                spread = tirx.Broadcast(word, LANES)
+                found = tirx.call_extern(f"float32x{LANES}", _ADD_PRODUCTS, before, spread, column)
+                T.buffer_store(held, found, [lanes_at(at[r, j], LANES)])
+    for r, j in vectors:
+        value = held.vload([at[r, j]], f"float32x{LANES}")
+        T.buffer_store(sums, value, [first + r, lanes_at(LANES * j, LANES)])

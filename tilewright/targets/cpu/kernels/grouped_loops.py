@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels.epilogue import real, sums_type
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import (
     STACK_BYTES,
@@ -35,7 +36,6 @@ from tilewright.targets.cpu.kernels.loops import (
     tiles,
 )
 from tilewright.targets.cpu.kernels.padding import Copies, PaddedSource, is_padded
-from tilewright.targets.cpu.kernels.shared import real, sums_type
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")

@@ -1,4 +1,9 @@
-"""Calls kernels of this processor as parts of a network's library."""
+"""Calls kernels of this processor as parts of a network's library.
+
+A kernel may read and write tensors of bfloat16 where it was written for float32 (`narrowed`). Half
+as many bytes pass between layers. It computes as before: it widens what it reads, and rounds what
+it stores. Channels of such a tensor may lie in blocks that are several of the kernel's.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.lazy_module import lazy_module
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
-from tilewright.targets.cpu.compile import llvm_target, scheduled
+from tilewright.targets.cpu.compile import llvm_target, lowering, scheduled
 from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.matrix_tiles import BFLOAT16
-from tilewright.targets.cpu.kernels.narrowed import narrowed
+from tilewright.targets.cpu.kernels.tile_instructions import BFLOAT16, bfloat16_of
 from tilewright.targets.cpu.layouts import channel_block
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
+
+tvm_ffi = lazy_module("tvm_ffi")
+tirx = lazy_module("tvm.tirx")
+ir = lazy_module("tvm.ir")
 
 
 class NetworkKernels:
@@ -64,7 +72,7 @@ class NetworkKernels:
         return llvm_target(self.spec)
 
     def code_pipeline(self) -> str:
-        """See `targets.cpu.pipeline`."""
+        """See `targets.cpu.compile`."""
         return lowering()
 
     def kernel_error(
@@ -124,3 +132,52 @@ def _stored_block(workload: Workload, spec: CpuSpec) -> int:
     tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
     row = BFLOAT16.in_row
     return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0
+
+
+def narrowed(function: Any, blocks: Mapping[int, int], spec: CpuSpec) -> Any:
+    """A function of loops written out, whose parameters of these numbers hold bfloat16 as uint16
+    instead of float32, in `blocks` of so many channels: (n, c / block, h, w, block)."""
+    params, body = list(function.params), function.body
+    for number, block in blocks.items():
+        old = params[number]
+        n, count, height, width, each = (int(size) for size in old.shape)
+        shape = n, count * each // block, height, width, block
+        new = tirx.decl_buffer(shape, "uint16", name=str(old.name))
+        body = _replaced(body, old, new, spec)
+        params[number] = new
+    return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
+
+
+def _replaced(body: Any, old: Any, new: Any, spec: CpuSpec) -> Any:
+    each = int(old.shape[4])
+    several = int(new.shape[4]) // each
+
+    def place(indices: Any) -> list[Any]:
+        n, block, y, x, i = indices
+        if several == 1:
+            return [n, block, y, x, i]
+        inside = tirx.indexmod(block, several) * each
+        return [n, tirx.indexdiv(block, several), y, x, inside + i]
+
+    def load(found: Any) -> Any:
+        if not found.source.same_as(old):
+            return found
+        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(found.indices)))
+        return tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(16, "uint32")))
+
+    def stores(within: Any, lanes: int) -> Any:
+        def store(found: Any) -> Any:
+            if not found.buffer.same_as(old):
+                return found
+            value = bfloat16_of(found.value, lanes, spec)
+            return tirx.BufferStore(new, value, place(found.indices))
+
+        return tvm_ffi.structural_map(within, (tirx.BufferStore, store))
+
+    def loop(found: Any) -> Any:
+        if found.kind != tirx.ForKind.VECTORIZED:
+            return found
+        return stores(found, int(found.extent))
+
+    body = tvm_ffi.structural_map(body, (ir.TensorLoad, load))
+    return stores(tvm_ffi.structural_map(body, (tirx.For, loop)), 1)

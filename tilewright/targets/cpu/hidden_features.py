@@ -1,11 +1,14 @@
-"""Sums up what TVM's analysis of a schedule says of each store to one row a kernel.
+"""Reads what compiling reveals of a kernel: what its loops touch, and what LLVM made of them.
 
-`PerStoreFeature` gives 164 numbers a statement that stores (after Ansor, Zheng et al. 2020,
-appendix B), most of them as log2(1 + number). Rules, by the end of a column's text:
+TVM's `PerStoreFeature` gives 164 numbers a statement that stores (after Ansor, Zheng et al. 2020,
+appendix B), most of them as log2(1 + number). They are summed up to one row a kernel, by the rule
+at the end of a column's text:
 
     sum       over all stores
     main      of the store with the most arithmetic, which is the sum of products
     largest   over all stores
+
+What LLVM made of the loops is counted in its assembly (`targets.cpu.assembly`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.targets.cpu.assembly import mix_of
 from tilewright.targets.features import Feature
 
 s_tir = lazy_module("tvm.s_tir")
@@ -46,6 +50,37 @@ _BUFFERS, _EACH, _FIRST = 5, 18, 57  # places in a row: buffers, columns a buffe
 _SAMPLES = 10
 _CURVE, _ALLOCATED = _FIRST + _BUFFERS * _EACH, _FIRST + _BUFFERS * _EACH + _SAMPLES
 _ROW = 164
+CODE_COLUMNS = (
+    Feature("fused_share", "", "compute", "vector multiply-adds, of all vector instructions"),
+    Feature("broadcast_share", "", "load", "numbers copied into all of a vector, likewise"),
+    Feature("load_share", "", "load", "vector moves from memory, likewise"),
+    Feature("store_share", "", "store", "vector moves to memory, likewise"),
+    Feature("spill_share", "", "", "vector moves to and from the stack, likewise"),
+    Feature("wide_share", "", "", "those on the widest registers in use, likewise"),
+    Feature("instructions", "", "", "in the text of the functions that compute"),
+    Feature("branches", "", "", "jumps and calls in the text"),
+    Feature("spills", "", "", "vector moves to and from the stack in the text"),
+    Feature("stack_bytes", "", "", "of the functions' frames"),
+    Feature("code_bytes", "", "", "of the library"),
+)
+COLUMNS = (*STORE_COLUMNS, *CODE_COLUMNS)
+"""None has a meaning that models sum up: counts in a program's text are not counts of what runs,
+and sums over stores leave out what the caches do. Models see each column by itself."""
+
+
+def hidden_features(
+    function: Any, target: Any, assembly: str, code_bytes: int
+) -> tuple[float, ...]:
+    """A number a column of `COLUMNS`, from the scheduled TensorIR function and LLVM's assembly."""
+    mix = mix_of(assembly)
+    vectors = max(mix.vectors, 1)
+    shares = (mix.fused, mix.broadcasts, mix.vector_loads, mix.vector_stores, mix.spills, mix.wide)
+    code = (mix.total, mix.branches, mix.spills, mix.stack_bytes, code_bytes)
+    return (
+        *store_features(function, target),
+        *(share / vectors for share in shares),
+        *map(float, code),
+    )
 
 
 def store_features(function: Any, target: Any) -> tuple[float, ...]:

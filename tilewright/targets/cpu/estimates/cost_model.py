@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.cpu.kernels.activations import CYCLES
+from tilewright.targets.cpu.kernels.epilogue import CYCLES
 from tilewright.targets.cpu.layouts import ODD
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.features import Feature

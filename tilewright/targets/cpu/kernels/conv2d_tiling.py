@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.padding import is_padded
-from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor
+from tilewright.targets.cpu.kernels.tile_arithmetic import even_parts, nearest_divisor
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload

@@ -1,12 +1,12 @@
-"""Estimates grouped and depthwise convolutions (`targets.cpu.kernels.grouped_tiles`)."""
+"""Estimates grouped and depthwise convolutions (`targets.cpu.kernels.grouped_loops`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tilewright.targets.cpu.bounds import SIZES
-from tilewright.targets.cpu.estimates.direct import COPY
-from tilewright.targets.cpu.estimates.machine import (
+from tilewright.targets.cpu.bounds import NUMBER_BYTES
+from tilewright.targets.cpu.estimates.convolution import COPY
+from tilewright.targets.cpu.estimates.cost_model import (
     ENTRY,
     LATENCY,
     LOADS,
@@ -25,14 +25,14 @@ from tilewright.targets.cpu.estimates.machine import (
     step_cycles,
 )
 from tilewright.targets.cpu.kernels.grouped import Reach
-from tilewright.targets.cpu.kernels.grouped_tiles import COPY_ALL, COPY_NOTHING, COPY_SHARE
+from tilewright.targets.cpu.kernels.grouped_loops import COPY_ALL, COPY_NOTHING, COPY_SHARE
 from tilewright.targets.cpu.kernels.loops import MAX_UNROLLED
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.workload import Workload
 
 
-def estimate(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
+def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     """Of configs with these values, shape (configs,) a knob; without `tile_blocks` a convolution of
     each channel."""
     spec = machine.spec
@@ -144,8 +144,8 @@ def _groups(
 
 def _moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
     """Data and output once, if they do not fit; data that are copied first, twice more."""
-    data = SIZES[w.dtype] * w.batch * w.in_channels * w.height * w.width
-    out = SIZES[w.dtype] * w.batch * w.out_channels * w.out_height * w.out_width
+    data = NUMBER_BYTES[w.dtype] * w.batch * w.in_channels * w.height * w.width
+    out = NUMBER_BYTES[w.dtype] * w.batch * w.out_channels * w.out_height * w.out_width
     outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
     times = np.where(knobs["padding"] == COPY_ALL, 3.0, 1.0)
     size = data * times + 2.0 * outs * out
