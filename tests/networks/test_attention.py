@@ -28,7 +28,7 @@ from tilewright.targets.workload import parse_workload
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Join attentions of few rows, in tasks of as few as there may be."""
     monkeypatch.setattr(joined_attention, "WORTH", 0)
-    monkeypatch.setattr(attention_function, "SCORES", 1)
+    monkeypatch.setattr(joined_attention, "SCORES", 1)
 
 
 def two_layers(rows: int, width: int, heads: int) -> onnx.ModelProto:
@@ -116,7 +116,7 @@ def test_attentions_in_bfloat16_are_joined(
     rows: int, width: int, heads: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shares of rows that overlap, and more threads than heads."""
-    monkeypatch.setattr(attention_function, "SCORES_OF_TILES", 1 << 13)
+    monkeypatch.setattr(joined_attention, "SCORES_OF_TILES", 1 << 13)
     model = two_layers(rows, width, heads)
     artifact = built_in_bfloat16(model, tmp_path, replace(SPEC, threads=threads))
     assert sum("attention" in row for row in artifact.rows) == 2

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tvm_ffi
 from tvm import relax, tirx
@@ -30,9 +29,21 @@ from tvm.ir import Call, IRModule, TensorLoad
 from tvm.ir.transform import module_pass
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.tvm_types import (
+    Buffer,
+    Expression,
+    For,
+    LoopVar,
+    Pass,
+    Place,
+    PrimFunc,
+    RelaxExpr,
+    RelaxVar,
+    Statement,
+)
 from tilewright.networks.compiled.default_schedules import rows_of_task
 from tilewright.networks.compiled.kernel_calls import KERNEL, Rewritten
-from tilewright.networks.compiled.operands_in_place import MovedAxes, Place, elsewhere
+from tilewright.networks.compiled.operands_in_place import FindPlace, MovedAxes, elsewhere
 from tilewright.targets.capabilities import CompilesKernels
 from tilewright.targets.workload import Workload
 
@@ -52,11 +63,11 @@ class JoinedAttention:
         self.functions: dict[int, str] = {}
         self.scores: dict[int, int] = {}
 
-    def joining(self, lanes: int) -> Any:
+    def joining(self, lanes: int) -> Pass:
         """The pass, over a module whose operators are functions already; vectors hold so many
         float32 numbers."""
 
-        def run(module: IRModule, _: Any) -> IRModule:
+        def run(module: IRModule, _: object) -> IRModule:
             return self._joined(module, lanes)
 
         return module_pass(run, opt_level=0, name="TilewrightAttention")
@@ -64,8 +75,8 @@ class JoinedAttention:
     def _joined(self, module: IRModule, lanes: int) -> IRModule:
         calls = _Calls(module, self._rewritten)
         builder = relax.BlockBuilder(module)
-        made: dict[Any, Any] = {}
-        new: dict[Any, Any] = {}
+        made: dict[tuple[RelaxExpr, ...], RelaxExpr | None] = {}
+        new: dict[RelaxVar, RelaxExpr] = {}
         for var in calls.layers:
             found = calls.attention(var)
             if found is None:
@@ -94,9 +105,9 @@ class _Attention:
     scores: AttentionProduct
     between: RowsBetween
     values: AttentionProduct
-    first: Any
-    arguments: list[Any]
-    functions: tuple[Any, ...]
+    first: RelaxVar
+    arguments: list[RelaxExpr]
+    functions: tuple[RelaxExpr, ...]
 
 
 class _Calls:
@@ -122,7 +133,7 @@ class _Calls:
             )
         }
 
-    def attention(self, result: Any) -> _Attention | None:
+    def attention(self, result: RelaxVar) -> _Attention | None:
         """That whose second product gives `result`; None where something else does."""
         values = self._product(result)
         if values is None:
@@ -144,14 +155,14 @@ class _Calls:
                 )  # fmt: skip
         return None
 
-    def _is_kernel(self, value: Any) -> bool:
+    def _is_kernel(self, value: RelaxExpr) -> bool:
         return _is_call(value) and KERNEL in (self._module[value.args[0]].attrs or {})
 
-    def _given(self, var: Any) -> list[Any]:
+    def _given(self, var: RelaxVar) -> list[RelaxExpr]:
         """What the call that gives a variable is given."""
         return list(self._values[var].args[1].fields)
 
-    def _before(self, var: Any) -> Any:
+    def _before(self, var: RelaxExpr) -> RelaxVar | None:
         """The call that gives a variable, with another shape perhaps, if nothing else reads it."""
         while (value := self._values.get(var)) is not None and self._readers[var] == 1:
             if _is_call(value):
@@ -161,7 +172,7 @@ class _Calls:
             var = value.args[0]
         return None
 
-    def _product(self, var: Any) -> AttentionProduct | None:
+    def _product(self, var: RelaxVar) -> AttentionProduct | None:
         """A batched product without an epilogue."""
         value = self._values[var]
         if not self._is_kernel(value):
@@ -183,7 +194,7 @@ def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
     return fit and unmoved and large
 
 
-def _replaced(module: IRModule, new: dict[Any, Any]) -> IRModule:
+def _replaced(module: IRModule, new: dict[RelaxVar, RelaxExpr]) -> IRModule:
     """A module whose `main` has new values of variables, without what nothing calls any more."""
     old = module["main"]
     blocks = [
@@ -198,12 +209,12 @@ def _replaced(module: IRModule, new: dict[Any, Any]) -> IRModule:
     return relax.transform.DeadCodeElimination()(module)
 
 
-def _is_call(value: Any) -> bool:
+def _is_call(value: RelaxExpr) -> bool:
     return isinstance(value, Call) and value.op.name == CALL_TIR
 
 
-def _variables(value: Any) -> list[Any]:
-    found: list[Any] = []
+def _variables(value: RelaxExpr) -> list[RelaxVar]:
+    found: list[RelaxVar] = []
     tvm_ffi.structural_walk(value, (relax.Var, found.append))
     return found
 
@@ -225,7 +236,7 @@ class AttentionProduct:
     those of them that have other axes."""
 
     workload: Workload
-    params: Sequence[Any]
+    params: Sequence[Buffer]
     moved: Mapping[int, MovedAxes]
 
 
@@ -233,14 +244,14 @@ class AttentionProduct:
 class RowsBetween:
     """A function over rows of scores, which are its parameter number `scores`."""
 
-    function: Any
+    function: PrimFunc
     scores: int
 
 
 def joined_function(
     scores: AttentionProduct, between: RowsBetween, values: AttentionProduct,
     compiles: CompilesKernels, lanes: int,
-) -> Any:  # fmt: skip
+) -> PrimFunc | None:  # fmt: skip
     """The function of the parameters of all three, but for the scores; None where they cannot be
     cut into the same tasks."""
     w = scores.workload
@@ -264,8 +275,8 @@ def _shares(w: Workload) -> Iterator[int]:
 class _Rows:
     """Shares of so many `rows` of a head, the one at hand from row `_first` of head `_head` on."""
 
-    _head: Any
-    _first: Any
+    _head: Expression
+    _first: Expression
 
     def __init__(self, scores: Workload, rows: int, compiles: CompilesKernels) -> None:
         self._rows, self._columns, self._compiles = rows, scores.out_channels, compiles
@@ -276,19 +287,23 @@ class _Rows:
         )
 
     def _parameters(
-        self, scores: AttentionProduct, middle: Any, between: RowsBetween, values: AttentionProduct
-    ) -> list[Any]:
+        self,
+        scores: AttentionProduct,
+        middle: PrimFunc,
+        between: RowsBetween,
+        values: AttentionProduct,
+    ) -> list[Buffer]:
         others = list(middle.params[:-2])
         del others[between.scores]
         return [*scores.params[:OUT], *others, *values.params[WEIGHTS:]]
 
-    def _middle(self, between: RowsBetween, lanes: int) -> Any:
+    def _middle(self, between: RowsBetween, lanes: int) -> PrimFunc | None:
         """What is done to a share's rows between the products, a function; None where it is not by
         rows."""
         whole = self._heads * self._height, self._columns
         return rows_of_task(between.function, lanes, self._rows, whole, between.scores)
 
-    def _between(self, middle: Any, between: RowsBetween) -> Any:
+    def _between(self, middle: PrimFunc, between: RowsBetween) -> Statement:
         """The same from buffer to buffer of a task."""
         *others, softmax, first = middle.params
         body = _with_variable(middle.body, first, self._row())
@@ -296,14 +311,14 @@ class _Rows:
             body = elsewhere(body, old, new, self._along(old))
         return body
 
-    def _row(self) -> Any:
+    def _row(self) -> Expression:
         """The first row of the share at hand among those of all heads."""
         return tirx.Cast("int64", self._head * self._height + self._first)
 
     def _placed(
-        self, product: AttentionProduct, params: Sequence[Any], body: Any,
-        own: Mapping[int, tuple[Any, Place]],
-    ) -> Any:  # fmt: skip
+        self, product: AttentionProduct, params: Sequence[Buffer],
+        body: Statement, own: Mapping[int, tuple[Buffer, FindPlace]],
+    ) -> Statement:  # fmt: skip
         """What a share does of a product whose parameters `own` are buffers of the task."""
         for number, old in enumerate(params):
             given = product.params[number], self._place(number, product.moved.get(number))
@@ -311,26 +326,26 @@ class _Rows:
             body = elsewhere(body, old, new, place)
         return body
 
-    def _own(self, indices: Sequence[Any]) -> Sequence[Any]:
+    def _own(self, indices: Place) -> Place:
         """Of a row and a column in a buffer of the task."""
         return [indices[1] * self._columns + indices[2]]
 
-    def _place(self, number: int, axes: MovedAxes | None) -> Place:
+    def _place(self, number: int, axes: MovedAxes | None) -> FindPlace:
         """Of a number of a share's kernel in the parameter of all heads."""
 
-        def found(indices: Sequence[Any]) -> Sequence[Any]:
+        def found(indices: Place) -> Place:
             _, row, column = indices
             known = [self._head, row if number == WEIGHTS else self._first + row, column]
             return known if axes is None else axes.place(known)
 
         return found
 
-    def _along(self, whole: Any) -> Place:
+    def _along(self, whole: Buffer) -> FindPlace:
         """Of a number of all rows in a buffer of the task."""
         begin = self._row() * self._columns
 
-        def found(indices: Sequence[Any]) -> Sequence[Any]:
-            place: Any = tirx.const(0, "int64")
+        def found(indices: Place) -> Place:
+            place: Expression = tirx.const(0, "int64")
             for index, extent in zip(indices, whole.shape, strict=True):
                 place = place * extent + index
             return [place - begin]
@@ -343,7 +358,7 @@ class _Tasks(_Rows):
 
     def joined(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
-    ) -> Any:
+    ) -> PrimFunc | None:
         """The function, None where a part has other tasks."""
         task = tirx.Var("task", "int32")
         shares = self._height // self._rows
@@ -363,8 +378,11 @@ class _Tasks(_Rows):
         return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
 
     def _product(
-        self, product: AttentionProduct, task: Any, own: Mapping[int, tuple[Any, Place]]
-    ) -> Any:
+        self,
+        product: AttentionProduct,
+        task: LoopVar,
+        own: Mapping[int, tuple[Buffer, FindPlace]],
+    ) -> Statement | None:
         """What a task does of a product; None where the kernel has other tasks."""
         count = self._heads * self._height // self._rows
         w = replace(product.workload, batch=count, height=self._rows)
@@ -396,7 +414,7 @@ class _Heads(_Rows):
 
     def joined(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
-    ) -> Any:
+    ) -> PrimFunc | None:
         """The function, None where a part is written otherwise."""
         task, share = tirx.Var("task", "int32"), tirx.Var("share", "int32")
         self._head = tirx.indexdiv(task, self._parts)
@@ -420,7 +438,7 @@ class _Heads(_Rows):
         return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
 
     def _product(
-        self, product: AttentionProduct, own: Mapping[int, tuple[Any, Place]]
+        self, product: AttentionProduct, own: Mapping[int, tuple[Buffer, FindPlace]]
     ) -> _CopyingProduct | None:
         """The statements of a product; None where its kernel is written otherwise."""
         w = replace(product.workload, batch=1, height=self._rows)
@@ -439,7 +457,7 @@ class _Heads(_Rows):
         if not keys or any(_reads(loop, function.params[DATA]) for loop in keys):
             return None
 
-        def placed(loops: Sequence[Any]) -> list[Any]:
+        def placed(loops: Sequence[For]) -> list[Statement]:
             return [self._placed(product, function.params, _serial(loop), own) for loop in loops]
 
         return _CopyingProduct([each.buffer for each in allocated], placed(keys), placed(rows))
@@ -462,12 +480,12 @@ class _CopyingProduct:
     """The buffers that a product copies its operands to, the loops that copy its weights, which a
     head has once, and those of each share of the rows."""
 
-    buffers: Sequence[Any]
-    keys: Sequence[Any]
-    rows: Sequence[Any]
+    buffers: Sequence[Buffer]
+    keys: Sequence[Statement]
+    rows: Sequence[Statement]
 
 
-def _reads(body: Any, buffer: Any) -> bool:
+def _reads(body: Statement, buffer: Buffer) -> bool:
     found: list[bool] = []
     tvm_ffi.structural_walk(
         body, (TensorLoad, lambda load: found.append(load.source.same_as(buffer)))
@@ -475,10 +493,10 @@ def _reads(body: Any, buffer: Any) -> bool:
     return any(found)
 
 
-def _serial(body: Any) -> Any:
+def _serial(body: Statement) -> Statement:
     """The same on the thread that runs it."""
 
-    def one(loop: Any) -> Any:
+    def one(loop: For) -> For:
         if loop.kind != tirx.ForKind.PARALLEL:
             return loop
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
@@ -486,5 +504,5 @@ def _serial(body: Any) -> Any:
     return tvm_ffi.structural_map(body, (tirx.For, one))
 
 
-def _with_variable(body: Any, old: Any, new: Any) -> Any:
+def _with_variable(body: Statement, old: LoopVar, new: Expression) -> Statement:
     return tvm_ffi.structural_map(body, (tirx.Var, lambda var: new if var.same_as(old) else var))

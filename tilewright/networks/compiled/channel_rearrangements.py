@@ -14,8 +14,9 @@ pixels beside  what `networks.onnx_transposed` writes, and a depth-to-space of t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import SupportsInt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from tilewright.core.tvm_types import Buffer, Expression, PrimFunc, RelaxExpr, RelaxVar, Tensor
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
 
 RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
@@ -50,7 +52,7 @@ def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
             return None
         chain.append(before)
     _, permute, split, source = chain
-    axes: Any = permute.value.attrs.axes
+    axes: Sequence[SupportsInt] | None = permute.value.attrs.axes
     alone = all(len(flat.users.get(each.var, [])) == 1 for each in (permute, split))
     if not alone or axes is None or len(source.shape or ()) != 4:
         return None
@@ -66,7 +68,7 @@ WORTH_THREADS = 1 << 14
 class ChannelShuffle:
     """Of the image `source` of `shape` (n, c, h, w), whose channels lie in `groups`."""
 
-    source: Any
+    source: RelaxVar
     shape: tuple[int, ...]
     groups: int
 
@@ -76,7 +78,7 @@ class ChannelShuffle:
         return np.arange(self.shape[1], dtype=np.int64).reshape(self.groups, -1).T.ravel()
 
 
-def channel_shuffles(flat: FlatGraph) -> dict[Any, ChannelShuffle]:
+def channel_shuffles(flat: FlatGraph) -> dict[RelaxVar, ChannelShuffle]:
     """All in a network, by the variable of the result, (n, c, h, w)."""
     found = {}
     for binding in flat.bindings:
@@ -95,7 +97,7 @@ def _shuffle_of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
     return ChannelShuffle(moved.source.var, shape, apart[1])
 
 
-def shuffle_function(found: ChannelShuffle, block: int) -> Any:
+def shuffle_function(found: ChannelShuffle, block: int) -> PrimFunc:
     """A function of TensorIR of an image and the result, (n, c / block, h, w, block), float32."""
     n, channels, height, width = found.shape
     shape = n, channels // block, height, width, block
@@ -116,7 +118,10 @@ def shuffle_function(found: ChannelShuffle, block: int) -> Any:
 
 
 def _put_together(
-    images: tuple[Any, Any], at: tuple[Any, int], pixel: tuple[Any, Any], places: NDArray[np.int64]
+    images: tuple[Buffer, Buffer],
+    at: tuple[Expression, int],
+    pixel: tuple[Expression, Expression],
+    places: NDArray[np.int64],
 ) -> None:
     """Writes block `at` (image, block) of a pixel, whose channels are these of the source."""
     (image, result), block = images, len(places)
@@ -135,14 +140,14 @@ class PixelsBeside:
     """`rows` × `columns` pixels of `channels` each that come from one pixel of `source`; `first` is
     the variable of the operator that reads it."""
 
-    source: Any
-    first: Any
+    source: RelaxVar
+    first: RelaxVar
     rows: int
     columns: int
     channels: int
 
 
-def pixels_beside(flat: FlatGraph) -> dict[Any, PixelsBeside]:
+def pixels_beside(flat: FlatGraph) -> dict[RelaxVar, PixelsBeside]:
     """All in a network, by the variable of the result, (n, o, h * rows, w * columns)."""
     found = {}
     for binding in flat.bindings:
@@ -163,14 +168,16 @@ def _pixels_of(flat: FlatGraph, binding: Binding) -> PixelsBeside | None:
     return PixelsBeside(moved.source.var, moved.split.var, rows, columns, channels)
 
 
-def put_beside(packed: Any, beside: PixelsBeside) -> Any:
+def put_beside(packed: RelaxExpr, beside: PixelsBeside) -> Callable[[Tensor], Tensor]:
     """(n, rows * columns * o / block, h, w, block) → (n, o / block, h * rows, w * columns,
     block)."""
     n, _, height, width, block = shape_of(packed) or ()
     blocks = beside.channels // block
 
-    def computed(image: Any) -> Any:
-        def value(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+    def computed(image: Tensor) -> Tensor:
+        def value(
+            n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+        ) -> Expression:
             pixel = tirx.indexmod(y, beside.rows) * beside.columns + tirx.indexmod(
                 x, beside.columns
             )

@@ -21,20 +21,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
+from tilewright.core.tvm_types import Array, Condition, Expression, RelaxVar, Tensor
 from tilewright.networks.compiled.nan_propagation import are_numbers
 from tilewright.networks.compiled.vector_math import narrowed, widened
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 
 MOST_PIXELS = 25
 """Of a window that is written out."""
-Pixel = tuple[Any, Any]
+Pixel = tuple[Expression, Expression]
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class PoolWindow:
         return not any(self.before) and all(at < of for at, of in zip(last, size, strict=True))
 
 
-def pool(image: Any, window: PoolWindow, bfloat16: bool) -> Any:
+def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
     """The result (n, c / block, out h, out w, block) of an image (n, c / block, h, w, block).
     Either is float32, or uint16 that holds bfloat16, the result where `bfloat16` says so."""
     n, blocks, *size, block = map(int, image.shape)
@@ -70,7 +69,9 @@ def pool(image: Any, window: PoolWindow, bfloat16: bool) -> Any:
     lowest = tirx.const(-np.inf, "float32")
     read = widened if image.dtype == "uint16" else _same
 
-    def value(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+    def value(
+        n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+    ) -> Expression:
         rows, columns = (
             [place * stride - before + tap * apart for tap in range(kernel)]
             for place, stride, before, kernel, apart in zip(
@@ -96,11 +97,11 @@ def pool(image: Any, window: PoolWindow, bfloat16: bool) -> Any:
     return te.compute((n, blocks, *window.out, block), value, name="pool")
 
 
-def _same(number: Any) -> Any:
+def _same(number: Expression) -> Expression:
     return number
 
 
-def _plus(one: Any, other: Any) -> Any:
+def _plus(one: Expression, other: Expression) -> Expression:
     return one + other
 
 
@@ -110,14 +111,17 @@ def _nearest(place: Pixel, size: Sequence[int]) -> Pixel:
     return row, column
 
 
-def _is_within(place: Pixel, size: Sequence[int]) -> Any:
+def _is_within(place: Pixel, size: Sequence[int]) -> Condition:
     tests = [(at >= 0, at < of) for at, of in zip(place, size, strict=True)]
     return tirx.all(*(test for pair in tests for test in pair))
 
 
 def _share(
-    window: PoolWindow, taps: tuple[list[Any], list[Any]], size: Sequence[int], inside: bool
-) -> Any:
+    window: PoolWindow,
+    taps: tuple[list[Expression], list[Expression]],
+    size: Sequence[int],
+    inside: bool,
+) -> Expression:
     """What a value is multiplied by, for their mean."""
     if inside or window.padded:
         return tirx.const(1 / (window.kernel[0] * window.kernel[1]), "float32")
@@ -129,7 +133,6 @@ def _share(
 
 
 MODES = frozenset(("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"))
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -159,12 +162,12 @@ def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
     return ResizeTaps(one, other, (at - first).astype(np.float32))
 
 
-def along(axis: int) -> Callable[..., Any]:
+def along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Writes the pass along an axis of an image (n, c, h, w), or of one in blocks of channels
     (n, c / block, h, w, block); `ResizeTaps` are tensors."""
 
-    def computed(image: Any, first: Any, second: Any, share: Any) -> Any:
-        def value(*place: Any) -> Any:
+    def computed(image: Tensor, first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+        def value(*place: Expression) -> Expression:
             at = place[axis]
             one, other = (
                 image[(*place[:axis], taps[at], *place[axis + 1 :])] for taps in (first, second)
@@ -196,14 +199,14 @@ USUAL = 0.75
 class LocalResponse:
     """Of the image `source` (n, c, h, w)."""
 
-    source: Any
+    source: RelaxVar
     size: int
     alpha: float
     beta: float
     bias: float
 
 
-def local_responses(flat: FlatGraph) -> dict[Any, LocalResponse]:
+def local_responses(flat: FlatGraph) -> dict[RelaxVar, LocalResponse]:
     """All in a network, by the variable of the result, (n, c, h, w)."""
     found = {}
     for binding in flat.bindings:
@@ -215,7 +218,7 @@ def local_responses(flat: FlatGraph) -> dict[Any, LocalResponse]:
 def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
     source, at = quotient.args
     numbers: list[float] = []
-    pool: Any = None
+    pool: Binding | None = None
     for operator in CHAIN:
         binding = flat.by_var.get(at) if isinstance(at, relax.Var) else None
         if binding is None or binding.op != operator or len(flat.users.get(at, [])) != 1:
@@ -247,13 +250,13 @@ def _response_window(pool: Binding) -> int:
     return size if usual and alone and pads == expected and attrs.count_include_pad else 0
 
 
-def normalised(image: Any, found: LocalResponse) -> Any:
+def normalised(image: Tensor, found: LocalResponse) -> Tensor:
     """(n, c, h, w) of an image (n, c, h, w)."""
     _, channels, *_ = map(int, image.shape)
     share = np.float32(found.alpha / found.size)
 
-    def value(n: Any, c: Any, y: Any, x: Any) -> Any:
-        total: Any = tirx.const(0.0, "float32")
+    def value(n: Expression, c: Expression, y: Expression, x: Expression) -> Expression:
+        total: Expression = tirx.const(0.0, "float32")
         for tap in range(-((found.size - 1) // 2), found.size // 2 + 1):
             at = c + tap
             near = image[n, tirx.max(tirx.min(at, channels - 1), 0), y, x]

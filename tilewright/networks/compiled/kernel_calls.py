@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 from tvm.ir import IRModule
 
+from tilewright.core.tvm_types import (
+    Array,
+    BlockBuilder,
+    Buffer,
+    RelaxConstant,
+    RelaxExpr,
+    RelaxVar,
+    Tensor,
+)
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
 from tilewright.networks.compiled.channel_rearrangements import PixelsBeside, channel_shuffles
 from tilewright.networks.compiled.image_operators import local_responses
@@ -100,7 +108,7 @@ def rewritten(
     by_result = {layer.result.var: layer for layer in layers}
     anchors = frozenset(layer.match.anchor.var for layer in layers)
     loops = {each.product: each for each in recurrences(flat) if anchors.isdisjoint(each.inside)}
-    inside = frozenset[Any]().union(
+    inside = frozenset[RelaxVar]().union(
         *(layer.inside for layer in layers),
         *(each.inside for each in loops.values()),
         *(each.inside for each in taps.values()),
@@ -124,8 +132,8 @@ class _RewrittenMain:
     """The function as far as it is written."""
 
     def __init__(
-        self, builder: Any, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
-        in_bfloat16: Bfloat16Tensors, taps: Mapping[Any, FrameTaps], registers: int,
+        self, builder: BlockBuilder, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
+        in_bfloat16: Bfloat16Tensors, taps: Mapping[RelaxVar, FrameTaps], registers: int,
     ) -> None:  # fmt: skip
         self._registers = registers
         self._taps = taps
@@ -133,13 +141,13 @@ class _RewrittenMain:
         self._beside = in_bfloat16.beside
         self._shuffles = channel_shuffles(flat)
         self._responses = local_responses(flat)
-        self._rows: dict[Any, tuple[Any, int]] = {}  # of what a recurrence gave
+        self._rows: dict[RelaxVar, tuple[RelaxExpr, int]] = {}  # of what a recurrence gave
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
-        self._functions: dict[tuple[Workload, Moved, Stored, FrameTaps | None], Any] = {}
+        self._functions: dict[tuple[Workload, Moved, Stored, FrameTaps | None], RelaxExpr] = {}
         self.tensors = PackedTensors(builder)
-        self.done: set[Any] = set()  # what a kernel does that no layer names
+        self.done: set[RelaxVar] = set()  # what a kernel does that no layer names
         self.layers: list[KernelLayer] = []
         self.called: list[str] = []
         self.moved: list[Moved] = []
@@ -230,8 +238,10 @@ class _RewrittenMain:
             return
         if (made := resized(self.tensors, binding)) is not None:
             image, block = made
-            form: dict[str, Any] = {"packed": image, "block": block} if block else {"plain": image}
-            self.tensors.put(binding.var, **form)
+            if block:
+                self.tensors.put(binding.var, packed=image, block=block)
+            else:
+                self.tensors.put(binding.var, plain=image)
             return
         narrow = binding.var in self._in_bfloat16
         wide = narrow or self._in_bfloat16.block(binding.var) > 0
@@ -292,13 +302,15 @@ class _RewrittenMain:
             return False
         if not any(field in self._rows for field in parts.fields):
             return False
-        pieces: list[list[Any]] = []  # a tensor, its first row, the one behind its last
+        pieces: list[
+            tuple[RelaxExpr, int, int]
+        ] = []  # a tensor, its first row, the one behind its last
         for field in parts.fields:
             made, row = self._rows.get(field, (self.tensors.plain(field), -1))
             if pieces and row > 0 and pieces[-1][0].same_as(made) and pieces[-1][2] == row:
-                pieces[-1][2] += 1
+                pieces[-1] = made, pieces[-1][1], row + 1
             else:
-                pieces.append([made, row, row + 1])
+                pieces.append((made, row, row + 1))
         joined = [
             made if row < 0 or (row, end) == (0, (shape_of(made) or ())[0])
             else self.tensors.emit(_some_rows(made, row, end))
@@ -321,12 +333,14 @@ class _RewrittenMain:
             self.tensors.put(binding.var, packed=made, block=block)
         return True
 
-    def result(self, expression: Any) -> Any:
+    def result(self, expression: RelaxExpr) -> RelaxExpr:
         """What the network gives, as the model has it."""
         known = {var: self.tensors.plain(var) for var in variables(expression)}
         return _replaced(expression, known)
 
-    def _scaled(self, constants: Sequence[Any], scale: Any, zero: Any) -> list[Any]:
+    def _scaled(
+        self, constants: Sequence[RelaxExpr], scale: RelaxExpr, zero: RelaxExpr
+    ) -> list[RelaxExpr]:
         """What an epilogue that begins with `dequantise` reads first, by the scale and the zero
         point of the data: the numbers of `targets.steps.quantised.packed`, and a scale a
         channel."""
@@ -335,7 +349,7 @@ class _RewrittenMain:
         packed = self._builder.emit_te(_with_zero, numbers, zero, primfunc_name_hint="with_zero")
         return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
 
-    def _image(self, var: Any, image: Any, block: int) -> Any:
+    def _image(self, var: RelaxVar, image: RelaxExpr, block: int) -> RelaxExpr:
         """A tensor that is read in blocks of channels, in the shape of an image: integers are those
         from before a change of shape."""
         if not block or shape_of(var) == shape_of(image):
@@ -345,9 +359,9 @@ class _RewrittenMain:
         return made
 
     def _operand(
-        self, number: int, var: Any, wanted: list[tuple[int, ...]],
+        self, number: int, var: RelaxVar, wanted: list[tuple[int, ...]],
         moved: list[tuple[int, MovedAxes]],
-    ) -> Any:  # fmt: skip
+    ) -> RelaxExpr:  # fmt: skip
         """A factor of a product of activations, as it is before its axes were moved where the
         kernel can read it so."""
         found = moved_operand(self._flat, var)
@@ -359,8 +373,8 @@ class _RewrittenMain:
         return self.tensors.plain(before)
 
     def _read_narrowed(
-        self, var: Any, code: KernelCode, block: int, narrowed: dict[int, int], number: int
-    ) -> Any:
+        self, var: RelaxVar, code: KernelCode, block: int, narrowed: dict[int, int], number: int
+    ) -> RelaxExpr:
         """A tensor, in bfloat16 where it lies so and the kernel reads that."""
         stored = self.tensors.stored_block(var, block) if code.narrowed and block else 0
         if not stored:
@@ -368,10 +382,10 @@ class _RewrittenMain:
         narrowed[number] = stored
         return self.tensors.bfloat16(var, stored)
 
-    def _read(self, var: Any, block: int) -> Any:
+    def _read(self, var: RelaxVar, block: int) -> RelaxExpr:
         return self.tensors.packed(var, block) if block else self.tensors.plain(var)
 
-    def _put(self, result: Binding, written: Any, block: int, narrowed: bool) -> None:
+    def _put(self, result: Binding, written: RelaxExpr, block: int, narrowed: bool) -> None:
         shape = result.shape or ()
         if not block:
             self.tensors.put(result.var, plain=self.tensors.reshaped(written, shape))
@@ -386,7 +400,7 @@ class _RewrittenMain:
     def _function(
         self, workload: Workload, code: KernelCode, moved: Moved, narrowed: Stored,
         taps: FrameTaps | None,
-    ) -> Any:  # fmt: skip
+    ) -> RelaxExpr:  # fmt: skip
         key = workload, moved, narrowed, taps
         if key not in self._functions:
             name = f"{workload.operator}_{workload.id}"
@@ -401,12 +415,12 @@ class _RewrittenMain:
         return self._functions[key]
 
 
-def shape_of_parameter(parameter: Any) -> tuple[int, ...]:
+def shape_of_parameter(parameter: Buffer) -> tuple[int, ...]:
     """Of a buffer that a TensorIR function takes."""
     return tuple(int(size) for size in parameter.ty.shape)
 
 
-def _with_zero(numbers: Any, zero: Any) -> Any:
+def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
     """What `targets.steps.quantised.packed` makes of a zero point and what is behind it."""
     bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
     return te.compute(
@@ -420,15 +434,15 @@ def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
     return n, count * each // block, height, width, block
 
 
-def _some_rows(matrix: Any, begin: int, end: int) -> Any:
+def _some_rows(matrix: RelaxExpr, begin: int, end: int) -> RelaxExpr:
     return relax.op.strided_slice(matrix, axes=[0], begin=[begin], end=[end])
 
 
-def _constant(array: Any) -> Any:
+def _constant(array: Array) -> RelaxConstant:
     return relax.const(np.ascontiguousarray(array), str(array.dtype))
 
 
-def _replaced(value: Any, known: Mapping[Any, Any]) -> Any:
+def _replaced(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
     """An expression of other variables."""
     if isinstance(value, relax.Var):
         return known.get(value, value)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.tvm_types import Array, RelaxExpr, RelaxVar
 from tilewright.networks import float32, quantised
 from tilewright.networks.compiled.recurrences import recurrences
 from tilewright.networks.extract import kernel_workload
@@ -38,7 +38,7 @@ from tilewright.targets.steps.float_activations import FUNCTIONS, erf
 from tilewright.targets.steps.quantised import packed
 from tilewright.targets.workload import Workload
 
-Array = NDArray[np.float32]
+Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +52,11 @@ class KernelLayer:
     match: Match
     links: tuple[Link, ...]
     workload: Workload
-    data: Any
-    weight: NDArray[Any] | None
-    constants: tuple[Array, ...]
-    added: tuple[Any, ...]
-    scaled_by: tuple[Any, Any] | None = None
+    data: RelaxVar
+    weight: Array | None
+    constants: tuple[Float32, ...]
+    added: tuple[RelaxVar, ...]
+    scaled_by: tuple[RelaxExpr, RelaxExpr] | None = None
 
     @property
     def result(self) -> Binding:
@@ -64,7 +64,7 @@ class KernelLayer:
         return self.links[-1].binding if self.links else self.match.anchor
 
     @property
-    def inside(self) -> frozenset[Any]:
+    def inside(self) -> frozenset[RelaxVar]:
         """The variables that nobody sees any more."""
         bound = (self.match.anchor, *(link.binding for link in self.links))
         return frozenset(binding.var for binding in bound[:-1])
@@ -83,7 +83,7 @@ def kernel_layers(
     recurrences that become one function; `check` raises `WorkloadError` for a workload without
     one."""
     loops = [each for each in recurrences(flat) if each.is_worth_a_function(dtype)]
-    inside = frozenset[Any]().union(*(each.inside for each in loops))
+    inside = frozenset[RelaxVar]().union(*(each.inside for each in loops))
     found = (
         _layer(flat, match, check, dtype)
         for match in matches(flat)
@@ -145,7 +145,7 @@ def _quantised_layer(
     )  # fmt: skip
 
 
-def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Array | None:
+def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | None:
     """The sum of all, (o,); None where one is not known."""
     total = np.zeros(channels)
     for link in links:
@@ -158,7 +158,7 @@ def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Array | None
     return total.astype(np.float32)
 
 
-def _added(links: Sequence[Link]) -> tuple[Any, ...]:
+def _added(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
     """The tensors that are added."""
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
 
@@ -171,15 +171,19 @@ MOST = 10
 """Operators of an activation."""
 
 
-def _of_two(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+_Evaluation = Callable[..., Floats]
+"""Computes an operator by numpy, from its attributes and its operands."""
+
+
+def _of_two(function: Callable[[Floats, Floats], Floats]) -> _Evaluation:
     return lambda attrs, one, two: function(one, two)
 
 
-def _of_one(function: Callable[[Any], Any]) -> Callable[..., Any]:
+def _of_one(function: Callable[[Floats], Floats]) -> _Evaluation:
     return lambda attrs, one: function(one)
 
 
-_NUMPY: Mapping[str, Callable[..., Any]] = {
+_NUMPY: Mapping[str, _Evaluation] = {
     "relax.add": _of_two(np.add),
     "relax.subtract": _of_two(np.subtract),
     "relax.multiply": _of_two(np.multiply),
@@ -233,7 +237,7 @@ def _with_activation(
 def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
     """Groups of operators on the result of a layer alone, in order, the last of which gives all
     that anybody else reads; the largest first."""
-    inside: dict[Any, Binding] = {}
+    inside: dict[RelaxVar, Binding] = {}
     known = {source.var}
     place = {binding.var: i for i, binding in enumerate(flat.bindings)}
     waiting = list(flat.users.get(source.var, []))
@@ -256,14 +260,14 @@ def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
             yield tuple(region)
 
 
-def _is_inside(flat: FlatGraph, binding: Binding, known: set[Any], source: Binding) -> bool:
+def _is_inside(flat: FlatGraph, binding: Binding, known: set[RelaxVar], source: Binding) -> bool:
     """Whether an operator of the list reads known values and lone constants."""
     if binding.op not in _NUMPY or binding.shape != source.shape:
         return False
     return all(arg in known or _constant(flat, arg) is not None for arg in binding.args)
 
 
-def _constant(flat: FlatGraph, value: Any) -> float | None:
+def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
     """A constant of one number."""
     number = getattr(value, "value", None)  # of a bound of a clip
     if isinstance(number, (int, float)):
@@ -274,7 +278,7 @@ def _constant(flat: FlatGraph, value: Any) -> float | None:
 
 def _kind(flat: FlatGraph, source: Binding, region: Sequence[Binding]) -> str | None:
     """The activation that operators compute together, None for any other function."""
-    values: dict[Any, Floats] = {source.var: SAMPLES}
+    values: dict[RelaxVar, Floats] = {source.var: SAMPLES}
     with np.errstate(all="ignore"):
         for binding in region:
             args = [values[a] if a in values else _constant(flat, a) for a in binding.args]

@@ -6,13 +6,12 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.target.codegen import target_has_features
 
+from tilewright.core.tvm_types import Array, IRModule, TvmTarget, VMExecutable
 from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
 from tilewright.networks.compiled.kernel_calls import KERNEL
@@ -25,13 +24,11 @@ from tilewright.networks.relax.bindings import FlatGraph
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import uncompilable_nodes
 
-Array = NDArray[Any]
-
 
 def compiled(
-    module: Any, target: Any, pipeline: str, source: FlatGraph | None = None,
+    module: IRModule, target: TvmTarget, pipeline: str, source: FlatGraph | None = None,
     attention: JoinedAttention | None = None,
-) -> tuple[Any, Sequence[Array]]:  # fmt: skip
+) -> tuple[VMExecutable, Sequence[Array]]:  # fmt: skip
     """An executable of `main` and its kernels, which TVM's `pipeline` lowers, and the weights of
     any shape that a `LoadedLibrary` reads with it. `attention` joins what it finds. Raises
     `UncompilableError` naming the operator of `source`, the module before it was rewritten, that
@@ -72,13 +69,13 @@ def compiled(
     return made, weights
 
 
-def _lanes(target: Any) -> int:
+def _lanes(target: TvmTarget) -> int:
     """Numbers of float32 that the vectors of a processor hold."""
     lanes = {"avx512f": 16, "avx2": 8}
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 
 
-def library_bytes(executable: Any) -> bytes:
+def library_bytes(executable: VMExecutable) -> bytes:
     """The executable as a shared library. Raises `ImportFailedError` without a
     linker."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -23,6 +22,16 @@ from tvm import s_tir, tirx
 from tvm.ir import IRModule, TensorLoad
 from tvm.ir.transform import Sequential
 
+from tilewright.core.tvm_types import (
+    Buffer,
+    BufferLoad,
+    BufferStore,
+    Expression,
+    Place,
+    PrimFunc,
+    RelaxVar,
+    Statement,
+)
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.networks.relax.constants import value_of
@@ -33,7 +42,7 @@ MOVED = "relax.permute_dims"
 SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 """Operators that give the numbers they read, in order, with other axes."""
 
-Place = Callable[[Sequence[Any]], Sequence[Any]]
+FindPlace = Callable[[Place], Place]
 """Where a number is in another buffer, by its indices."""
 
 
@@ -56,7 +65,7 @@ class MovedAxes:
         stays = self.axes[-1] == len(self.axes) - 1
         return stays and (math.prod(batch), rows, columns) == tuple(wanted)
 
-    def place(self, indices: Sequence[Any]) -> list[Any]:
+    def place(self, indices: Place) -> list[Expression]:
         """The indices in the tensor, by those of (batch, rows, columns)."""
         rest, found = indices[0], []
         for size in reversed(self.moved[:-2]):
@@ -66,7 +75,7 @@ class MovedAxes:
         return [known[self.axes.index(axis)] for axis in range(len(self.axes))]
 
 
-def moved_operand(flat: FlatGraph, var: Any) -> tuple[Any, MovedAxes] | None:
+def moved_operand(flat: FlatGraph, var: RelaxVar) -> tuple[RelaxVar, MovedAxes] | None:
     """What a variable is before its axes were moved, and how; None where they were not."""
     binding = flat.by_var.get(var)
     while binding is not None and binding.op in SHAPES:
@@ -88,18 +97,18 @@ def moved_result(flat: FlatGraph, result: Binding) -> tuple[Binding, MovedAxes] 
     return user, MovedAxes(user.shape, back)
 
 
-def _results(flat: FlatGraph) -> Sequence[Any]:
+def _results(flat: FlatGraph) -> Sequence[RelaxVar]:
     return tuple(variables(flat.module["main"].body.body))
 
 
-def _moved(binding: Binding) -> tuple[Any, MovedAxes] | None:
+def _moved(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
     shape, axes = shape_of(binding.args[0]), binding.value.attrs.axes
     if shape is None or axes is None or len(shape) < 3:
         return None
     return binding.args[0], MovedAxes(shape, tuple(int(axis) % len(shape) for axis in axes))
 
 
-def on_moved(function: Any, moved: Sequence[tuple[int, MovedAxes]]) -> Any:
+def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> PrimFunc:
     """A kernel's function whose parameters of these numbers are such tensors."""
     params, body = list(function.params), function.body
     for number, axes in moved:
@@ -110,15 +119,15 @@ def on_moved(function: Any, moved: Sequence[tuple[int, MovedAxes]]) -> Any:
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def elsewhere(body: Any, old: Any, new: Any, place: Place) -> Any:
+def elsewhere(body: Statement, old: Buffer, new: Buffer, place: FindPlace) -> Statement:
     """A body that finds the numbers of a buffer in another one, at the `place` of their indices."""
 
-    def load(found: Any) -> Any:
+    def load(found: BufferLoad) -> Expression:
         if not found.source.same_as(old):
             return found
         return tirx.BufferLoad(new, list(place(found.indices)))
 
-    def store(found: Any) -> Any:
+    def store(found: BufferStore) -> Statement:
         if not found.buffer.same_as(old):
             return found
         return tirx.BufferStore(new, found.value, list(place(found.indices)))
@@ -134,17 +143,17 @@ class FrameTaps:
     """Images of taps * c channels, made of the frames `source` (frames, c, h, w): tap t of image n
     is frame `first` + `step` * n + `apart` * t, or zeros. `inside` are what makes them."""
 
-    source: Any
+    source: RelaxVar
     shape: tuple[int, ...]
     first: int
     step: int
     apart: int
-    inside: Sequence[Any]
+    inside: Sequence[RelaxVar]
 
 
 def frame_taps(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode]
-) -> dict[Any, FrameTaps]:
+) -> dict[RelaxVar, FrameTaps]:
     """Those that a layer's kernel reads where they lie, by the variable of its data."""
     found = {}
     for layer in layers:
@@ -156,7 +165,7 @@ def frame_taps(
     return found
 
 
-def _taps(flat: FlatGraph, data: Any) -> FrameTaps | None:
+def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
     chain, mask, var, made = [], None, data, shape_of(data)
     if (beside := _alone(flat, var, RESHAPE)) is not None:
         var = beside.args[0]
@@ -193,7 +202,7 @@ def _taps(flat: FlatGraph, data: Any) -> FrameTaps | None:
     return None if line is None else FrameTaps(var, source, *line, [each.var for each in chain])
 
 
-def _alone(flat: FlatGraph, var: Any, operator: str) -> Binding | None:
+def _alone(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
     """The operator of this name that gives a variable to one reader."""
     binding = flat.by_var.get(var)
     results = variables(flat.module["main"].body.body)
@@ -228,7 +237,7 @@ def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (0, size - 1), (1, size)
 
 
-def reading_frames(function: Any, taps: FrameTaps) -> Any:
+def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
     """A kernel's function whose data are the frames, (frames, c / block, h, w, block)."""
     function = _in_loops(function)
     old, *others = function.params
@@ -238,7 +247,7 @@ def reading_frames(function: Any, taps: FrameTaps) -> Any:
         (frames, channels // block, height, width, block), old.dtype, name=str(old.name)
     )
 
-    def load(found: Any) -> Any:
+    def load(found: BufferLoad) -> Expression:
         if not found.source.same_as(old):
             return found
         n, c, *pixel = found.indices
@@ -253,7 +262,7 @@ def reading_frames(function: Any, taps: FrameTaps) -> Any:
     return tirx.PrimFunc([new, *others], body, function.ret_type).with_attrs(function.attrs)
 
 
-def _in_loops(function: Any) -> Any:
+def _in_loops(function: PrimFunc) -> PrimFunc:
     """The function without blocks: TVM keeps what a block reads beside what it does."""
     passes = [
         s_tir.transform.LowerInitBlock(),

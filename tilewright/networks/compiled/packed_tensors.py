@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
+from tilewright.core.tvm_types import BlockBuilder, Expression, RelaxExpr, RelaxVar, Tensor
 from tilewright.networks.compiled.channel_rearrangements import (
     ChannelShuffle,
     PixelsBeside,
@@ -46,9 +46,9 @@ class PackedTensor:
     hold bfloat16."""
 
     shape: tuple[int, ...] | None
-    plain: Any = None
-    packed: dict[int, Any] = field(default_factory=dict)
-    bfloat16: dict[int, Any] = field(default_factory=dict)
+    plain: RelaxExpr | None = None
+    packed: dict[int, RelaxExpr] = field(default_factory=dict)
+    bfloat16: dict[int, RelaxExpr] = field(default_factory=dict)
 
     @property
     def block(self) -> int:
@@ -59,16 +59,16 @@ class PackedTensor:
 class PackedTensors:
     """The values known so far, by variable of the model's function."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: BlockBuilder) -> None:
         self._builder = builder
-        self._known: dict[Any, PackedTensor] = {}
-        self._source: dict[Any, Any] = {}  # of what is only another shape of it
+        self._known: dict[RelaxVar, PackedTensor] = {}
+        self._source: dict[RelaxExpr, RelaxExpr] = {}  # of what is only another shape of it
 
-    def emit(self, expression: Any) -> Any:
+    def emit(self, expression: RelaxExpr) -> RelaxExpr:
         """A variable of an expression."""
         return self._builder.emit(expression)
 
-    def reshaped(self, expression: Any, shape: Sequence[int]) -> Any:
+    def reshaped(self, expression: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
         """The same numbers with other axes. A shape of a shape is one of the first value: TVM would
         fuse both and copy."""
         source = self._source.get(expression, expression)
@@ -78,21 +78,28 @@ class PackedTensors:
         self._source[made] = source
         return made
 
-    def put(self, var: Any, *, plain: Any = None, packed: Any = None, block: int = 0) -> None:
+    def put(
+        self,
+        var: RelaxVar,
+        *,
+        plain: RelaxExpr | None = None,
+        packed: RelaxExpr | None = None,
+        block: int = 0,
+    ) -> None:
         """Say what a variable of the model is now."""
         self._known[var] = PackedTensor(shape_of(var), plain, {block: packed} if block else {})
 
-    def put_bfloat16(self, var: Any, stored: Any, block: int) -> None:
+    def put_bfloat16(self, var: RelaxVar, stored: RelaxExpr, block: int) -> None:
         """Say what a variable of the model is now, in bfloat16."""
         self._known[var] = PackedTensor(shape_of(var), bfloat16={block: stored})
 
-    def stored_block(self, var: Any, block: int) -> int:
+    def stored_block(self, var: RelaxVar, block: int) -> int:
         """In which blocks, of several `block` each, a value lies in bfloat16; 0 where it does not
         lie so."""
         known = self._known[var].bfloat16 if var in self._known else {}
         return next((each for each in known if each % block == 0), 0)
 
-    def bfloat16(self, var: Any, block: int) -> Any:
+    def bfloat16(self, var: RelaxVar, block: int) -> RelaxExpr:
         """The value in blocks of so many channels, (n, c / block, h, w, block), in bfloat16."""
         known = self._value(var)
         if block not in known.bfloat16:
@@ -103,24 +110,24 @@ class PackedTensors:
                 known.bfloat16[block] = self.narrow(self.packed(var, block))
         return known.bfloat16[block]
 
-    def narrow(self, expression: Any) -> Any:
+    def narrow(self, expression: RelaxExpr) -> RelaxExpr:
         """float32 as the nearest bfloat16."""
         return self._builder.emit_te(_narrow, expression, primfunc_name_hint="narrow")
 
-    def _in_blocks(self, packed: Any, block: int) -> Any:
+    def _in_blocks(self, packed: RelaxExpr, block: int) -> RelaxExpr:
         """What is packed, in other blocks."""
         if (shape_of(packed) or ())[4] == block:
             return packed
         return self._builder.emit_te(_in_blocks, packed, block, primfunc_name_hint="in_blocks")
 
-    def copied_rows(self, rows: Any, places: Any) -> Any:
+    def copied_rows(self, rows: RelaxExpr, places: RelaxExpr) -> RelaxExpr:
         """The rows (n, length) of a tensor at the places (m,), zeros where a place is negative."""
         whole = {"op_pattern": OPAQUE}  # a shape behind it stays one
         return self._builder.emit_te(
             _copy_rows, rows, places, primfunc_name_hint="copy_rows", primfunc_attrs=whole
         )
 
-    def pooled(self, var: Any, block: int, window: PoolWindow, *, bfloat16: bool) -> Any:
+    def pooled(self, var: RelaxVar, block: int, window: PoolWindow, *, bfloat16: bool) -> RelaxExpr:
         """A pool of a value, in blocks of so many channels, in `bfloat16` or in float32."""
         stored = self._known[var].bfloat16
         image = self.bfloat16(var, block) if stored else self.packed(var, block)
@@ -132,7 +139,7 @@ class PackedTensors:
             primfunc_attrs=whole,
         )  # fmt: skip
 
-    def beside(self, found: PixelsBeside, *, bfloat16: bool) -> tuple[Any, int] | None:
+    def beside(self, found: PixelsBeside, *, bfloat16: bool) -> tuple[RelaxExpr, int] | None:
         """Channels that become pixels, and their block, in `bfloat16` or in float32; None where
         blocks hold channels of several pixels."""
         known = self._known[found.source]
@@ -147,7 +154,7 @@ class PackedTensors:
         )
         return (self.narrow(made) if bfloat16 and not stored else made), block
 
-    def shuffled(self, found: ChannelShuffle) -> tuple[Any, int] | None:
+    def shuffled(self, found: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
         """Shuffled channels, and their block; None where they lie in none."""
         block = min(self.block_of(found.source), FLOAT_BLOCK)
         if block < 4:
@@ -160,14 +167,16 @@ class PackedTensors:
         )
         return made, block
 
-    def normalised(self, found: LocalResponse) -> Any:
+    def normalised(self, found: LocalResponse) -> RelaxExpr:
         """A local response normalisation (n, c, h, w)."""
         return self._builder.emit_te(
             lambda image: normalised(image, found), self.plain(found.source),
             primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
         )  # fmt: skip
 
-    def resized(self, var: Any, block: int, size: Sequence[int], mode: str) -> tuple[Any, int]:
+    def resized(
+        self, var: RelaxVar, block: int, size: Sequence[int], mode: str
+    ) -> tuple[RelaxExpr, int]:
         """A value (n, c, h, w) resized linearly to `size`, in blocks of so many channels, and the
         block."""
         image = self.packed(var, block) if block else self.plain(var)
@@ -184,24 +193,24 @@ class PackedTensors:
             )
         return image, block
 
-    def block_of(self, var: Any) -> int:
+    def block_of(self, var: RelaxVar) -> int:
         """In which blocks a variable's value lies; 0 where it lies as the model has it."""
         return self._known[var].block if var in self._known else 0
 
-    def _value(self, var: Any) -> PackedTensor:
+    def _value(self, var: RelaxVar) -> PackedTensor:
         """Return what is known of a variable. A constant is one that nobody has put here."""
         if var not in self._known and isinstance(var, GenericConst):
             self.put(var, plain=var)
         return self._known[var]
 
-    def plain(self, var: Any) -> Any:
+    def plain(self, var: RelaxVar) -> RelaxExpr:
         """The value as the model has it."""
         known = self._value(var)
         if known.plain is None:
             known.plain = self._unpacked(known)
         return known.plain
 
-    def packed(self, var: Any, block: int) -> Any:
+    def packed(self, var: RelaxVar, block: int) -> RelaxExpr:
         """The value in blocks of so many channels, (n, c / block, h, w, block)."""
         known = self._value(var)
         if block not in known.packed and known.bfloat16:
@@ -213,17 +222,17 @@ class PackedTensors:
             known.packed[block] = self._packed(known, block)
         return known.packed[block]
 
-    def _widen(self, stored: Any) -> Any:
+    def _widen(self, stored: RelaxExpr) -> RelaxExpr:
         return self._builder.emit_te(_widen, stored, primfunc_name_hint="widen")
 
-    def _some_form(self, known: PackedTensor) -> tuple[int, Any] | None:
+    def _some_form(self, known: PackedTensor) -> tuple[int, RelaxExpr] | None:
         """A packed form that is there, in float32."""
         if not known.packed and known.bfloat16:
             block, stored = next(iter(known.bfloat16.items()))
             return block, self._widen(stored)
         return next(iter(known.packed.items()), None)
 
-    def _packed(self, known: PackedTensor, block: int) -> Any:
+    def _packed(self, known: PackedTensor, block: int) -> RelaxExpr:
         n, c, h, w = known.shape or ()
         if (form := self._some_form(known)) is not None:
             old, source = form
@@ -245,7 +254,7 @@ class PackedTensors:
         split = self.reshaped(known.plain, (n, c // block, block, h, w))
         return self.emit(relax.op.permute_dims(split, [0, 1, 3, 4, 2]))
 
-    def _unpacked(self, known: PackedTensor) -> Any:
+    def _unpacked(self, known: PackedTensor) -> RelaxExpr:
         shape = known.shape or ()
         form = self._some_form(known)
         assert form is not None, "a value has a form"
@@ -255,19 +264,21 @@ class PackedTensors:
         return self.reshaped(self.emit(relax.op.permute_dims(source, [0, 1, 4, 2, 3])), shape)
 
 
-def _copy_rows(rows: Any, places: Any) -> Any:
-    def value(m: Any, i: Any) -> Any:
+def _copy_rows(rows: Tensor, places: Tensor) -> Tensor:
+    def value(m: Expression, i: Expression) -> Expression:
         zero = tirx.const(0, rows.dtype)
         return tirx.if_then_else(places[m] >= 0, rows[places[m], i], zero)
 
     return te.compute((places.shape[0], rows.shape[1]), value, name="copy_rows")
 
 
-def _in_blocks(packed: Any, block: int) -> Any:
+def _in_blocks(packed: Tensor, block: int) -> Tensor:
     """(n, c / b, h, w, b) → (n, c / block, h, w, block)."""
     n, count, h, w, each = map(int, packed.shape)
 
-    def value(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+    def value(
+        n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+    ) -> Expression:
         if each % block == 0:
             several = each // block
             inside = tirx.indexmod(c, several) * block + i
@@ -278,9 +289,9 @@ def _in_blocks(packed: Any, block: int) -> Any:
     return te.compute((n, count * each // block, h, w, block), value, name="in_blocks")
 
 
-def _widen(stored: Any) -> Any:
+def _widen(stored: Tensor) -> Tensor:
     return te.compute(stored.shape, lambda *at: widened(stored[at]), name="widen")
 
 
-def _narrow(x: Any) -> Any:
+def _narrow(x: Tensor) -> Tensor:
     return te.compute(x.shape, lambda *at: narrowed(x[at]), name="narrow")

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tilewright.core.bfloat16 import rounded_array
+from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc, RelaxExpr, RelaxVar
 from tilewright.networks.compiled.vector_math import sigmoid_of, tanh_of, widened
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.targets.anchor import DType
@@ -45,7 +46,8 @@ PAIRS = frozenset((
 ))  # fmt: skip
 EACH = frozenset(("relax.sigmoid", "relax.tanh", "relax.negative", "relax.nn.relu"))
 _STEP = re.compile(r"(.+)/\d+/recurrent")
-Expression = tuple[Any, ...]
+Same = TypeVar("Same")
+Formula = tuple[Any, ...]
 """Of a number of a new state: (operator, expressions…), or what it reads at an offset: ("sums",
 offset), ("given", offset), ("state", which), ("constant", which, offset), ("number", value)."""
 
@@ -57,16 +59,16 @@ class Recurrence:
     the variables of that state behind each step; `inside` are all that the function computes, the
     first of them `product`."""
 
-    given: Any
+    given: RelaxVar
     first: int
     by: int
     weights: NDArray[np.float32]
-    begin: Sequence[Any]
-    states: Sequence[Expression]
+    begin: Sequence[RelaxVar]
+    states: Sequence[Formula]
     constants: Sequence[NDArray[np.float32]]
-    results: Sequence[Any]
-    inside: frozenset[Any]
-    product: Any
+    results: Sequence[RelaxVar]
+    inside: frozenset[RelaxVar]
+    product: RelaxVar
 
     def is_worth_a_function(self, dtype: DType) -> bool:
         """Whether a loop over all steps takes less time than calls. Tiles of bfloat16 multiply a
@@ -89,7 +91,7 @@ class _Unlike(Exception):
     """Steps are not what a function can compute."""
 
 
-def _same(found: Iterable[Any]) -> Any:
+def _same(found: Iterable[Same]) -> Same:
     """What all steps have. Raises `_Unlike` where one differs."""
     first, *others = found
     if any(other != first for other in others):
@@ -100,7 +102,7 @@ def _same(found: Iterable[Any]) -> Any:
 @dataclass(eq=False)
 class _Steps:
     flat: FlatGraph
-    order: Mapping[Any, int]
+    order: Mapping[RelaxVar, int]
     products: Sequence[Binding]
     constants: list[NDArray[np.float32]] = field(default_factory=list)
 
@@ -132,7 +134,7 @@ class _Steps:
         given = begin.given is not None and all(begin.given.same_as(step.given) for step in steps)
         if by not in (1, -1) or not rows or not given:
             raise _Unlike
-        inside = frozenset[Any]().union(*(step.inside for step in steps))
+        inside = frozenset[RelaxVar]().union(*(step.inside for step in steps))
         self._check_use(inside, results)
         return Recurrence(
             begin.given, begin.row, by, weights, begin.states, (shown, *others), self.constants,
@@ -153,13 +155,13 @@ class _Steps:
             raise _Unlike
         return np.ascontiguousarray(first)
 
-    def _named(self, node: str) -> Any:
+    def _named(self, node: str) -> RelaxVar:
         for binding in self.flat.bindings[self.order[self.products[-1].var] :]:
             if binding.node == node and binding.shape is not None:
                 return binding.var
         raise _Unlike
 
-    def _check_use(self, inside: frozenset[Any], results: Sequence[Any]) -> None:
+    def _check_use(self, inside: frozenset[RelaxVar], results: Sequence[RelaxVar]) -> None:
         """Raises `_Unlike` where somebody else reads more than the results."""
         shown = set(variables(self.flat.module["main"].body.body))
         for var in inside.difference(results):
@@ -174,16 +176,16 @@ class _Step:
     def __init__(self, steps: _Steps, product: Binding, size: int) -> None:
         self._steps, self._flat, self._size = steps, steps.flat, size
         self._product = product
-        self.states: list[Any] = [product.args[0]]
-        self.inside: set[Any] = {product.var}
-        self.given: Any = None
+        self.states: list[RelaxVar] = [product.args[0]]
+        self.inside: set[RelaxVar] = {product.var}
+        self.given: RelaxVar | None = None
         self.row = -1
 
-    def expression(self, var: Any) -> Expression:
+    def expression(self, var: RelaxVar) -> Formula:
         """Of a state behind the step, a number a place."""
         return self._of(var, 0)
 
-    def _of(self, value: Any, offset: int) -> Expression:
+    def _of(self, value: RelaxExpr, offset: int) -> Formula:
         if isinstance(value, GenericConst):
             return self._constant(value, offset)
         if value.same_as(self._product.var):
@@ -204,7 +206,7 @@ class _Step:
             return binding.op, *(self._of(arg, offset) for arg in binding.args)
         raise _Unlike
 
-    def _state(self, var: Any, offset: int) -> Expression:
+    def _state(self, var: RelaxVar, offset: int) -> Formula:
         if offset or shape_of(var) != (1, self._size):
             raise _Unlike
         for number, known in enumerate(self.states):
@@ -213,7 +215,7 @@ class _Step:
         self.states.append(var)
         return "state", len(self.states) - 1
 
-    def _constant(self, value: GenericConst, offset: int) -> Expression:
+    def _constant(self, value: GenericConst, offset: int) -> Formula:
         array = value.value.numpy()
         if array.dtype != np.float32:
             raise _Unlike
@@ -228,9 +230,9 @@ class _Step:
         constants.append(np.ascontiguousarray(array.ravel()))
         return "constant", len(constants) - 1, offset
 
-    def _given(self, var: Any, offset: int) -> Expression | None:
+    def _given(self, var: RelaxVar, offset: int) -> Formula | None:
         """A number of the row that is this step's."""
-        seen: list[Any] = []
+        seen: list[RelaxVar] = []
         while (binding := self._flat.by_var.get(var)) is not None:
             part = part_of(self._flat, binding)
             if part is None:
@@ -253,11 +255,11 @@ class _Step:
 class Part:
     """`length` places of `source` from `begin` on, along an axis; `through` gives all parts."""
 
-    source: Any
+    source: RelaxVar
     axis: int
     begin: int
     length: int
-    through: Any = None
+    through: RelaxVar | None = None
 
 
 def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
@@ -287,7 +289,7 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
     return Part(source, axis, begin, length) if inside and strides in ([], [[1]]) else None
 
 
-def _integers(argument: Any) -> list[int] | None:
+def _integers(argument: RelaxExpr) -> list[int] | None:
     """Of an argument that is a tuple of known numbers."""
     fields = getattr(argument, "fields", None)
     if fields is None or not all(isinstance(getattr(each, "value", None), int) for each in fields):
@@ -299,11 +301,11 @@ MOST_VECTORS = 12
 """Of sums: more wait for nothing."""
 
 
-def _negative(number: Any) -> Any:
+def _negative(number: Expression) -> Expression:
     return tirx.const(0.0, "float32") - number
 
 
-OPERATORS: Mapping[str, Callable[..., Any]] = MappingProxyType({
+OPERATORS: Mapping[str, Callable[..., Expression]] = MappingProxyType({
     "relax.add": lambda one, other: one + other,
     "relax.subtract": lambda one, other: one - other,
     "relax.multiply": lambda one, other: one * other,
@@ -323,7 +325,7 @@ def sums_of(gates: int, registers: int) -> int:
     return VECTOR * next(n for n in range(most, 0, -1) if gates % (n * VECTOR) == 0)
 
 
-def packed_weights(weights: NDArray[np.float32], width: int, bfloat16: bool) -> NDArray[Any]:
+def packed_weights(weights: NDArray[np.float32], width: int, bfloat16: bool) -> Array:
     """(state, gates) → (tiles, state, width): what one tile reads lies in one piece. With
     `bfloat16` in that type, as uint16: half as much is read in each step."""
     tiled = weights.reshape(len(weights), -1, width).transpose(1, 0, 2)
@@ -332,7 +334,7 @@ def packed_weights(weights: NDArray[np.float32], width: int, bfloat16: bool) -> 
 
 def recurrence_function(
     found: Recurrence, given: tuple[int, ...], width: int, bfloat16: bool
-) -> Any:
+) -> PrimFunc:
     """A function of what is given (steps, gates), `packed_weights`, the states before (1, state)
     and constants (n,); it gives the state behind each step, (steps, state), in the order in which
     steps lie in what is given."""
@@ -379,7 +381,7 @@ def recurrence_function(
 
 
 def _multiply(
-    state: Any, weights: Any, sums: Any, shape: tuple[int, int, int], bfloat16: bool
+    state: Buffer, weights: Buffer, sums: Buffer, shape: tuple[int, int, int], bfloat16: bool
 ) -> None:
     """state (size,) by weights (tiles, size, width) to sums (tiles * width,)."""
     tiles, size, width = shape
@@ -403,13 +405,13 @@ class _Reader:
     """What expressions read at the place `at` of a step."""
 
     def __init__(
-        self, sums: Any, rows: Any, row: Any, states: Sequence[Any], constants: Sequence[Any],
-        at: Any,
+        self, sums: Buffer, rows: Buffer, row: Expression, states: Sequence[Buffer],
+        constants: Sequence[Buffer], at: Expression,
     ) -> None:  # fmt: skip
         self._sums, self._rows, self._row, self._at = sums, rows, row, at
         self._states, self._constants = states, constants
 
-    def number(self, expression: Expression) -> Any:
+    def number(self, expression: Formula) -> Expression:
         """Of an expression."""
         kind, *rest = expression
         if kind == "sums":

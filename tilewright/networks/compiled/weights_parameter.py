@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.ir.transform import module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tilewright.core.tvm_types import Array, Pass, RelaxConstant, RelaxExpr, RelaxFunction, RelaxVar
 from tilewright.networks.artifact.weights_file import DTYPES, MOST_AXES
 from tilewright.networks.compiled.loaded_library import MAIN
 
@@ -26,16 +25,16 @@ LEAST_BYTES = 1 << 16
 feel."""
 
 
-def taking_out(weights: list[NDArray[Any]]) -> Any:
+def taking_out(weights: list[Array]) -> Pass:
     """A pass over a module whose operators are functions already. It adds each weight of `main` to
     `weights`, in the shape that kernels read, and a tuple of them to the parameters."""
 
-    def run(module: IRModule, _: Any) -> IRModule:
+    def run(module: IRModule, _: object) -> IRModule:
         main = module[MAIN]
         found = _constants(main)
         if not found:
             return module
-        first: dict[bytes, Any] = {}  # steps that are unrolled have the same weights
+        first: dict[bytes, RelaxConstant] = {}  # steps that are unrolled have the same weights
         keys = [_content(each) for each in found]
         for key, each in zip(keys, found, strict=True):
             first.setdefault(key, each)
@@ -53,18 +52,18 @@ def taking_out(weights: list[NDArray[Any]]) -> Any:
     return module_pass(run, opt_level=0, name="TilewrightWeights")
 
 
-def _content(constant: Any) -> bytes:
+def _content(constant: RelaxConstant) -> bytes:
     """A digest of type, shape and values."""
     array = constant.value.numpy()
     head = f"{array.dtype} {array.shape} ".encode()
     return hashlib.sha256(head + memoryview(array).cast("B")).digest()
 
 
-def _constants(function: Any) -> Sequence[Any]:
+def _constants(function: RelaxFunction) -> Sequence[RelaxConstant]:
     """Those that are taken out."""
-    found: dict[Any, None] = {}
+    found: dict[RelaxConstant, None] = {}
 
-    def visit(node: Any) -> None:
+    def visit(node: RelaxExpr) -> None:
         if isinstance(node, GenericConst) and _is_taken(node):
             found[node] = None
 
@@ -72,7 +71,7 @@ def _constants(function: Any) -> Sequence[Any]:
     return list(found)
 
 
-def _is_taken(constant: Any) -> bool:
+def _is_taken(constant: RelaxConstant) -> bool:
     tensor = constant.value
     size = int(np.prod(tensor.shape)) * np.dtype(str(tensor.dtype)).itemsize
     fits = len(tensor.shape) <= MOST_AXES and str(tensor.dtype) in DTYPES
@@ -83,12 +82,12 @@ def _is_taken(constant: Any) -> bool:
 class _TakingOut(PyExprMutator):  # type: ignore[misc]
     """Reads constants from their places in a tuple."""
 
-    def __init__(self, parameter: Any, places: Mapping[Any, int]) -> None:
+    def __init__(self, parameter: RelaxVar, places: Mapping[RelaxConstant, int]) -> None:
         super().__init__()
         self._parameter = parameter
         self._places = places
 
-    def visit_generic_const_(self, op: Any) -> Any:
+    def visit_generic_const_(self, op: RelaxConstant) -> RelaxExpr:
         place = self._places.get(op)
         if place is None:
             return op

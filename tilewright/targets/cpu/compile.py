@@ -14,9 +14,18 @@ between processes: one in thirty ran a convolution at 0.35 of its speed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import (
+    AllocBuffer,
+    AttrStmt,
+    For,
+    IRModule,
+    Pass,
+    PrimFunc,
+    Statement,
+    TvmTarget,
+)
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.assembly import LinkFailed, link
 from tilewright.targets.cpu.hidden_features import hidden_features
@@ -49,10 +58,14 @@ class Compiled:
     reason: str = ""
 
 
-def llvm_target(spec: CpuSpec) -> Any:
+def llvm_target(spec: CpuSpec) -> TvmTarget:
     """TVM's target for a processor."""
     host = "generic" if spec.triple else tvm.get_global_func("target.llvm_get_system_cpu")()
-    about: dict[str, Any] = {"kind": "llvm", "mcpu": spec.mcpu or host, "num-cores": spec.threads}
+    about: dict[str, str | int] = {
+        "kind": "llvm",
+        "mcpu": spec.mcpu or host,
+        "num-cores": spec.threads,
+    }
     if spec.triple:
         about["mtriple"] = spec.triple
     features: list[str] = []
@@ -68,7 +81,7 @@ def llvm_target(spec: CpuSpec) -> Any:
     return tvm.target.Target(about | {"mattr": features} if features else about)
 
 
-def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The TensorIR function of a config. Raises `DoesNotApply`."""
     kernel = kernel_for(workload, spec)
     function = kernel.define(workload, spec, values)
@@ -78,7 +91,7 @@ def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         raise DoesNotApply(str(error).strip().splitlines()[0]) from None
 
 
-def assembly_of(function: Any, target: Any) -> str:
+def assembly_of(function: PrimFunc, target: TvmTarget) -> str:
     """LLVM's text of a scheduled function, which is called `FUNCTION` there. LLVM generates code
     once, here. Raises what TVM raises."""
     module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
@@ -90,7 +103,7 @@ class Compiler:
     """Of one process. Schedules that are the same, from whatever configs, are compiled once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, list[tuple[Any, Compiled]]] = {}
+        self._known: dict[int, list[tuple[PrimFunc, Compiled]]] = {}
 
     def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         """Never raises for a config that cannot be compiled."""
@@ -109,7 +122,7 @@ class Compiler:
         return found
 
 
-def compile_function(function: Any, spec: CpuSpec) -> Compiled:
+def compile_function(function: PrimFunc, spec: CpuSpec) -> Compiled:
     """Of a scheduled TensorIR function. Never raises for one that cannot be compiled."""
     target = llvm_target(spec)
     try:
@@ -151,20 +164,20 @@ def lowering() -> str:
     return PIPELINE
 
 
-def _pipeline() -> Any:
+def _pipeline() -> tuple[Pass, Pass, Pass]:
     usual, host, device = s_tir_pipeline.default_s_tir_pipeline()
 
-    def with_stack(function: Any, _module: Any, _context: Any) -> Any:
+    def with_stack(function: PrimFunc, _module: IRModule, _context: object) -> PrimFunc:
         return function.with_body(_aligned(_kept(function.body)))
 
     passes = [usual, transform.prim_func_pass(with_stack, opt_level=0)]
     return tvm.transform.Sequential(passes), host, device
 
 
-def _kept(body: Any) -> Any:
+def _kept(body: Statement) -> Statement:
     """The statements, with allocations in the scope `local` marked to stay allocations."""
 
-    def mark(allocation: Any) -> Any:
+    def mark(allocation: AllocBuffer) -> Statement:
         if allocation.buffer.scope() != "local":
             return allocation
         keep = {"disable_lower_builtin": tirx.IntImm("bool", 1)}
@@ -173,14 +186,14 @@ def _kept(body: Any) -> Any:
     return tvm_ffi.structural_map(body, (tirx.AllocBuffer, mark))
 
 
-def _aligned(body: Any) -> Any:
+def _aligned(body: Statement) -> Statement:
     """The statements, with the stack aligned in each function that LLVM will see: the one that
     computes, and one for each parallel loop."""
 
-    def begin(body: Any) -> Any:
+    def begin(body: Statement) -> Statement:
         return tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("void", _ALIGN)), body])
 
-    def parallel(loop: Any) -> Any:
+    def parallel(loop: For) -> Statement:
         if loop.kind != tirx.ForKind.PARALLEL:
             return loop
         return tirx.For(
@@ -188,7 +201,7 @@ def _aligned(body: Any) -> Any:
             loop.thread_binding, loop.annotations, loop.step,
         )  # fmt: skip
 
-    def scope(attribute: Any) -> Any:
+    def scope(attribute: AttrStmt) -> Statement:
         if attribute.attr_key != "compute_scope":
             return attribute
         key, value = attribute.attr_key, attribute.value

@@ -14,12 +14,12 @@ What LLVM made of the loops is counted in its assembly (`targets.cpu.assembly`).
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import IRModule, PerStoreFeature, PrimFunc, TuneContext, TvmTarget
 from tilewright.targets.cpu.assembly import mix_of
 from tilewright.targets.features import Feature
 
@@ -69,7 +69,7 @@ and sums over stores leave out what the caches do. Models see each column by its
 
 
 def hidden_features(
-    function: Any, target: Any, assembly: str, code_bytes: int
+    function: PrimFunc, target: TvmTarget, assembly: str, code_bytes: int
 ) -> tuple[float, ...]:
     """A number a column of `COLUMNS`, from the scheduled TensorIR function and LLVM's assembly."""
     mix = mix_of(assembly)
@@ -83,7 +83,7 @@ def hidden_features(
     )
 
 
-def store_features(function: Any, target: Any) -> tuple[float, ...]:
+def store_features(function: PrimFunc, target: TvmTarget) -> tuple[float, ...]:
     """A number a column of `STORE_COLUMNS`, of a scheduled TensorIR function for TVM's target."""
     module = tvm.IRModule({"main": function})
     candidate = meta_schedule.MeasureCandidate(s_tir.Schedule(module), [])
@@ -108,7 +108,7 @@ def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(float(number) for number in numbers)
 
 
-def _context(module: Any, target: Any) -> Any:
+def _context(module: IRModule, target: TvmTarget) -> TuneContext:
     """A `TuneContext`, by the constructor that TVM registers. The one in Python imports all tensor
     intrinsics first, hundreds of functions that take ten seconds to parse; features need none."""
     from tvm.s_tir import meta_schedule  # noqa: F401  registers the type of what is made
@@ -118,5 +118,5 @@ def _context(module: Any, target: Any) -> Any:
 
 
 @cache
-def _extractor() -> Any:
+def _extractor() -> PerStoreFeature:
     return feature_extractor.PerStoreFeature()

@@ -6,10 +6,10 @@ lies between them, whatever their schedules are.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from tilewright.core.tvm_types import Array
 
 ODD = 1.6
 """What an instruction on a part of a vector costs that is no power of two: such a part is loaded
@@ -26,14 +26,14 @@ def channel_block(channels: int, lanes: int) -> int:
     return min((d for d in range(1, min(channels, lanes) + 1) if channels % d == 0), key=cost)
 
 
-def pack_channels(tensor: NDArray[Any], block: int) -> NDArray[Any]:
+def pack_channels(tensor: Array, block: int) -> Array:
     """(n, c, h, w) → (n, c / block, h, w, block)."""
     n, c, h, w = tensor.shape
     blocked = tensor.reshape(n, c // block, block, h, w)
     return np.ascontiguousarray(blocked.transpose(0, 1, 3, 4, 2))
 
 
-def unpack_channels(packed: NDArray[Any]) -> NDArray[Any]:
+def unpack_channels(packed: Array) -> Array:
     """(n, c / block, h, w, block) → (n, c, h, w)."""
     n, blocks, h, w, block = packed.shape
     return np.ascontiguousarray(packed.transpose(0, 1, 4, 2, 3)).reshape(n, blocks * block, h, w)

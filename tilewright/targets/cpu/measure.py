@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, cycle, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import PrimFunc, RuntimeModule, RuntimeTensor
 from tilewright.targets.cpu.assembly import link
 from tilewright.targets.cpu.compile import FUNCTION, assembly_of, llvm_target
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -54,7 +54,7 @@ class CpuBench:
         pin(spec.threads, lambda: self._module[FUNCTION](*self._arguments))
         self.reference = self._run(self._module, self._arguments)
 
-    def load(self, library: NDArray[np.uint8]) -> Any:
+    def load(self, library: NDArray[np.uint8]) -> RuntimeModule:
         """TVM's module of a library's bytes, shape (bytes,), put into a new file: one that is in
         use must not change under its process."""
         path = Path(self._folder.name) / f"{next(self._numbers)}.so"
@@ -117,16 +117,18 @@ class CpuBench:
         found = self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls)
         return read / float(found.seconds.min())
 
-    def _built(self, function: Any) -> Any:
+    def _built(self, function: PrimFunc) -> RuntimeModule:
         assembly = assembly_of(function, llvm_target(self.spec))
         return self.load(np.frombuffer(link(assembly), np.uint8))
 
-    def _call(self, module: Any, tensors: SampleTensors, arguments: list[Any]) -> None:
+    def _call(
+        self, module: RuntimeModule, tensors: SampleTensors, arguments: list[RuntimeTensor]
+    ) -> None:
         """Once, into an output of wrong numbers: what a kernel does not write is wrong."""
         arguments[-1].copyfrom(tensors.nothing())
         module[FUNCTION](*arguments)
 
-    def _wrong(self, tensors: SampleTensors, arguments: list[Any]) -> str:
+    def _wrong(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:
         """What is wrong with an output; "" if nothing is."""
         error = tensors.error(arguments[-1].numpy())
         if error <= self.timing.tolerance:  # NaN is not
@@ -136,7 +138,7 @@ class CpuBench:
             f"{self.timing.tolerance:g} is allowed"
         )
 
-    def _once(self, module: Any, *turns: list[Any]) -> float:
+    def _once(self, module: RuntimeModule, *turns: list[RuntimeTensor]) -> float:
         """About what a call takes, in seconds, when threads are warm; `turns` as of `_run`."""
         function, began = module[FUNCTION], time.perf_counter()
         taken: list[float] = []
@@ -148,7 +150,7 @@ class CpuBench:
                 break
         return min(taken)
 
-    def _run(self, module: Any, *turns: list[Any]) -> Run:
+    def _run(self, module: RuntimeModule, *turns: list[RuntimeTensor]) -> Run:
         """A way to time a kernel, with each of these arguments in turn. Few calls and those with
         several arguments are timed from here, which adds a microsecond a call; many with the same
         are looped over by TVM."""
@@ -178,7 +180,9 @@ class CpuBench:
         return run
 
 
-def streamed(tensors: SampleTensors, arguments: list[Any], stream_bytes: int) -> list[list[Any]]:
+def streamed(
+    tensors: SampleTensors, arguments: list[RuntimeTensor], stream_bytes: int
+) -> list[list[RuntimeTensor]]:
     """The arguments; then the same with copies of large weights, `stream_bytes` of copies."""
     if tensors.workload.operator == "batch_matmul":  # both operands are results of kernels
         return [arguments]
@@ -209,5 +213,5 @@ def _preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _tensors(arrays: list[NDArray[np.float32]]) -> list[Any]:
+def _tensors(arrays: list[NDArray[np.float32]]) -> list[RuntimeTensor]:
     return [tvm.runtime.tensor(array) for array in arrays]

@@ -8,10 +8,20 @@ it stores. Channels of such a tensor may lie in blocks that are several of the k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import (
+    Buffer,
+    BufferLoad,
+    BufferStore,
+    Expression,
+    For,
+    Place,
+    PrimFunc,
+    Statement,
+    TvmTarget,
+)
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, lowering, scheduled
@@ -67,7 +77,7 @@ class NetworkKernels:
         """Raises `WorkloadError` where there is none or the knobs contradict each other."""
         return _code(workload, self.spec, self.space(workload).describe(config))
 
-    def code_target(self) -> Any:
+    def code_target(self) -> TvmTarget:
         """This processor, as TVM describes it to LLVM."""
         return llvm_target(self.spec)
 
@@ -106,8 +116,8 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
 
 
 def _narrowed(
-    workload: Workload, spec: CpuSpec, values: KnobValues, function: Any
-) -> Callable[[Mapping[int, int]], Any] | None:
+    workload: Workload, spec: CpuSpec, values: KnobValues, function: PrimFunc
+) -> Callable[[Mapping[int, int]], PrimFunc] | None:
     """Of convolutions of tiles and of single channels, on a processor whose layers use bfloat16.
     Kernels of groups read single numbers, each of which would be widened by itself."""
     if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
@@ -117,7 +127,7 @@ def _narrowed(
     if workload.dtype == "int8":
         return None
 
-    def made(blocks: Mapping[int, int]) -> Any:
+    def made(blocks: Mapping[int, int]) -> PrimFunc:
         left, code = dict(blocks), function
         kernel = kernel_for(workload, spec)
         if isinstance(kernel, ConvolutionTiles) and 0 in left:
@@ -134,7 +144,7 @@ def _stored_block(workload: Workload, spec: CpuSpec) -> int:
     return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0
 
 
-def narrowed(function: Any, blocks: Mapping[int, int], spec: CpuSpec) -> Any:
+def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
     """A function of loops written out, whose parameters of these numbers hold bfloat16 as uint16
     instead of float32, in `blocks` of so many channels: (n, c / block, h, w, block)."""
     params, body = list(function.params), function.body
@@ -148,25 +158,25 @@ def narrowed(function: Any, blocks: Mapping[int, int], spec: CpuSpec) -> Any:
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def _replaced(body: Any, old: Any, new: Any, spec: CpuSpec) -> Any:
+def _replaced(body: Statement, old: Buffer, new: Buffer, spec: CpuSpec) -> Statement:
     each = int(old.shape[4])
     several = int(new.shape[4]) // each
 
-    def place(indices: Any) -> list[Any]:
+    def place(indices: Place) -> Place:
         n, block, y, x, i = indices
         if several == 1:
             return [n, block, y, x, i]
         inside = tirx.indexmod(block, several) * each
         return [n, tirx.indexdiv(block, several), y, x, inside + i]
 
-    def load(found: Any) -> Any:
+    def load(found: BufferLoad) -> Expression:
         if not found.source.same_as(old):
             return found
         bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(found.indices)))
         return tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(16, "uint32")))
 
-    def stores(within: Any, lanes: int) -> Any:
-        def store(found: Any) -> Any:
+    def stores(within: Statement, lanes: int) -> Statement:
+        def store(found: BufferStore) -> Statement:
             if not found.buffer.same_as(old):
                 return found
             value = bfloat16_of(found.value, lanes, spec)
@@ -174,7 +184,7 @@ def _replaced(body: Any, old: Any, new: Any, spec: CpuSpec) -> Any:
 
         return tvm_ffi.structural_map(within, (tirx.BufferStore, store))
 
-    def loop(found: Any) -> Any:
+    def loop(found: For) -> Statement:
         if found.kind != tirx.ForKind.VECTORIZED:
             return found
         return stores(found, int(found.extent))

@@ -7,11 +7,10 @@ suffers from a lower clock or a lost core as they do, and leaves their data in c
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, PrimFunc
 from tilewright.targets.cpu.spec import CpuSpec
 
 te = lazy_module("tvm.te")
@@ -23,7 +22,7 @@ _STREAMS = 8
 """Vectors of sums that a thread reads into: enough to hide the latency of an addition."""
 
 
-def product(spec: CpuSpec) -> tuple[Any, list[Any], int]:
+def product(spec: CpuSpec) -> tuple[PrimFunc, list[Array], int]:
     """A scheduled TensorIR function, its arguments as arrays, and its floating-point operations.
     Every thread multiplies (96, 256) by (256, 4 vectors) for itself."""
     threads, columns = spec.threads, 4 * spec.lanes
@@ -60,7 +59,7 @@ def product(spec: CpuSpec) -> tuple[Any, list[Any], int]:
     return sch.mod["main"], arrays, 2 * threads * ROWS * DEPTH * columns
 
 
-def reading(spec: CpuSpec, size: int) -> tuple[Any, list[Any], int]:
+def reading(spec: CpuSpec, size: int) -> tuple[PrimFunc, list[Array], int]:
     """A scheduled TensorIR function, its arguments as arrays, and the bytes it reads: about
     `size`, each thread its part."""
     threads, row = spec.threads, _STREAMS * spec.lanes

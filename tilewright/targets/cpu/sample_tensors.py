@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.bfloat16 import rounded_array, widened_array
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, RuntimeTensor
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.kernels.epilogue import A_CHANNEL, QUANTISATION, epilogue_tensors
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -43,11 +43,11 @@ class SampleTensors:
         self.workload, self.spec, self.space = workload, spec, space
         data, weights, out = plain_shapes(w)
         fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
-        self.data: NDArray[Any]
-        self.weights: NDArray[Any]
-        self.added: dict[str, NDArray[Any]]
-        self.expected: NDArray[Any]
-        self.spread: NDArray[Any] = np.zeros(())
+        self.data: Array
+        self.weights: Array
+        self.added: dict[str, Array]
+        self.expected: Array
+        self.spread: Array = np.zeros(())
         if w.dequantises:
             drawn = RandomQuantised.of(w, rng, plain_shapes(w))
             self.data, self.weights, self.added = drawn.data, drawn.weights, drawn.tensors
@@ -66,7 +66,7 @@ class SampleTensors:
             factors = [widened_array(rounded_array(each)) for each in factors]
         self.expected = reference(w, *factors, **self.added)
 
-    def arguments(self, values: KnobValues) -> list[Any]:
+    def arguments(self, values: KnobValues) -> list[RuntimeTensor]:
         """TVM's tensors for a kernel of that config; the last is the output."""
         w, kernel = self.workload, kernel_for(self.workload, self.spec)
         shape = kernel.out_shape(w, self.spec)
@@ -86,7 +86,7 @@ class SampleTensors:
         arrays.append(self.nothing())
         return [tvm.runtime.tensor(array) for array in arrays]
 
-    def nothing(self) -> NDArray[Any]:
+    def nothing(self) -> Array:
         """An output in which every number is wrong, in the kernels' layout."""
         shape = kernel_for(self.workload, self.spec).out_shape(self.workload, self.spec)
         if self.workload.out_dtype == "float32":
@@ -94,20 +94,20 @@ class SampleTensors:
         right = np.rint(self.expected).astype(self.workload.out_dtype)
         return ~self._packed(right, self.workload.out_channels).reshape(shape)
 
-    def unpacked(self, packed: NDArray[Any]) -> NDArray[Any]:
+    def unpacked(self, packed: Array) -> Array:
         """An output in the kernels' layout as the model has it."""
         if not self._blocked:
             return packed
         like = pack_channels(self.expected, packed.shape[-1]).shape
         return unpack_channels(packed.reshape(like))
 
-    def error(self, packed: NDArray[Any]) -> float:
+    def error(self, packed: Array) -> float:
         """Largest of `apart`, on the scale of the reference's largest value; infinite where a float
         was never written. Of int8 it is 0 or at least 1/128."""
         scale = max(float(np.abs(self.expected).max()), 1e-30)
         return float(self.apart(packed).max()) / scale
 
-    def apart(self, packed: NDArray[Any]) -> NDArray[np.float64]:
+    def apart(self, packed: Array) -> NDArray[np.float64]:
         """By how much each number of an output in the kernels' layout differs from the reference,
         in the model's shape; infinite where that is no number. A real may be rounded to either
         integer that is half a step away."""
@@ -122,7 +122,7 @@ class SampleTensors:
         """Whether channels lie in blocks between its kernels."""
         return self.workload.operator == "conv2d"
 
-    def _packed(self, tensor: NDArray[Any], channels: int) -> NDArray[Any]:
+    def _packed(self, tensor: Array, channels: int) -> Array:
         if not self._blocked:
             return tensor
         return pack_channels(tensor, channel_block(channels, self.spec.lanes))
@@ -209,7 +209,7 @@ INTERESTING = 40.0
 
 def random_integers(
     w: Workload, rng: np.random.Generator, shapes: tuple[Shape, Shape, Shape]
-) -> tuple[NDArray[np.int8], NDArray[np.int8], dict[str, NDArray[Any]]]:
+) -> tuple[NDArray[np.int8], NDArray[np.int8], dict[str, Array]]:
     """Data, weights and what the epilogue takes, of `shapes` (data, weights, output). Data have all
     values; weights are as large as leaves most outputs within int8 after the shifts, and a few at
     either end."""
@@ -229,7 +229,7 @@ def random_integers(
     if EpilogueOp("bias", 32) in w.epilogue:  # of all sizes
         bias = rng.integers(-(1 << 31), 1 << 31, w.out_channels, np.int32)
         bias >>= rng.integers(0, 32, w.out_channels, np.int32)
-    added: dict[str, NDArray[Any]] = {
+    added: dict[str, Array] = {
         "bias": bias,
         "add": rng.integers(-limit, limit, out, np.int32),
         "residual": rng.integers(-128, 128, out, np.int8),
@@ -245,7 +245,7 @@ def integer_reference(
     w: Workload,
     data: NDArray[np.int8],
     weights: NDArray[np.int8],
-    added: Mapping[str, NDArray[Any]],
+    added: Mapping[str, Array],
     out: Shape,
 ) -> NDArray[np.int8]:
     """What `targets.reference` says, of shape `out`; tensors of any workload as a model has them,
@@ -254,7 +254,7 @@ def integer_reference(
     if w.operator == "batch_matmul":  # each product a dense layer
         dense = replace(w, operator="dense", batch=w.height, height=1)
 
-        def of(each: int) -> dict[str, NDArray[Any]]:
+        def of(each: int) -> dict[str, Array]:
             return {n: a if n in A_CHANNEL else a[each] for n, a in added.items()}
 
         parts = [
@@ -263,7 +263,7 @@ def integer_reference(
         ]
         return np.stack(parts)
 
-    def image(tensor: NDArray[Any]) -> NDArray[Any]:
+    def image(tensor: Array) -> Array:
         return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
 
     tensors = {
@@ -286,11 +286,11 @@ class RandomQuantised:
     channels), weights (o, c / groups, kh, kw) or (out, in) less their zero points. `tensors` are
     what the epilogue takes, by name."""
 
-    data: NDArray[Any]
+    data: Array
     weights: NDArray[np.int8]
     data_zero: int
     scales: tuple[TensorScale, ...]
-    tensors: dict[str, NDArray[Any]]
+    tensors: dict[str, Array]
 
     @classmethod
     def of(
@@ -300,7 +300,7 @@ class RandomQuantised:
         results within the output's, and some at either end."""
         data, weights, out = shapes
 
-        def drawn(kind: str, shape: Shape) -> NDArray[Any]:
+        def drawn(kind: str, shape: Shape) -> Array:
             least, most = LIMITS[kind]
             return rng.integers(least, most + 1, shape).astype(kind)
 
@@ -331,7 +331,7 @@ class RandomQuantised:
         """The least and the largest right results in float64, of the output's shape: integers
         before they are rounded. They differ where an inner rounding is nearly a tie."""
 
-        def image(tensor: NDArray[Any]) -> NDArray[Any]:
+        def image(tensor: Array) -> Array:
             return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
 
         data = image(self.data).astype(np.int64) - self.data_zero

@@ -6,11 +6,9 @@ In int8 each task packs the second operand in steps of dot products.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense_int8 import must_pack, share_of
 from tilewright.targets.cpu.kernels.epilogue import row_inputs, widened, with_row_epilogue
@@ -52,14 +50,14 @@ class BatchMatmul:
         """(batch, rows, columns)."""
         return workload.batch, workload.height, workload.out_channels
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The product as a tensor expression."""
         w = workload
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
         k = te.reduce_axis((0, w.in_channels), "k")
 
-        def product(batch: Any, row: Any, column: Any) -> Any:
+        def product(batch: Expression, row: Expression, column: Expression) -> Expression:
             factors = data[batch, row, k], weights[batch, k, column]
             return te.sum(widened(w, factors[0]) * widened(w, factors[1]), axis=k)
 
@@ -68,13 +66,15 @@ class BatchMatmul:
         out = with_row_epilogue(w, sums, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         return multiply(workload, GemmShape.of(workload, spec), values, packed=False)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """As they are: (batch, depth, columns)."""
         return weights.reshape(self.weights_shape(workload))
 
@@ -105,7 +105,9 @@ class BatchMatmulInt8(BatchMatmul):
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
         return {**usual, "pack_weights": 1, "pack_data": pack}
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         return multiply(
             workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))

@@ -19,11 +19,20 @@ Tile sizes are chosen in `conv2d_tile_sizes`.
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import (
+    Array,
+    Block,
+    Expression,
+    For,
+    Loop,
+    LoopVar,
+    Place,
+    PrimFunc,
+    Schedule,
+    Statement,
+    Tensor,
+)
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
@@ -76,22 +85,24 @@ class Convolution:
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec, out=True)
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         define = winograd.define if values["algorithm"] else define_direct
         return define(workload, spec, values)
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         schedule = winograd.schedule if values["algorithm"] else schedule_direct
         return schedule(function, workload, spec, values)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         pack = winograd.pack if values["algorithm"] else pack_direct
         return pack(weights, workload, spec, values)
 
 
-def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The convolution as a TensorIR function; weights as `pack_direct` lays them."""
     t = CpuTiling.of(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
@@ -104,7 +115,9 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     out_shape = packed_shape(w, spec, out=True)
     shape = (w.batch, t.tiles[0] * blocks, *t.covered, t.ob)
 
-    def product(c: Any, kh: Any, kw: Any, i: Any, at: tuple[Any, ...]) -> Any:
+    def product(
+        c: Expression, kh: Expression, kw: Expression, i: Expression, at: Place
+    ) -> Expression:
         n, o, y, x, b = at
         row = y * w.stride_h + kh * w.dilation_h
         column = x * w.stride_w + kw * w.dilation_w
@@ -134,7 +147,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     return te.create_prim_func([data, weights, *inputs.values(), result])
 
 
-def schedule_direct(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The scheduled function. Raises `DoesNotApply`."""
     t = CpuTiling.of(w, spec, values, pixels(w))
     kernel = (w.kernel_h, w.kernel_w)
@@ -184,15 +197,15 @@ def schedule_direct(function: Any, w: Workload, spec: CpuSpec, values: KnobValue
     return skipping(made, w, (t.tile[1], t.tile[2])) if skips(w) else made
 
 
-def pack_direct(
-    weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues
-) -> NDArray[Any]:
+def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
     """(o, c, kh, kw) → (o / tile, c / ib, kh, kw, ib, tile)."""
     t = CpuTiling.of(w, spec, values, pixels(w))
     return pack_filters(weights, t.ib, t.tile[0] * t.ob)
 
 
-def _border(sch: Any, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[Any, Any]) -> None:
+def _border(
+    sch: Schedule, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[Loop, Loop]
+) -> None:
     if not (_needs_copy(w, t) or values["copy"]):
         return
     padded = sch.get_sblock("padded")
@@ -208,12 +221,12 @@ def _border(sch: Any, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[A
 
 
 def _product(
-    sch: Any,
-    part: Any,
+    sch: Schedule,
+    part: Block,
     values: KnobValues,
-    reduced: tuple[Any, ...],
-    tile: tuple[Any, ...],
-    lanes: Any,
+    reduced: tuple[Loop, ...],
+    tile: tuple[Loop, ...],
+    lanes: Loop,
 ) -> None:
     """Orders and unrolls the loops of a register tile: reduced (c, kh, kw, i), then the tile
     (blocks, rows, columns) and its `lanes`."""
@@ -237,7 +250,7 @@ def _product(
     sch.vectorize(vector)
 
 
-def _bordered(w: Workload, t: CpuTiling, data: Any) -> Any:
+def _bordered(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
     """The data with a border of zeros, as far as the tiles read."""
     n, blocks, height, width, ib = (int(size) for size in data.shape)
     rows, columns = t.covered
@@ -246,7 +259,9 @@ def _bordered(w: Workload, t: CpuTiling, data: Any) -> Any:
         (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1, ib,
     )  # fmt: skip
 
-    def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+    def inside(
+        n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+    ) -> Expression:
         row, column = y - w.pad_top, x - w.pad_left
         limits = []
         if w.pad_top:
@@ -278,11 +293,11 @@ def skips(w: Workload) -> bool:
     return max(w.dilation_h, w.dilation_w) > 1 and max(w.pad_top, w.pad_left) > 1
 
 
-def skipping(function: Any, w: Workload, tile: tuple[int, int]) -> Any:
+def skipping(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
     """The function of `targets.cpu.kernels.conv2d`, whose register tiles are of `tile` (rows,
     columns)."""
 
-    def loop(found: Any) -> Any:
+    def loop(found: For) -> Statement:
         if str(found.loop_var.name) != "kw":
             return found
         place = _place_of_tile(found)
@@ -304,17 +319,17 @@ def skipping(function: Any, w: Workload, tile: tuple[int, int]) -> Any:
     return tirx.PrimFunc(function.params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def _place_of_tile(loop: Any) -> tuple[Any, Any, Any, Any] | None:
+def _place_of_tile(loop: For) -> tuple[Expression, Expression, Expression, Expression] | None:
     """Of the products within a loop over kernel columns: the first row and column of the tile, the
     row and column of the kernel; None for a loop without products."""
-    inner, node = list[Any](), loop.body
+    inner, node = list[LoopVar](), loop.body
     while isinstance(node, tirx.For):
         inner.append(node.loop_var)
         node = node.body
     if not isinstance(node, s_tir.SBlockRealize) or str(node.block.name_hint) != "part_update":
         return None
 
-    def first(found: Any) -> Any:
+    def first(found: LoopVar) -> Expression:
         return tirx.const(0, "int32") if any(map(found.same_as, inner)) else found
 
     values = list(node.iter_values)

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
@@ -89,7 +88,7 @@ class ConvolutionInt8:
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec, out=True)
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The convolution as a tensor expression, on weights as they are packed."""
         if _transforms(values):
             return winograd.define(workload, spec, values)
@@ -112,7 +111,9 @@ class ConvolutionInt8:
         c, i = te.reduce_axis((0, blocks), "c"), te.reduce_axis((0, t.ib), "i")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
 
-        def product(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
+        def product(
+            n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
+        ) -> Expression:
             number = ((c * w.kernel_h + kh) * w.kernel_w + kw) * each + i
             lane = tirx.indexmod(o, t.tile[0]) * lanes + b
             weight = dot.weight_at(weights, tirx.indexdiv(o, t.tile[0]), number, lane)
@@ -123,15 +124,17 @@ class ConvolutionInt8:
         out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         if _transforms(values):
             return winograd.schedule(function, workload, spec, values)
         return direct_function(workload, spec, values)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         pack = winograd.pack if _transforms(values) else pack_direct
         return pack(weights, workload, spec, values)
 
@@ -146,7 +149,7 @@ def _transforms(values: KnobValues) -> bool:
 
 
 COPY_CHUNK = 1
-Read = Callable[[Any, Any, Any, Any], Any]
+Read = Callable[[Expression, Expression, Expression, Expression], Expression]
 """A step of data: of a block of channels, a row and a column of the padded image, and of which step
 of the block."""
 
@@ -156,7 +159,7 @@ def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:
     return is_padded(w) or block % dot.numbers > 0 or dot is TWOS
 
 
-def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The function of TensorIR. Raises `DoesNotApply`."""
     convolution = _Convolution(w, spec, values)
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
@@ -171,9 +174,7 @@ def weights_shape(w: Workload, t: CpuTiling, dot: DotProduct) -> tuple[int, int,
     return t.tiles[0], 1 + taps * dot.steps(t.ib), t.tile[0] * vector_of(t.ob)
 
 
-def pack_direct(
-    weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues
-) -> NDArray[Any]:
+def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
     """(o, c, kh, kw) → the shape of `weights_shape`, see
     `targets.cpu.kernels.int8_dot_product.DotProduct.pack`: blocks of input channels, kernel rows,
     kernel columns, channels; zeros where a block fills no step or no vector."""
@@ -229,13 +230,13 @@ class _Convolution:
     def _tasks(self, count: int) -> Nest:
         return Nest([(T.parallel if self.v["parallel"] else T.serial)(0, count)])
 
-    def _start(self, axis: int, tile: Any) -> Any:
+    def _start(self, axis: int, tile: Expression) -> Expression:
         """The first row (1) or column (2) of a tile."""
         return tile_start(tile, self.size[axis - 1], self.t.tile[axis])
 
     # -- a register tile -----------------------------------------------------------------------
 
-    def _tile(self, n: Any, tile: list[Any], read: Read) -> None:
+    def _tile(self, n: Expression, tile: list[Expression], read: Read) -> None:
         w, t, lanes = self.w, self.t, self.vector
         y, x = self._start(1, tile[1]), self._start(2, tile[2])
         places = list(product(*map(range, t.tile)))
@@ -266,10 +267,10 @@ class _Convolution:
 
     # -- where it reads ------------------------------------------------------------------------
 
-    def _in_place(self, n: Any) -> Read:
+    def _in_place(self, n: Expression) -> Read:
         block, dot = self.t.ib, self.dot
 
-        def read(c: Any, y: Any, x: Any, step: Any) -> Any:
+        def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
             place = [n, c, y, x * block + step * dot.numbers]
             return dot.loaded(self.w, self.a.data, place, self.a.zero)
 
@@ -283,7 +284,7 @@ class _Convolution:
             (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1,
         )
 
-    def _copy_of_everything(self) -> Any:
+    def _copy_of_everything(self) -> Buffer:
         """A buffer of all data between their border."""
         rows, columns = self._reach(*self.size)
         images = self.w.batch * self.blocks
@@ -293,13 +294,13 @@ class _Convolution:
             self._copy_row(copy, [n * self.blocks + c, row], (n, c, row, 0), columns)
         return copy
 
-    def _whole(self, n: Any, copy: Any) -> Read:
-        def read(c: Any, y: Any, x: Any, step: Any) -> Any:
+    def _whole(self, n: Expression, copy: Buffer) -> Read:
+        def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
             return copy[n * self.blocks + c, y, x * self.steps + step]
 
         return read
 
-    def _chunk(self, n: Any, first: tuple[Any, ...]) -> Read:
+    def _chunk(self, n: Expression, first: tuple[Expression, ...]) -> Read:
         """Copies what a chunk reads."""
         w, t = self.w, self.t
         rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
@@ -309,13 +310,17 @@ class _Convolution:
         with T.serial(0, self.blocks) as c, T.serial(0, rows) as row:
             self._copy_row(copy, [c, row], (n, c, top + row, left), columns)
 
-        def read(c: Any, y: Any, x: Any, step: Any) -> Any:
+        def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
             return copy[c, y - top, (x - left) * self.steps + step]
 
         return read
 
     def _copy_row(
-        self, copy: Any, to: list[Any], source: tuple[Any, Any, Any, Any], columns: int
+        self,
+        copy: Buffer,
+        to: list[Expression],
+        source: tuple[Expression, Expression, Expression, Expression],
+        columns: int,
     ) -> None:
         """A row of so many columns of the padded image, from `source` (image, block of channels,
         row, column) on."""
@@ -323,7 +328,7 @@ class _Convolution:
         n, c, y, x = source
         y, x = y - w.pad_top, x - w.pad_left
 
-        def border(begin: Any, end: Any) -> None:
+        def border(begin: Expression, end: Expression) -> None:
             with T.serial(begin, end) as column, T.vectorized(0, self.steps) as step:
                 outside = self.dot.border(w, self.a.zero)
                 T.buffer_store(copy, outside, [*to, column * self.steps + step])
@@ -339,7 +344,11 @@ class _Convolution:
                 border(0, columns)
 
     def _copy_columns(
-        self, copy: Any, to: list[Any], row: tuple[Any, ...], columns: tuple[Any, Any, Any]
+        self,
+        copy: Buffer,
+        to: list[Expression],
+        row: tuple[Expression, ...],
+        columns: tuple[Expression, Expression, Expression],
     ) -> None:
         """Columns from the second to before the third, of an image whose first is at -`x`."""
         x, begin, end = columns
@@ -355,7 +364,7 @@ class _Convolution:
         count = (end - begin) * each
         whole = tirx.indexdiv(count, wide)
 
-        def move(at: Any, lanes: int) -> None:
+        def move(at: Expression, lanes: int) -> None:
             place = [*row, (x + begin) * block + at * dot.numbers]
             value = dot.loaded(self.w, self.a.data, place, zero, lanes)
             store(copy, value, [*to, begin * each + at], lanes)

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.conv2d_tiling import packed_shape, pixels
@@ -85,27 +84,29 @@ class ConvolutionTiles:
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec, out=True)
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The loops written out, which are their own schedule."""
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b))
 
     def of_stored(
         self, workload: Workload, spec: CpuSpec, values: KnobValues, data_block: int
-    ) -> Any:
+    ) -> PrimFunc:
         """The same function of data that are bfloat16 already, as uint16, in blocks of so many
         channels. Where blocks fill a row of a tile, and nothing is padded or skipped, tiles are
         loaded from the data themselves."""
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b, data_block))
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The function as it is."""
         return function
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """(o, c / groups, kh, kw) → (words,), see `pack_columns`."""
         layout = CopyLayout.of(workload)
         if workload.groups > 1:
@@ -183,7 +184,7 @@ class CopyLayout:
         whole = self.channels == self.numbers.in_row and not self.w.pad_top and not self.w.pad_left
         return not self.folded and self.size[:2] == (1, 1) and whole and copied == data
 
-    def depth_of(self, weights: NDArray[Any]) -> NDArray[Any]:
+    def depth_of(self, weights: Array) -> Array:
         """(o, c, kh, kw) → (depth, o), zeros where there is no channel."""
         w, missing = self.w, self.blocks * self.channels - self.w.in_channels
         whole = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))
@@ -191,7 +192,7 @@ class CopyLayout:
         return blocked.transpose(1, 3, 4, 2, 0).reshape(-1, w.out_channels)
 
 
-def _between_groups(weights: NDArray[Any], groups: int) -> NDArray[Any]:
+def _between_groups(weights: Array, groups: int) -> Array:
     """(o, c / groups, kh, kw) → (o, c, kh, kw), zeros between different groups."""
     o, c, *taps = weights.shape
     whole = np.zeros((groups, o // groups, groups, c, *taps), weights.dtype)
@@ -257,7 +258,9 @@ class _Image:
                     start = ((place * phases_x + px) * height + y) * width * layout.channels
                     self._row(start, (n, c, row), px)
 
-    def _row(self, start: Any, source: tuple[Any, Any, Any], phase: int) -> None:
+    def _row(
+        self, start: Expression, source: tuple[Expression, Expression, Expression], phase: int
+    ) -> None:
         w, width, stride = self.w, self.layout.size[3], self.w.stride_w
         data_height, data_width = self.shapes[0][2:4]
         if self.layout.folded:
@@ -283,13 +286,15 @@ class _Image:
             with T.Else():
                 clear(0, width)
 
-    def _pixel(self, start: Any, n: Any, c: Any, place: tuple[Any, Any]) -> None:
+    def _pixel(
+        self, start: Expression, n: Expression, c: Expression, place: tuple[Expression, Expression]
+    ) -> None:
         """All channels of a block, zeros where there are none."""
         _, blocks, _, _, each = self.shapes[0]
         channels, whole = self.layout.channels, self.layout.blocks * self.layout.channels
         count = tiles(channels, each)
 
-        def zeros(first: Any, lanes: int) -> None:
+        def zeros(first: Expression, lanes: int) -> None:
             with T.vectorized(0, lanes) as i:
                 T.buffer_store(self.data, tirx.const(0, self.numbers.kind), [start + first + i])
 
@@ -316,7 +321,9 @@ class _Image:
 
     # -- the product ---------------------------------------------------------------------------
 
-    def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
+    def step(
+        self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
+    ) -> Expression:
         """See `TileOperands`."""
         w, layout, (line, first) = self.w, self.layout, place
         phases_y, phases_x, height, width = layout.size
@@ -334,7 +341,13 @@ class _Image:
         column = tirx.indexdiv(dx, w.stride_w) + first
         return (row * width + column) * layout.channels
 
-    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], across: Any) -> None:
+    def finish(
+        self,
+        sums: Buffer,
+        matrix: Expression,
+        place: tuple[Expression, Expression],
+        across: Expression,
+    ) -> None:
         """See `TileOperands`."""
         height, width = pixels(self.w)
         line, first = place
@@ -348,7 +361,13 @@ class _Image:
                 with T.If(x < width), T.Then():
                     self._pixel_done(sums, r, (matrix, y, x), across)
 
-    def _pixel_done(self, sums: Any, r: Any, place: tuple[Any, Any, Any], across: Any) -> None:
+    def _pixel_done(
+        self,
+        sums: Buffer,
+        r: Expression,
+        place: tuple[Expression, Expression, Expression],
+        across: Expression,
+    ) -> None:
         each, column = self.shapes[1][4], self.b.first_column(across)
         n, y, x = place
         for at in range(0, min(self.b.block_columns, self.b.columns), each):

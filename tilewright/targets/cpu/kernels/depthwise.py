@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import (
     epilogue_inputs,
@@ -20,6 +18,7 @@ from tilewright.targets.cpu.kernels.epilogue import (
 )
 from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
+    TilePixels,
     WindowLoops,
     even_shares,
     window_knobs,
@@ -60,12 +59,12 @@ class _ChannelTaps:
     sums: int = 1
     unrolled: int = 1
 
-    def first_block(self, task: Any) -> Any:
+    def first_block(self, task: Expression) -> Expression:
         return task
 
     def add(
-        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
-        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[Buffer],
+        tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         y, column, (first, end) = pixels
         if sums_type(self.w) == "int32":
@@ -133,7 +132,7 @@ class Depthwise:
         w, block = workload, _block(workload, spec)
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The convolution as a tensor expression."""
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
@@ -144,7 +143,9 @@ class Depthwise:
         inputs = epilogue_inputs(w, shape, block)
         source = real_data(w, data, inputs)
 
-        def product(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+        def product(
+            n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+        ) -> Expression:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
             number = source[n, c, row, column, i]
             return te.sum(multiplied(w, number, weights[c, kh, kw, i]), axis=[kh, kw])
@@ -153,7 +154,9 @@ class Depthwise:
         out = with_epilogue(w, sums, shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))
@@ -162,8 +165,8 @@ class Depthwise:
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
         w, block = workload, _block(workload, spec)
         blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)

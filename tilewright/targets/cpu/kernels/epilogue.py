@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import e, log, log2, pi, sqrt
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression, Place, Tensor
 from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.float_activations import FUNCTIONS
@@ -31,17 +30,21 @@ te = lazy_module("tvm.te")
 tirx = lazy_module("tvm.tirx")
 
 
-def with_epilogue(w: Workload, sums: Any, shape: tuple[int, ...], inputs: dict[str, Any]) -> Any:
+def with_epilogue(
+    w: Workload, sums: Tensor, shape: tuple[int, ...], inputs: Mapping[str, Tensor]
+) -> Tensor:
     """The result of all steps of the epilogue on `sums`, a te tensor of `shape` (n, channel block,
     y, x, channel of a block), or larger; `inputs` are those of `epilogue_inputs`."""
 
-    def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
+    def value(
+        n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
+    ) -> Expression:
         return epilogue_value(w, inputs, sums[n, o, y, x, b], (n, o, y, x, b))
 
     return te.compute(shape, value, name="out")
 
 
-def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Any]:
+def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Tensor]:
     """The placeholders of `epilogue_tensors`."""
     channels = (w.out_channels // ob, ob)
     return {
@@ -68,25 +71,25 @@ def sums_type(w: Workload) -> str:
     return "float32"
 
 
-def widened(w: Workload, number: Any) -> Any:
+def widened(w: Workload, number: Expression) -> Expression:
     """A number of the data or the weights, as its products are summed."""
     return number if w.dtype == "float32" else tirx.Cast(sums_type(w), number)
 
 
-def real(number: Any, zero: Any) -> Any:
+def real(number: Expression, zero: Expression) -> Expression:
     """The number that an integer of the data stands for, times its scale, in float32; `zero` is
     the zero point, an int32."""
     return tirx.Cast("float32", tirx.Cast("int32", number) - zero)
 
 
-def multiplied(w: Workload, number: Any, weight: Any) -> Any:
+def multiplied(w: Workload, number: Expression, weight: Expression) -> Expression:
     """A number of the data times a weight of `packed_words`."""
     if sums_type(w) == "float32":
         return number * weight
     return tirx.Cast("int32", number) * word_at(weight)
 
 
-def packed_words(w: Workload, weights: NDArray[Any], pairs: bool) -> NDArray[Any]:
+def packed_words(w: Workload, weights: Array, pairs: bool) -> Array:
     """Weights of any shape, each as a kernel multiplies it, integers by `pairs` or not."""
     if sums_type(w) == "float32":
         return weights.astype(np.float32, copy=False)
@@ -129,11 +132,11 @@ def epilogue_tensors(w: Workload) -> dict[str, str]:
 
 def epilogue_value(
     w: Workload,
-    inputs: dict[str, Any],
-    found: Any,
-    at: tuple[Any, ...],
-    channel: tuple[Any, ...] | None = None,
-) -> Any:
+    inputs: Mapping[str, Tensor | Buffer],
+    found: Expression,
+    at: Place,
+    channel: Place | None = None,
+) -> Expression:
     """All steps on `found`, the sum at the place `at`: (n, channel block, y, x, channel), or others
     where `channel`, the place in the bias, is given."""
     place = (at[1], at[-1]) if channel is None else channel
@@ -154,7 +157,7 @@ def epilogue_value(
     return found
 
 
-def _clipped(step: EpilogueOp, number: Any) -> Any:
+def _clipped(step: EpilogueOp, number: Expression) -> Expression:
     """The larger or the smaller of a constant and a float32, NaN of NaN: TVM's maximum and minimum
     are their second operand where one is NaN."""
     clip = tirx.max if step.kind == "max" else tirx.min
@@ -162,16 +165,16 @@ def _clipped(step: EpilogueOp, number: Any) -> Any:
 
 
 def _in_reals(
-    w: Workload, inputs: dict[str, Any], found: Any, at: tuple[Any, ...], channel: tuple[Any, ...]
-) -> Any:
+    w: Workload, inputs: Mapping[str, Tensor | Buffer], found: Expression, at: Place, channel: Place
+) -> Expression:
     """All steps of an epilogue that begins with `dequantise`."""
 
     place = 1
 
-    def number(offset: int) -> Any:
+    def number(offset: int) -> Expression:
         return inputs[QUANTISATION][place + offset]
 
-    def rounded(found: Any) -> Any:
+    def rounded(found: Expression) -> Expression:
         return _rounded_bits(tirx.max(tirx.min(found * number(0), number(2)), number(1)))
 
     for step in w.epilogue:
@@ -197,7 +200,7 @@ def _in_reals(
 _ROUNDS = 1.5 * 2**23
 
 
-def _rounded_bits(number: Any) -> Any:
+def _rounded_bits(number: Expression) -> Expression:
     """An int32: the integer nearest to a small float32, ties to even, plus the bits of `_ROUNDS`,
     of which the lowest eight are 0.
 
@@ -206,14 +209,14 @@ def _rounded_bits(number: Any) -> Any:
     return tirx.reinterpret("int32", number + tirx.const(_ROUNDS, "float32"))
 
 
-def data_zero(inputs: Mapping[str, Any]) -> Any:
+def data_zero(inputs: Mapping[str, Tensor | Buffer]) -> Expression:
     """The zero point of the data, an int32; of epilogues without a `dequantise` step 0."""
     if QUANTISATION not in inputs:
         return tirx.const(0, "int32")
     return tirx.reinterpret("int32", inputs[QUANTISATION][0])
 
 
-def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
+def _in_integers(w: Workload, tensors: Mapping[str, Expression], found: Expression) -> Expression:
     """All steps on an int32 sum, which wrap as the reference's do, and its lowest eight bits;
     `tensors` are the values at its place."""
     for step in w.epilogue:
@@ -237,7 +240,7 @@ def _in_integers(w: Workload, tensors: dict[str, Any], found: Any) -> Any:
     return tirx.Cast("int8", found)
 
 
-def _composed(operations: Sequence[AluOperation], found: Any) -> Any:
+def _composed(operations: Sequence[AluOperation], found: Expression) -> Expression:
     """A step on an int32 sum that ALU operations make up."""
     of = {
         "add": wrapping_sum, "min": tirx.min, "max": tirx.max, "shr": tirx.shift_right
@@ -254,7 +257,7 @@ def _composed(operations: Sequence[AluOperation], found: Any) -> Any:
     return found
 
 
-def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Any]:
+def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Tensor]:
     """The placeholders of `epilogue_tensors`, of an output of `shape` (..., channels)."""
     return {
         name: te.placeholder(shape_of_tensor(w, name, (w.out_channels,), shape), dtype, name=name)
@@ -262,11 +265,11 @@ def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def with_row_epilogue(w: Workload, sums: Any, inputs: dict[str, Any]) -> Any:
+def with_row_epilogue(w: Workload, sums: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
     bias of shape (channels,)."""
 
-    def value(*place: Any) -> Any:
+    def value(*place: Expression) -> Expression:
         return epilogue_value(w, inputs, sums[place], place, place[-1:])
 
     return te.compute(sums.shape, value, name="out")
@@ -285,17 +288,17 @@ _ERF_BELOW = (
 _ERF_MOST = 4.0
 
 
-def _named(value: Any, use: Callable[[Any], Any]) -> Any:
+def _named(value: Expression, use: Callable[[Expression], Expression]) -> Expression:
     """`use` of a value that is computed once."""
     name = tirx.Var("v", "float32")
     return tirx.Let(name, value, use(name))
 
 
-def _number(value: float) -> Any:
+def _number(value: float) -> Expression:
     return tirx.const(value, "float32")
 
 
-def _polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
+def _polynomial(x: Expression, coefficients: tuple[float, ...]) -> Expression:
     """The highest power's first."""
     found = _number(coefficients[0])
     for each in coefficients[1:]:
@@ -303,18 +306,18 @@ def _polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
     return found
 
 
-def _cut(x: Any, least: float, most: float) -> Any:
+def _cut(x: Expression, least: float, most: float) -> Expression:
     """x within two bounds, NaN of NaN: TVM's maximum and minimum are their second operand then."""
     return tirx.max(_number(least), tirx.min(_number(most), x))
 
 
-def exp(x: Any) -> Any:
+def exp(x: Expression) -> Expression:
     """Of arguments above −88; infinite above 88.3, where the power is 2^128, NaN of NaN."""
 
-    def split(x: Any) -> Any:
+    def split(x: Expression) -> Expression:
         return _named(tirx.floor(x * _number(log2(e)) + _number(0.5)), lambda n: parts(x, n))
 
-    def parts(x: Any, n: Any) -> Any:
+    def parts(x: Expression, n: Expression) -> Expression:
         rest = x - n * _number(0.693359375)
         rest = rest - n * _number(log(2) - 0.693359375)
         # n is in the lowest bits of the sum. A conversion to an integer has no value for NaN.
@@ -326,26 +329,26 @@ def exp(x: Any) -> Any:
     return _named(_cut(x, *_EXP_BOUNDS), split)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Expression) -> Expression:
     """1 / (1 + exp(−x))."""
     return _number(1) / (_number(1) + exp(-x))
 
 
-def erf(x: Any) -> Any:
+def erf(x: Expression) -> Expression:
     """Of arguments that are cut at ±4, where float32 knows no number between it and ±1."""
 
-    def quotient(x: Any) -> Any:
+    def quotient(x: Expression) -> Expression:
         ratio = lambda s: x * _polynomial(s, _ERF_ABOVE) / _polynomial(s, _ERF_BELOW)  # noqa: E731
         return _named(x * x, ratio)
 
     return _named(_cut(x, -_ERF_MOST, _ERF_MOST), quotient)
 
 
-def _hard_sigmoid(x: Any) -> Any:
+def _hard_sigmoid(x: Expression) -> Expression:
     return tirx.max(_number(0), tirx.min(_number(1), x * _number(1 / 6) + _number(0.5)))
 
 
-_EXPRESSIONS: Mapping[str, Callable[[Any], Any]] = {
+_EXPRESSIONS: Mapping[str, Callable[[Expression], Expression]] = {
     "sigmoid": sigmoid,
     "tanh": lambda x: _number(2) * sigmoid(_number(2) * x) - _number(1),
     "swish": lambda x: x * sigmoid(x),
@@ -363,6 +366,6 @@ CYCLES: Mapping[str, float] = {
 """Of a vector, by the operations that it takes, two a cycle, and half of a division's time."""
 
 
-def activated(kind: str, x: Any) -> Any:
+def activated(kind: str, x: Expression) -> Expression:
     """An activation (`targets.steps.float_activations`) of a float32 expression."""
     return _named(x, _EXPRESSIONS[kind])

@@ -10,14 +10,13 @@ single numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import (
     epilogue_inputs,
@@ -28,6 +27,7 @@ from tilewright.targets.cpu.kernels.epilogue import (
 )
 from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
+    TilePixels,
     WindowLoops,
     even_shares,
     window_knobs,
@@ -100,14 +100,14 @@ class Reach:
         first = np.arange(self.tasks, dtype=np.int64) * self.tile // each_out * each_in
         return np.minimum(first, self.workload.in_channels - self.span)
 
-    def start(self, task: Any) -> Any:
+    def start(self, task: Expression) -> Expression:
         """An element of `starts` in TensorIR."""
         each_in, each_out = self._sizes
         first = tirx.indexdiv(task * self.tile, each_out) * each_in
         last = self.workload.in_channels - self.span
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
 
-    def needed(self, task: Any) -> tuple[Any, Any]:
+    def needed(self, task: Expression) -> tuple[Expression, Expression]:
         """The first and the number of those of its `span` channels that a tile needs, in
         TensorIR."""
         each_in, each_out = self._sizes
@@ -159,17 +159,17 @@ class _GroupTaps:
     def blocks(self) -> int:
         return self.reach.blocks
 
-    def first_block(self, task: Any) -> Any:
+    def first_block(self, task: Expression) -> Expression:
         return tirx.indexdiv(self.reach.start(task), self.reach.block)
 
     def add(
-        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
-        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[Buffer],
+        tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         reach, block, lanes = self.reach, self.reach.block, self.out_block
         offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
 
-        def channel(c: Any, of_block: tuple[Any, Any]) -> None:
+        def channel(c: Expression, of_block: tuple[Expression, Expression]) -> None:
             y, column, (first, end) = pixels
             for v, buffer in enumerate(sums):
                 if sums_type(reach.workload) == "int32":
@@ -185,7 +185,7 @@ class _GroupTaps:
                     value = source.at(of_block[0], y, column(pixel), of_block[1]) * weight
                     T.buffer_store(buffer, buffer[place] + value, [place])
 
-        def scattered(at: Any) -> None:
+        def scattered(at: Expression) -> None:
             place = offset + at
             channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
 
@@ -276,7 +276,7 @@ class Grouped:
         reach = _reach(w, spec, values["tile_blocks"])
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The convolution as a tensor expression."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
@@ -290,7 +290,9 @@ class Grouped:
         inputs = epilogue_inputs(w, shape, ob)
         source = real_data(w, data, inputs)
 
-        def product(n: Any, o: Any, y: Any, x: Any, i: Any) -> Any:
+        def product(
+            n: Expression, o: Expression, y: Expression, x: Expression, i: Expression
+        ) -> Expression:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
             out = o * ob + i
             task = tirx.indexdiv(out, reach.tile)
@@ -305,7 +307,9 @@ class Grouped:
         out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
@@ -316,8 +320,8 @@ class Grouped:
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """(o, c / groups, kh, kw) → `weights_shape`, zeros between different groups."""
         w, reach = workload, _reach(workload, spec, values["tile_blocks"])
         packed = np.zeros(self.weights_shape(w, spec, values), weights.dtype)

@@ -16,12 +16,13 @@ and lower border test each kernel row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import gcd
-from typing import Any, Protocol
+from typing import Protocol
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Buffer, Condition, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import real, sums_type
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -69,6 +70,11 @@ def even_shares(w: Workload, tasks: int, threads: int, offered: tuple[int, ...])
     return max(s for s in offered if s <= wanted)
 
 
+TilePixels = tuple[Expression, Callable[[Expression], Expression], tuple[int, int]]
+"""Pixels of a row of a tile: the image row, the image column of a pixel of the tile, and which of
+the tile's pixels there are (first, past the last)."""
+
+
 class Taps(Protocol):
     """What differs between kernels."""
 
@@ -88,12 +94,12 @@ class Taps(Protocol):
     def unrolled(self) -> int:
         """Multiply-adds of a tap, pixel and vector that are written out."""
 
-    def first_block(self, task: Any) -> Any:
+    def first_block(self, task: Expression) -> Expression:
         """Of input channels."""
 
     def add(
-        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
-        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[Buffer],
+        tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         """Adds one tap, (kernel row, kernel column), to a row of the tile: `sums` a buffer a vector
         of output channels; `pixels` the image row, the image column of a pixel of the tile, and
@@ -160,7 +166,7 @@ class WindowLoops:
         self.a = arguments
         kind = "float32" if w.dequantises else w.dtype
 
-        def converted(number: Any) -> Any:
+        def converted(number: Expression) -> Expression:
             return real(number, arguments.zero) if w.dequantises else number
 
         copies = Copies(w, arguments.data, self.in_block, kind, converted)
@@ -173,10 +179,10 @@ class WindowLoops:
             rows = share(part, v["row_shares"], self.row_tiles)
             first = self.taps.first_block(task)
 
-            def plain(c: Any, y: Any, x: Any, i: Any) -> Any:
+            def plain(c: Expression, y: Expression, x: Expression, i: Expression) -> Expression:
                 return converted(arguments.data[n, first + c, y, x, i])
 
-            def copied(c: Any, y: Any, x: Any, i: Any) -> Any:
+            def copied(c: Expression, y: Expression, x: Expression, i: Expression) -> Expression:
                 assert whole is not None
                 return whole[n, first + c, y + w.pad_top, x + w.pad_left, i]
 
@@ -185,15 +191,21 @@ class WindowLoops:
                 source = self._share_copy(copies, n, first, rows)
             self._task(n, task, rows, source)
 
-    def _task(self, n: Any, task: Any, rows: tuple[Any, Any], source: PaddedSource) -> None:
-        def tile(row: Any, x: Any, piece: tuple[int, int], tests: bool) -> None:
+    def _task(
+        self,
+        n: Expression,
+        task: Expression,
+        rows: tuple[Expression, Expression],
+        source: PaddedSource,
+    ) -> None:
+        def tile(row: Expression, x: Expression, piece: tuple[int, int], tests: bool) -> None:
             y = tile_start(row, self.w.out_height, self.height)
             self._tile(n, task, source, (y, x), piece[1] < 0, tests)
 
-        def columns(piece: tuple[int, int]) -> Any:
+        def columns(piece: tuple[int, int]) -> AbstractContextManager[Expression | None]:
             return nullcontext(None) if piece[1] < 0 else T.serial(*piece)
 
-        def row_of(row: Any, body: Callable[[bool], None]) -> None:
+        def row_of(row: Expression, body: Callable[[bool], None]) -> None:
             if not self._tests_rows():
                 body(False)
                 return
@@ -203,7 +215,7 @@ class WindowLoops:
                 with T.Else():
                     body(True)
 
-        def place(piece: tuple[int, int], index: Any) -> Any:
+        def place(piece: tuple[int, int], index: Expression | None) -> Expression:
             return piece[0] if index is None else index * self.width
 
         if self.v["rows_inside"]:
@@ -220,7 +232,7 @@ class WindowLoops:
 
             row_of(row, all_columns)
 
-    def _inner(self, row: Any) -> Any:
+    def _inner(self, row: Expression) -> Condition:
         """Whether no window of a row of tiles touches the padding above or below."""
         w = self.w
         top = tile_start(row, w.out_height, self.height) * w.stride_h - w.pad_top
@@ -228,8 +240,8 @@ class WindowLoops:
         return tirx.all(top >= 0, bottom <= w.height)
 
     def _tile(
-        self, n: Any, task: Any, source: PaddedSource, at: tuple[Any, Any], border: bool,
-        tests: bool,
+        self, n: Expression, task: Expression, source: PaddedSource,
+        at: tuple[Expression, Expression], border: bool, tests: bool,
     ) -> None:  # fmt: skip
         """One register tile whose first pixel is `at`; a `border` tile has a constant column."""
         size, kind = self.width * self.out_block, sums_type(self.w)
@@ -251,17 +263,17 @@ class WindowLoops:
                     self.a.finish(buffer[x * self.out_block + i], where, (block, i))
 
     def _kernel_rows(
-        self, task: Any, source: PaddedSource, sums: list[list[Any]], at: tuple[Any, Any],
-        border: bool, tests: bool,
+        self, task: Expression, source: PaddedSource, sums: list[list[Buffer]],
+        at: tuple[Expression, Expression], border: bool, tests: bool,
     ) -> None:  # fmt: skip
         w, unroll = self.w, self.v["unroll_kernel"]
 
-        def column(kh: Any, kw: Any) -> None:
+        def column(kh: Expression, kw: Expression) -> None:
             pixels = self._pixels(at[1], kw) if border and not self.copies else (0, self.width)
             if pixels[0] >= pixels[1]:
                 return
 
-            def x(pixel: Any) -> Any:
+            def x(pixel: Expression) -> Expression:
                 return (at[1] + pixel) * w.stride_w + kw * w.dilation_w - w.pad_left
 
             for r, buffers in enumerate(sums):
@@ -272,7 +284,7 @@ class WindowLoops:
                 else:
                     self.taps.add(self.a, task, source, buffers, (kh, kw), (y, x, pixels))
 
-        def row(kh: Any) -> None:
+        def row(kh: Expression) -> None:
             if unroll > 0 or border:
                 for kw in range(w.kernel_w):
                     column(kh, kw)
@@ -298,7 +310,7 @@ class WindowLoops:
         return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
     def _share_copy(
-        self, copies: Copies, n: Any, first: Any, rows: tuple[Any, Any]
+        self, copies: Copies, n: Expression, first: Expression, rows: tuple[Expression, Expression]
     ) -> PaddedSource:
         """What a task reads, between its padding."""
         most = tiles(self.row_tiles, self.v["row_shares"]) * self.height
@@ -308,7 +320,7 @@ class WindowLoops:
 
 def written(
     windows: WindowLoops, data: tuple[int, ...], weights: tuple[int, ...], out: tuple[int, ...]
-) -> Any:
+) -> PrimFunc:
     """The function of TensorIR with those shapes of arguments."""
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from numpy.typing import NDArray
-
+from tilewright.core.tvm_types import Array, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -47,13 +46,15 @@ class Kernel(Protocol):
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         """Of the output, and of a residual."""
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The computation as a TensorIR function, unscheduled. Layouts may depend on the knobs."""
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The scheduled function. Raises `DoesNotApply`."""
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """Weights as in the model (OIHW, or out × in) in the layout of this schedule."""

@@ -3,12 +3,10 @@ tiles."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -60,18 +58,20 @@ class MatmulTiles:
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return (*_lead(workload), _sizes(workload)[1], workload.out_channels)
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The loops written out, which are their own schedule."""
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Matrices(workload, spec, b))
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The function as it is."""
         return function
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """Of a dense: (out, in) or (out, in, 1, 1) → as `pack_columns` of (in, out). Activations
         stay as they are, and are packed by the kernel."""
         w = workload
@@ -145,11 +145,11 @@ class _Matrices:
         else:
             self.weights = self.a.weights
 
-    def _row(self, place: list[Any], step: Any, start: Any) -> None:
+    def _row(self, place: list[Expression], step: Expression, start: Expression) -> None:
         width, depth = self.row, self.w.in_channels
         held = depth - (self.b.steps - 1) * width
 
-        def move(first: Any, count: int) -> None:
+        def move(first: Expression, count: int) -> None:
             for begin in range(0, count, TILE):
                 lanes = min(TILE, count - begin)
                 with T.vectorized(0, lanes) as i:
@@ -186,13 +186,15 @@ class _Matrices:
                     left = min(TILE, b.columns - tile * TILE)
                     self._pair(start, (matrix, k, first + tile * TILE), max(left, 0))
 
-    def _pair(self, start: Any, place: tuple[Any, Any, Any], count: int) -> None:
+    def _pair(
+        self, start: Expression, place: tuple[Expression, Expression, Expression], count: int
+    ) -> None:
         """Two rows of `count` columns from `place` (matrix, row, column) on; zeros where there are
         none."""
         depth, (matrix, k, column) = self.w.in_channels, place
         zero = tirx.const(0, "float32")
 
-        def number(row: Any, i: Any) -> Any:
+        def number(row: Expression, i: Expression) -> Expression:
             value = self.a.weights[matrix, tirx.min(row, depth - 1), column + i]
             if depth == self.b.steps * self.b.words * self.numbers.each:
                 return self.a.weights[matrix, row, column + i]
@@ -206,11 +208,19 @@ class _Matrices:
             with T.vectorized(0, TILE - count) as i:
                 T.buffer_store(self.weights, tirx.const(0, "int32"), [start + count + i])
 
-    def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
+    def step(
+        self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
+    ) -> Expression:
         """See `TileOperands`."""
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
-    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], across: Any) -> None:
+    def finish(
+        self,
+        sums: Buffer,
+        matrix: Expression,
+        place: tuple[Expression, Expression],
+        across: Expression,
+    ) -> None:
         """See `TileOperands`."""
         b, column = self.b, self.b.first_column(across)
         width = min(b.block_columns, b.columns)

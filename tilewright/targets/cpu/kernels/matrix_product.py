@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -155,7 +155,7 @@ def multiply(
     values: KnobValues,
     packed: bool,
     share_of: type[Share] | None = None,
-) -> Any:
+) -> PrimFunc:
     """The function that computes `product`, as a schedule says; `share_of` writes what a task does,
     in float32 unless it is given. Raises `DoesNotApply`."""
     p, v = product, values
@@ -193,8 +193,8 @@ class Share:
         return tiles(p.columns, p.width(v)), p.depth, p.width(v)
 
     def __init__(
-        self, arguments: Arguments, p: GemmShape, v: KnobValues, lead: list[Any], row: Any,
-        column: Any,
+        self, arguments: Arguments, p: GemmShape, v: KnobValues, lead: list[Expression],
+        row: Expression, column: Expression,
     ) -> None:  # fmt: skip
         self.a, self.p, self.v, self.lead = arguments, p, v, lead
         self.vector = self.vector_of(p)
@@ -207,11 +207,11 @@ class Share:
         """Lanes of a vector of sums."""
         return p.lanes
 
-    def begin(self, column: Any, at: Any) -> Any:
+    def begin(self, column: Expression, at: Expression) -> Expression:
         """What the sum number `at` of a tile of columns begins with."""
         return tirx.const(0, self.sums_type)
 
-    def plus(self, one: Any, other: Any) -> Any:
+    def plus(self, one: Expression, other: Expression) -> Expression:
         """Of two sums."""
         return one + other
 
@@ -235,11 +235,15 @@ class Share:
         shape = (self.most_rows, self.most_columns, self.height, sums_each)
         partial = T.alloc_buffer(shape, self.sums_type)
 
-        def before(step: Any, row: Any, column: Any) -> Callable[[int, Any], Any]:
+        def before(
+            step: Expression, row: Expression, column: Expression
+        ) -> Callable[[int, Expression], Expression]:
             place, zero = self._place(row, column), tirx.const(0, self.sums_type)
             return lambda r, at: tirx.if_then_else(step > 0, partial[(*place, r, at)], zero)
 
-        def before_last(row: Any, column: Any) -> Callable[[int, Any], Any]:
+        def before_last(
+            row: Expression, column: Expression
+        ) -> Callable[[int, Expression], Expression]:
             place = self._place(row, column)
             return lambda r, at: self.plus(partial[(*place, r, at)], self.begin(column, at))
 
@@ -257,14 +261,14 @@ class Share:
             self._add_all(sums, row, column, done, p.depth - done)
             self._finish(sums, row, column)
 
-    def _place(self, row: Any, column: Any) -> tuple[Any, Any]:
+    def _place(self, row: Expression, column: Expression) -> tuple[Expression, Expression]:
         """Of a tile within the share."""
         return row - self.rows[0], column - self.columns[0]
 
     def _tiles(self) -> Nest:
         """Loops over the share's tiles: the indices of a row tile and of a column tile."""
 
-        def count(whole: int, parts: int, of: tuple[Any, Any]) -> Any:
+        def count(whole: int, parts: int, of: tuple[Expression, Expression]) -> Expression:
             return of[1] - of[0] if whole % parts else whole // parts
 
         counts = [
@@ -273,7 +277,7 @@ class Share:
         ]
         return _Tiles(counts, (self.rows[0], self.columns[0]), bool(self.v["rows_inside"]))
 
-    def _sums(self, before: Callable[[int, Any], Any]) -> list[list[Any]]:
+    def _sums(self, before: Callable[[int, Expression], Expression]) -> list[list[Buffer]]:
         """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
         the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack,
         from where LLVM takes them."""
@@ -292,7 +296,12 @@ class Share:
         return sums
 
     def _add_all(
-        self, sums: list[list[Any]], row: Any, column: Any, begin: Any, depth: int
+        self,
+        sums: list[list[Buffer]],
+        row: Expression,
+        column: Expression,
+        begin: Expression,
+        depth: int,
     ) -> None:
         """Multiply-adds of one register tile over a part of the depth."""
         chains, unroll = self.v["chains"], self.v["unroll_depth"]
@@ -305,7 +314,7 @@ class Share:
         for k in range(whole * chains * unroll, depth):
             self.add(sums[k % chains], row, column, begin + k)
 
-    def add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
+    def add(self, sums: list[Buffer], row: Expression, column: Expression, k: Expression) -> None:
         """One step of a register tile: `sums` a buffer a row."""
         lanes = self.p.lanes
         for r, buffer in enumerate(sums):
@@ -321,19 +330,19 @@ class Share:
                     right = self.a.weights[(*self.lead, k, start + at)]
                 T.buffer_store(buffer, buffer[at] + left * right, [at])
 
-    def left(self, row: Any, r: int, k: Any) -> Any:
+    def left(self, row: Expression, r: int, k: Expression) -> Expression:
         """`number`, from where it was packed."""
         if self.data is None:
             return self.number(row, r, k)
         return self.data[row - self.rows[0], k, r]
 
-    def _total(self, sums: list[list[Any]], r: int, at: Any) -> Any:
+    def _total(self, sums: list[list[Buffer]], r: int, at: Expression) -> Expression:
         total = sums[0][r][at]
         for chain in sums[1:]:
             total = self.plus(total, chain[r][at])
         return total
 
-    def _finish(self, sums: list[list[Any]], row: Any, column: Any) -> None:
+    def _finish(self, sums: list[list[Buffer]], row: Expression, column: Expression) -> None:
         lanes, start = self.p.lanes, tile_start(column, self.p.columns, self.width)
         for r in range(self.height):
             with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
@@ -341,15 +350,15 @@ class Share:
                 place = *self.lead, self.first_row(row) + r, channel
                 self.a.finish(self._total(sums, r, c * self.vector + i), place, (channel,))
 
-    def first_row(self, row: Any) -> Any:
+    def first_row(self, row: Expression) -> Expression:
         """Of a tile."""
         return tile_start(row, self.p.rows, self.height)
 
-    def number(self, row: Any, r: int, k: Any) -> Any:
+    def number(self, row: Expression, r: int, k: Expression) -> Expression:
         """Of the data, as a step takes it: row `r` of a tile, place `k` of the depth."""
         return self.a.data[(*self.lead, self.first_row(row) + r, k)]
 
-    def _pack_data(self) -> Any:
+    def _pack_data(self) -> Buffer:
         """The rows of the share, one number of each row of a tile beside the other."""
         shape = (self.most_rows, self.p.depth, self.height)
         packed = T.alloc_buffer(shape, self.sums_type)
@@ -359,7 +368,7 @@ class Share:
             T.buffer_store(packed, value, [row - self.rows[0], k, r])
         return packed
 
-    def pack_weights(self) -> Any:
+    def pack_weights(self) -> Buffer:
         """A buffer of the columns of the share, tile behind tile."""
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
         lanes = self.p.lanes
@@ -376,10 +385,12 @@ class _Tiles(Nest):
     and their indices, which begin at `first`. The loops begin at 0: a loop of one iteration that
     begins elsewhere is what TVM's features of stores cannot be made of."""
 
-    def __init__(self, counts: Sequence[Any], first: tuple[Any, Any], rows_inside: bool) -> None:
+    def __init__(
+        self, counts: Sequence[Expression], first: tuple[Expression, Expression], rows_inside: bool
+    ) -> None:
         self._order, self._first = -1 if rows_inside else 1, first
         super().__init__([T.serial(0, count) for count in counts][:: self._order])
 
-    def __enter__(self) -> tuple[Any, ...]:
+    def __enter__(self) -> tuple[Expression, ...]:
         inside = super().__enter__()[:: self._order]
         return tuple(first + index for first, index in zip(self._first, inside, strict=True))

@@ -16,13 +16,13 @@ one for zero, and rounds results of that size to it. See Intel's manual: VDPBF16
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.bfloat16 import BELOW_HALF, NAN, rounded_array
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression
 from tilewright.targets.cpu.kernels.int8_dot_product import lanes_at
 from tilewright.targets.cpu.kernels.tile_arithmetic import even_parts
 from tilewright.targets.cpu.spec import AMX, AMX_INT8, DOTS_BFLOAT16, CpuSpec
@@ -61,15 +61,15 @@ class TileNumbers:
         """So many numbers and what fills their last word."""
         return -(-count // self.each) * self.each
 
-    def stored(self, number: Any, lanes: int, spec: CpuSpec) -> Any:
+    def stored(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
         """A number of the data as tiles hold it, in a loop that is vectorised to `lanes`."""
         return bfloat16_of(number, lanes, spec) if self is BFLOAT16 else number
 
-    def border(self, zero: Any) -> Any:
+    def border(self, zero: Expression) -> Expression:
         """What stands in the padding; `zero` is the zero point of the data, an int32."""
         return tirx.const(0, self.kind) if self is BFLOAT16 else tirx.Cast(self.kind, zero)
 
-    def packed(self, weights: NDArray[Any]) -> NDArray[np.int32]:
+    def packed(self, weights: Array) -> NDArray[np.int32]:
         """(..., each × words, columns) → (..., words, columns): rows in the bytes of a word."""
         bits = 32 // self.each
         held = rounded_array(weights) if self is BFLOAT16 else weights.astype(np.int8)
@@ -92,7 +92,7 @@ def numbers_of(w: Workload) -> TileNumbers:
     return SIGNED if w.data_dtype == "int8" else UNSIGNED
 
 
-def bfloat16_of(number: Any, lanes: int, spec: CpuSpec) -> Any:
+def bfloat16_of(number: Expression, lanes: int, spec: CpuSpec) -> Expression:
     """A float32 expression as the uint16 of the nearest bfloat16, halves to even, in a loop that is
     vectorised to `lanes`. An instruction, VCVTNEPS2BF16, takes numbers below the smallest normal
     one for zero."""
@@ -108,7 +108,7 @@ def bfloat16_of(number: Any, lanes: int, spec: CpuSpec) -> Any:
     return tirx.Cast("uint16", tirx.Select(nan, _bits(NAN), near))
 
 
-def paired(first: Any, second: Any, lanes: int, spec: CpuSpec) -> Any:
+def paired(first: Expression, second: Expression, lanes: int, spec: CpuSpec) -> Expression:
     """Two float32 expressions as an int32 of two bfloat16, the first in the lower half."""
     lower, upper = (tirx.Cast("uint32", bfloat16_of(each, lanes, spec)) for each in (first, second))
     return tirx.reinterpret("int32", tirx.bitwise_or(lower, tirx.shift_left(upper, _bits(16))))
@@ -149,7 +149,9 @@ class AmxTiles:
         for tile in range(self.down * self.across):
             _call("tilezero", _tile(tile))
 
-    def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
+    def step(
+        self, data: Buffer, places: list[Expression], row: int, weights: Buffer, at: Expression
+    ) -> None:
         """Adds products: of a tile of `data` from each of `places` on, rows `row` numbers
         apart, by tiles of `weights` (int32) behind one another from `at` on."""
         first = self.down * self.across
@@ -170,20 +172,20 @@ class AmxTiles:
                         _tile(second + j - begin),
                     )  # fmt: skip
 
-    def sums(self) -> Any:
+    def sums(self) -> Buffer:
         """A buffer (rows, columns) of all sums."""
         self.keep(self._scratch, 0)
         return self._scratch
 
-    def keep(self, buffer: Any, at: Any) -> None:
+    def keep(self, buffer: Buffer, at: Expression) -> None:
         """Writes all sums, rows of all columns, to a buffer from place `at` on."""
         self._move("tilestored64", buffer, "w", at)
 
-    def resume(self, buffer: Any, at: Any) -> None:
+    def resume(self, buffer: Buffer, at: Expression) -> None:
         """Reads all sums from where they were kept."""
         self._move("tileloadd64", buffer, "r", at)
 
-    def _move(self, instruction: str, buffer: Any, access: str, at: Any) -> None:
+    def _move(self, instruction: str, buffer: Buffer, access: str, at: Expression) -> None:
         width = self.across * TILE
         for i in range(self.down):
             for j in range(self.across):
@@ -213,19 +215,19 @@ class _StoredSums:
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, self.across * TILE) as c:
             T.buffer_store(self._sums, tirx.const(0, self.numbers.sums), [r, c])
 
-    def keep(self, buffer: Any, at: Any) -> None:
+    def keep(self, buffer: Buffer, at: Expression) -> None:
         """See `AmxTiles.keep`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(buffer, self._sums[r, c], [at + r * width + c])
 
-    def resume(self, buffer: Any, at: Any) -> None:
+    def resume(self, buffer: Buffer, at: Expression) -> None:
         """See `AmxTiles.resume`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(self._sums, buffer[at + r * width + c], [r, c])
 
-    def sums(self) -> Any:
+    def sums(self) -> Buffer:
         """A buffer (rows, columns) of all sums."""
         return self._sums
 
@@ -239,7 +241,9 @@ class DotTiles(_StoredSums):
         super().begin()
         self._held = sum_registers()
 
-    def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
+    def step(
+        self, data: Buffer, places: list[Expression], row: int, weights: Buffer, at: Expression
+    ) -> None:
         """See `AmxTiles.step`."""
         starts = [place + r * row for place in places for r in range(self.rows)]
         tiles = [at + j * self.words * TILE for j in range(self.across)]
@@ -252,7 +256,9 @@ class DotTiles(_StoredSums):
 class PlainTiles(_StoredSums):
     """Does what `AmxTiles` does, in plain loops: slow, for any processor."""
 
-    def step(self, data: Any, places: list[Any], row: int, weights: Any, at: Any) -> None:
+    def step(
+        self, data: Buffer, places: list[Expression], row: int, weights: Buffer, at: Expression
+    ) -> None:
         """See `AmxTiles.step`."""
         for i, place in enumerate(places):
             for j in range(self.across):
@@ -266,12 +272,12 @@ class PlainTiles(_StoredSums):
                             found += self._data(data[start + each]) * self._weight(word, each)
                         T.buffer_store(self._sums, found, at_sum)
 
-    def _data(self, number: Any) -> Any:
+    def _data(self, number: Expression) -> Expression:
         if self.numbers is BFLOAT16:
             return _float(tirx.shift_left(tirx.Cast("uint32", number), _bits(16)))
         return tirx.Cast("int32", number)
 
-    def _weight(self, word: Any, place: int) -> Any:
+    def _weight(self, word: Expression, place: int) -> Expression:
         """Number `place` of a word."""
         if self.numbers is BFLOAT16:
             bits = tirx.reinterpret("uint32", word)
@@ -279,6 +285,9 @@ class PlainTiles(_StoredSums):
             return _float(high if place else tirx.shift_left(bits, _bits(16)))
         first = tirx.shift_left(word, tirx.const(24 - 8 * place, "int32"))
         return tirx.shift_right(first, tirx.const(24, "int32"))
+
+
+TileUnit = AmxTiles | DotTiles | PlainTiles
 
 
 def tile_unit(
@@ -291,23 +300,23 @@ def tile_unit(
     return AmxTiles if name in (AMX, AMX_INT8) else PlainTiles
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call(name: str, *arguments: Expression) -> None:
     T.evaluate(tirx.call_llvm_intrin("void", f"llvm.x86.{name}", *arguments))
 
 
-def _tile(number: int) -> Any:
+def _tile(number: int) -> Expression:
     return tirx.const(number, "int8")
 
 
-def _stride(size: int) -> Any:
+def _stride(size: int) -> Expression:
     return tirx.const(size, "int64")
 
 
-def _bits(value: int) -> Any:
+def _bits(value: int) -> Expression:
     return tirx.const(value, "uint32")
 
 
-def _float(bits: Any) -> Any:
+def _float(bits: Expression) -> Expression:
     return tirx.reinterpret("float32", bits)
 
 
@@ -328,13 +337,14 @@ define <16 x float> @{_ADD_PRODUCTS}(<16 x float> %sums, <16 x i32> %data, <16 x
 """
 
 
-def sum_registers() -> Any:
+def sum_registers() -> Buffer:
     """A buffer of `SUM_REGISTERS` vectors, which `add_words` keeps in sum_registers."""
     return T.alloc_buffer((SUM_REGISTERS * LANES,), "float32", scope="local")
 
 
 def add_words(
-    held: Any, sums: Any, first: int, data: tuple[Any, list[Any]], weights: tuple[Any, list[Any]],
+    held: Buffer, sums: Buffer, first: int, data: tuple[Buffer, list[Expression]],
+    weights: tuple[Buffer, list[Expression]],
     words: int,
 ) -> None:  # fmt: skip
     """Adds the products of so many words to rows of `sums`, a buffer (rows, 16 × tiles), from row

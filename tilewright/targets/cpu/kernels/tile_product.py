@@ -20,19 +20,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense import tile_starts
 from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
 from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE, even_parts
-from tilewright.targets.cpu.kernels.tile_instructions import BFLOAT16, TILE, TileNumbers, tile_unit
+from tilewright.targets.cpu.kernels.tile_instructions import (
+    BFLOAT16,
+    TILE,
+    TileNumbers,
+    TileUnit,
+    tile_unit,
+)
 from tilewright.targets.cpu.spec import CpuSpec
 
 tirx = lazy_module("tvm.tirx")
@@ -86,7 +93,7 @@ class TileBlocks:
         """Of a matrix."""
         return tiles(self.columns, self.block_columns)
 
-    def row_block(self, index: Any) -> tuple[Any, Any]:
+    def row_block(self, index: Expression) -> tuple[Expression, Expression]:
         """The line of a block, and its first row."""
         if self.lines == 1:
             return 0, tile_start(index, self.rows, self.block_rows)
@@ -95,7 +102,7 @@ class TileBlocks:
             tirx.indexmod(index, each), self.rows, self.block_rows
         )
 
-    def first_column(self, index: Any) -> Any:
+    def first_column(self, index: Expression) -> Expression:
         """Of a block."""
         if self.columns < self.block_columns:
             return 0
@@ -162,6 +169,14 @@ def _nearest(choices: Sequence[int], wanted: int) -> int:
     return max(value for value in choices if value <= max(1, wanted))
 
 
+_Share = tuple[Expression, int, int]
+"""The number of a share, how many there are, and of how many blocks."""
+_Task = tuple[Expression, _Share, _Share]
+"""A matrix, its share of the rows and its share of the columns."""
+_BlockPlace = tuple[Expression, tuple[Expression, Expression], Expression]
+"""A matrix, the line and the first row of a block, and the number of its block of columns."""
+
+
 class TileOperands(Protocol):
     """What an operator says of its operands while its function is being written."""
 
@@ -172,17 +187,25 @@ class TileOperands(Protocol):
         """Writes loops that put data, and weights that are no constants, where tiles are loaded
         from."""
 
-    def step(self, matrix: Any, place: tuple[Any, Any], at: Any) -> Any:
+    def step(
+        self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
+    ) -> Expression:
         """Where the first row of a block's data lies for step `at`; `place` is the block's line and
         first row."""
 
-    def finish(self, sums: Any, matrix: Any, place: tuple[Any, Any], across: Any) -> None:
+    def finish(
+        self,
+        sums: Buffer,
+        matrix: Expression,
+        place: tuple[Expression, Expression],
+        across: Expression,
+    ) -> None:
         """Writes what comes of a block's `sums`, a buffer (rows, columns); `across` is the number
         of its block of columns."""
 
     numbers: TileNumbers
-    data: Any
-    weights: Any
+    data: Buffer
+    weights: Buffer
     """Words: of each column, where integers are multiplied, minus the sum of its weights
     (`pack_columns`); then tiles."""
     row: int
@@ -191,7 +214,9 @@ class TileOperands(Protocol):
     """Whether each matrix has weights of its own."""
 
 
-def product_function(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> Any:
+def product_function(
+    b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands
+) -> PrimFunc:
     """The function of TensorIR with all loops written out, which are their own schedule."""
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -232,7 +257,7 @@ def _pieces(b: TileBlocks, blocks: int) -> int:
 
 
 def _by_pieces(
-    b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any], pieces: int
+    b: TileBlocks, operands: TileOperands, unit: TileUnit, at: _Task, pieces: int
 ) -> None:
     """The loops of a task (matrix, share of the rows, share of the columns) whose depth is cut into
     pieces."""
@@ -256,7 +281,11 @@ def _by_pieces(
 
 
 def _steps(
-    b: TileBlocks, operands: TileOperands, unit: Any, at: tuple[Any, Any, Any], steps: Any
+    b: TileBlocks,
+    operands: TileOperands,
+    unit: TileUnit,
+    at: _BlockPlace,
+    steps: tuple[Expression, Expression],
 ) -> None:
     """Products of a block, of `steps` (begin, end)."""
     matrix, place, across = at
@@ -281,7 +310,7 @@ def weight_words(b: TileBlocks, numbers: TileNumbers) -> int:
     return first_word(b, numbers) + b.column_blocks * b.steps * b.words * TILE * b.across
 
 
-def pack_columns(matrix: NDArray[Any], b: TileBlocks, numbers: TileNumbers) -> NDArray[np.int32]:
+def pack_columns(matrix: Array, b: TileBlocks, numbers: TileNumbers) -> NDArray[np.int32]:
     """(numbers of the depth, columns) → (words,): see `TileOperands.weights`; then blocks of
     columns, steps, tiles of a block, words of a step, columns of a tile."""
     width = b.block_columns
@@ -297,8 +326,13 @@ def pack_columns(matrix: NDArray[Any], b: TileBlocks, numbers: TileNumbers) -> N
 
 
 def corrected(
-    b: TileBlocks, operands: TileOperands, value: Any, zero: Any, across: Any, column: Any
-) -> Any:
+    b: TileBlocks,
+    operands: TileOperands,
+    value: Expression,
+    zero: Expression,
+    across: Expression,
+    column: Expression,
+) -> Expression:
     """A sum of products less the zero point of the data times the weights; `column` is its place
     in the block of columns `across`."""
     weights = operands.weights[across * b.block_columns + column]

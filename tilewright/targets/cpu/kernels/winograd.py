@@ -20,12 +20,21 @@ Neural Networks (2016).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import (
+    Array,
+    Block,
+    Expression,
+    Loop,
+    Place,
+    PrimFunc,
+    Schedule,
+    Tensor,
+)
 from tilewright.targets.cpu.kernels.conv2d_tiling import CpuTiling, check_unrolled, packed_shape
 from tilewright.targets.cpu.kernels.epilogue import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -110,7 +119,7 @@ def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
     return CpuTiling.of(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
 
 
-def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The convolution as a TensorIR function; weights as `pack` lays them."""
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
@@ -163,7 +172,9 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         name="square",
     )
 
-    def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
+    def value(
+        n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
+    ) -> Expression:
         div, mod = tirx.indexdiv, tirx.indexmod
         found = square[n, o, div(y, m), div(x, m), mod(y, m), mod(x, m), b]
         return epilogue_value(w, inputs, found, (n, o, y, x, b))
@@ -172,7 +183,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     return te.create_prim_func([data, given, *inputs.values(), out])
 
 
-def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Any, Any]:
+def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Tensor]:
     """The parameter as `pack` lays it, and the transformed weights."""
     m, tile = values["algorithm"], t.tile[0] * t.ob
     a, in_blocks = m + 2, w.in_channels // t.ib
@@ -183,7 +194,9 @@ def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Any, Any]:
     shape_as_given = (t.tiles[0], in_blocks, t.ib, 3, 3, tile)
     filters = te.placeholder(shape_as_given, _filter_type(w), name="weights")
 
-    def read(o: Any, c: Any, j: int, k: Any, i: Any, b: Any) -> Any:
+    def read(
+        o: Expression, c: Expression, j: int, k: Expression, i: Expression, b: Expression
+    ) -> Expression:
         return tirx.Cast("float32", filters[o, c, i, j, k, b])
 
     columns = te.compute(
@@ -208,14 +221,14 @@ def _filter_type(w: Workload) -> str:
     return "int16" if w.dequantises else "float32"
 
 
-def _products(t: CpuTiling, rounds: int, left: Any, weights: Any) -> Any:
+def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tensor:
     """Sums over the input channels, of one part of them after the other if there are several."""
     n, a, _, in_blocks, rows, columns, _ = (int(size) for size in left.shape)
     blocks, each = t.tile[0], in_blocks // rounds
     shape = (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob)
     c, i = te.reduce_axis((0, each), "c"), te.reduce_axis((0, t.ib), "i")
 
-    def product(first: Any, at: tuple[Any, ...]) -> Any:
+    def product(first: Expression, at: Place) -> Expression:
         n, p, q, o, y, x, b = at
         lane = tirx.indexmod(o, blocks) * t.ob + b
         weight = weights[tirx.indexdiv(o, blocks), p, q, first + c, i, lane]
@@ -228,7 +241,7 @@ def _products(t: CpuTiling, rounds: int, left: Any, weights: Any) -> Any:
     return te.compute(shape, lambda *at: te.sum(partial[(r, *at)], axis=r), name="part")
 
 
-def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The scheduled function. Raises `DoesNotApply`."""
     t = _tiling(w, spec, values)
     check_unrolled(t, values, (1, 1))
@@ -274,7 +287,7 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> A
     return sch.mod["main"]
 
 
-def _schedule_products(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> None:
+def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> None:
     """Register tiles of the products of a chunk."""
     *spatial, b, c, i = sch.get_loops(part)[-8:]
     tiles, inner = _tiled(sch, spatial, t, values)
@@ -285,7 +298,7 @@ def _schedule_products(sch: Any, part: Any, t: CpuTiling, values: KnobValues) ->
     _multiply(sch, part, values, (c, i), inner, b)
 
 
-def _schedule_rounds(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> Any:
+def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> Loop:
     """The same, one part of the input channels after the other. Returns the loop over them."""
     *spatial, b, rounds = sch.get_loops(part)[-7:]
     tiles, inner = _tiled(sch, spatial, t, values)
@@ -302,8 +315,8 @@ def _schedule_rounds(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> A
 
 
 def _tiled(
-    sch: Any, spatial: Sequence[Any], t: CpuTiling, values: KnobValues
-) -> tuple[list[Any], list[Any]]:
+    sch: Schedule, spatial: Sequence[Loop], t: CpuTiling, values: KnobValues
+) -> tuple[list[Loop], list[Loop]]:
     """Loops over products and register tiles, and those of a tile, of the loops (p, q, channel
     block, row, column)."""
     p, q, o, y, x = spatial
@@ -313,13 +326,18 @@ def _tiled(
     return tiles, _ordered((o, yi, xi), values)
 
 
-def _ordered(tile: tuple[Any, Any, Any], values: KnobValues) -> list[Any]:
+def _ordered(tile: tuple[Loop, Loop, Loop], values: KnobValues) -> list[Loop]:
     o, y, x = tile
     return [y, x, o] if values["pixels_first"] else [o, y, x]
 
 
 def _multiply(
-    sch: Any, block: Any, values: KnobValues, reduced: tuple[Any, Any], tile: list[Any], lanes: Any
+    sch: Schedule,
+    block: Block,
+    values: KnobValues,
+    reduced: tuple[Loop, Loop],
+    tile: list[Loop],
+    lanes: Loop,
 ) -> None:
     """A register tile of products, whose reduced loops are (block of channels, channel)."""
     c, i = reduced
@@ -331,7 +349,7 @@ def _multiply(
     _unrolled(sch, sch.decompose_reduction(block, c), 3)
 
 
-def _schedule_weights(sch: Any, place: Any) -> None:
+def _schedule_weights(sch: Schedule, place: Loop) -> None:
     """The transform of the weights that an iteration of a loop reads."""
     columns, squares = sch.get_sblock("columns"), sch.get_sblock("squares")
     sch.compute_at(squares, place, preserve_unit_loops=True)
@@ -344,14 +362,14 @@ def _schedule_weights(sch: Any, place: Any) -> None:
     _spread(sch, squares)
 
 
-def _spread(sch: Any, block: Any) -> None:
+def _spread(sch: Schedule, block: Block) -> None:
     """Lays the (m + 2)² planes of a tensor an odd number of lines apart. All numbers of a transform
     then lie in different sets of a cache, as they do not if planes are a power of two apart."""
     sch.storage_align(block, 0, 2, 2 * LINE, LINE)
 
 
 def _input(
-    sch: Any, values: KnobValues, chunk: Any, blocks: tuple[Any, ...], image: Any | None
+    sch: Schedule, values: KnobValues, chunk: Loop, blocks: tuple[Block, ...], image: Loop | None
 ) -> None:
     """The transform of the data: of a chunk, or before of the whole image, within the loop `image`
     or of all images."""
@@ -384,7 +402,7 @@ def _input(
     sch.vectorize(sch.get_loops(border)[-1])
 
 
-def _unrolled(sch: Any, block: Any, count: int) -> None:
+def _unrolled(sch: Schedule, block: Block, count: int) -> None:
     """Vectorises the innermost loop and unrolls `count` around it."""
     *loops, lanes = sch.get_loops(block)
     for loop in loops[-count:]:
@@ -392,7 +410,7 @@ def _unrolled(sch: Any, block: Any, count: int) -> None:
     sch.vectorize(lanes)
 
 
-def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
+def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
     """(o, c, 3, 3) → (o / tile, c / ib, ib, 3, 3, tile), or transformed, (o / tile, m + 2, m + 2,
     c / ib, ib, tile)."""
     t = _tiling(w, spec, values)
@@ -406,7 +424,7 @@ def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) 
     return np.ascontiguousarray(blocked.transpose(order), dtype=dtype)
 
 
-def data_row(m: int, d: list[Any]) -> list[Any]:
+def data_row(m: int, d: list[Expression]) -> list[Expression]:
     """Sums of the m + 2 numbers `d` of a row of a patch, as many."""
     if m == 2:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
@@ -417,7 +435,7 @@ def data_row(m: int, d: list[Any]) -> list[Any]:
     return [first, even + odd, even - odd, near + far, near - far, last]
 
 
-def filter_row(m: int, w: list[Any]) -> list[Any]:
+def filter_row(m: int, w: list[Expression]) -> list[Expression]:
     """The m + 2 sums of the three weights `w` of a filter's row."""
     if m == 2:
         even, odd = (w[0] + w[2]) * _number(1 / 2), w[1] * _number(1 / 2)
@@ -427,7 +445,7 @@ def filter_row(m: int, w: list[Any]) -> list[Any]:
     return [w[0] * _number(1 / 4), even + odd, even - odd, near + far, near - far, w[2]]
 
 
-def inverse_row(m: int, p: list[Any]) -> list[Any]:
+def inverse_row(m: int, p: list[Expression]) -> list[Expression]:
     """The m sums of the m + 2 numbers `p` of a row of products."""
     if m == 2:
         return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
@@ -441,14 +459,14 @@ def inverse_row(m: int, p: list[Any]) -> list[Any]:
     ]
 
 
-def transformed_filters(m: int, filters: NDArray[Any]) -> NDArray[np.float64]:
+def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
     """Of filters of shape (…, 3, 3), shape (…, m + 2, m + 2)."""
     matrix = np.asarray(_FILTER[m])
     found: NDArray[np.float64] = matrix @ filters.astype(np.float64) @ matrix.T
     return found
 
 
-def chosen(row: Any, values: list[Any]) -> Any:
+def chosen(row: Expression, values: list[Expression]) -> Expression:
     """The value of that row; a choice that is gone once the loop over rows is unrolled."""
     found = values[-1]
     for number in reversed(range(len(values) - 1)):
@@ -456,5 +474,5 @@ def chosen(row: Any, values: list[Any]) -> Any:
     return found
 
 
-def _number(value: float) -> Any:
+def _number(value: float) -> Expression:
     return tirx.const(value, "float32")

@@ -1,0 +1,146 @@
+"""Names the values of TVM that this package works with, for annotations.
+
+TVM's package has no `py.typed`, so a type checker takes all that it gives for `Any`. What kernels
+compute with is therefore described here, as far as this package uses it:
+
+    Expression, Buffer, Tensor, PrimFunc    protocols, which a type checker compares with their use
+    the others                              TVM's own classes, which name what a value is
+
+A module needs none of TVM to import this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, SupportsInt, TypeAlias
+
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tvm.ir import Call as RelaxCall
+    from tvm.ir import Expr as RelaxExpr
+    from tvm.ir import GenericConst as RelaxConstant
+    from tvm.ir import IRModule
+    from tvm.ir.transform import Pass
+    from tvm.relax import BlockBuilder, VMExecutable
+    from tvm.relax import Function as RelaxFunction
+    from tvm.relax import Var as RelaxVar
+    from tvm.runtime import Module as RuntimeModule
+    from tvm.runtime import Tensor as RuntimeTensor
+    from tvm.s_tir import SBlock, Schedule
+    from tvm.s_tir.meta_schedule import TuneContext
+    from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
+    from tvm.s_tir.schedule import LoopRV as Loop
+    from tvm.s_tir.schedule import SBlockRV as Block
+    from tvm.target import Target as TvmTarget
+    from tvm.tirx import AllocBuffer, AttrStmt, BufferLoad, BufferStore, For, IterVar
+    from tvm.tirx import FloatImm as FloatConstant
+    from tvm.tirx import Stmt as Statement
+    from tvm.tirx import Var as LoopVar
+else:  # only annotations use these names, and some of those are built when a module is loaded
+    AllocBuffer = AttrStmt = BufferLoad = BufferStore = FloatConstant = Any
+    Block = BlockBuilder = For = IRModule = IterVar = Loop = LoopVar = Pass = Any
+    PerStoreFeature = TuneContext = Any
+    RelaxCall = RelaxConstant = RelaxExpr = RelaxFunction = RelaxVar = Any
+    RuntimeModule = RuntimeTensor = SBlock = Schedule = Statement = TvmTarget = VMExecutable = Any
+
+__all__ = [
+    "AllocBuffer", "Array", "AttrStmt", "BinaryOperation", "Block", "BlockBuilder", "Buffer",
+    "BufferLoad", "BufferStore", "Combiner", "Condition", "Expression", "FloatConstant", "For",
+    "IRModule", "IterVar", "Loop", "LoopVar", "Pass", "PerStoreFeature", "Place", "PrimFunc",
+    "RelaxCall", "RelaxConstant", "RelaxExpr", "RelaxFunction", "RelaxVar", "RuntimeModule",
+    "RuntimeTensor", "SBlock", "Schedule", "Statement", "Tensor", "TuneContext", "TvmTarget",
+    "VMExecutable",
+]  # fmt: skip
+
+Array: TypeAlias = NDArray[Any]
+"""A numpy array of any element type."""
+Condition: TypeAlias = Any
+"""What comparing expressions gives: a boolean expression, or a `bool` of two Python numbers."""
+
+
+class Expression(Protocol):
+    """A number in TensorIR, scalar or vector: an expression of TVM, or a Python number, which TVM
+    makes a constant of. `a + b` of two of them writes the addition; nothing is computed."""
+
+    def __add__(self, other: Any, /) -> Expression: ...
+    def __radd__(self, other: Any, /) -> Expression: ...
+    def __sub__(self, other: Any, /) -> Expression: ...
+    def __rsub__(self, other: Any, /) -> Expression: ...
+    def __mul__(self, other: Any, /) -> Expression: ...
+    def __rmul__(self, other: Any, /) -> Expression: ...
+    def __truediv__(self, other: Any, /) -> Any: ...
+    def __neg__(self, /) -> Expression: ...
+    def __lt__(self, other: Any, /) -> Condition: ...
+    def __le__(self, other: Any, /) -> Condition: ...
+    def __gt__(self, other: Any, /) -> Condition: ...
+    def __ge__(self, other: Any, /) -> Condition: ...
+
+
+class BinaryOperation(Expression, Protocol):
+    """An expression of two operands, such as `tirx.Max` or `tirx.EQ`."""
+
+    @property
+    def a(self) -> Expression: ...
+    @property
+    def b(self) -> Expression: ...
+    @property
+    def ty(self) -> Any: ...
+
+
+class Combiner(Protocol):
+    """Writes the combination of two expressions: a class of expressions, or a function."""
+
+    def __call__(self, first: Any, second: Any, /) -> Expression: ...
+
+
+Place: TypeAlias = Sequence[Expression]
+"""The indices of a number in a buffer or a tensor, one for each axis."""
+
+
+class _Indexed(Protocol):
+    """What buffers and tensors have in common."""
+
+    @property
+    def shape(self) -> Sequence[SupportsInt]: ...
+    @property
+    def dtype(self) -> str: ...
+    def __getitem__(self, place: Any, /) -> Expression: ...
+
+
+class Buffer(_Indexed, Protocol):
+    """Memory that a function of TensorIR reads and writes: a parameter, or an allocation."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def data(self) -> Expression: ...
+    @property
+    def ty(self) -> Any: ...
+    def vload(self, begin: Place, dtype: str) -> Expression: ...
+    def access_ptr(self, access_mask: str, *, offset: Expression = 0) -> Expression: ...
+    def same_as(self, other: object) -> bool: ...
+
+
+class Tensor(_Indexed, Protocol):
+    """A tensor expression (`tvm.te`): its values by an expression of their place."""
+
+    @property
+    def ndim(self) -> int: ...
+
+
+class PrimFunc(Protocol):
+    """A function of TensorIR. Its parameters are buffers; all but the last are read."""
+
+    @property
+    def params(self) -> Sequence[Buffer]: ...
+    @property
+    def body(self) -> Statement: ...
+    @property
+    def ret_type(self) -> Any: ...
+    @property
+    def attrs(self) -> Mapping[str, Any] | None: ...
+    def with_attr(self, key: str, value: object) -> PrimFunc: ...
+    def with_attrs(self, attributes: Any) -> PrimFunc: ...
+    def without_attr(self, key: str) -> PrimFunc: ...
+    def with_body(self, body: Statement) -> PrimFunc: ...
