@@ -15,6 +15,10 @@ Those that multiply by tiles copy both operands first. Their tasks are heads, or
       keys and values, copied
       shares of the rows
         scores, softmax, product with the values
+
+The constants were chosen on the Xeon of docs/evidence/cpu.md. `python -m benchmarks.cpu_networks
+--networks bert_6_128,bert_2_512,bert_2_1024,vit_tiny` measures them again, with `--precision bf16`
+those of tiles.
 """
 
 from __future__ import annotations

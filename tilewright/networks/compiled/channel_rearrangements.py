@@ -61,7 +61,8 @@ def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
 
 _SHUFFLED = (0, 2, 1, 3, 4)
 WORTH_THREADS = 1 << 14
-"""Numbers of an image whose copy takes longer than waking threads."""
+"""Numbers of an image whose copy takes longer than waking threads: as in `default_schedules`.
+`python -m benchmarks.cpu_networks --networks shufflenet --threads 2` measures it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,9 @@
 
 Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised. What
 reduces rows, as a softmax does, is written anew (`networks.compiled.row_loops`).
+
+The limits were chosen on the Xeon of docs/evidence/cpu.md, so that small networks do not wait for
+threads. `python -m benchmarks.cpu_networks --quick --threads 1,2` measures small networks again.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from tilewright.networks.compiled.vector_math import narrowed, widened
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 
 MOST_PIXELS = 25
-"""Of a window that is written out."""
+"""Of a window that is written out: our choice, 5×5."""
 Pixel = tuple[Expression, Expression]
 
 

@@ -33,7 +33,8 @@ has its axes; see `networks.compiled.operands_in_place`."""
 Stored = tuple[int, int]
 """A kernel's argument in bfloat16, and the channels of its blocks in memory."""
 SMALL = 1 << 14
-"""Bytes of an input that is copied in any case."""
+"""Bytes of an input that is copied in any case, which takes less time than describing it to TVM:
+`python -m benchmarks.cpu_networks --networks digits_cnn,dlrm_1` measures small networks."""
 CPU, POOLED = 1, 2
 """TVM's numbers of a processor, and of an allocator that keeps what was freed."""
 

@@ -35,10 +35,11 @@ from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, var
 from tilewright.targets.anchor import DType
 
 FEWEST = 4
-"""Steps that are worth a function."""
+"""Steps that are worth a function (`python -m benchmarks.cpu_networks --networks lstm_2,gru_2`)."""
 MOST_BFLOAT16 = 1 << 17
 """Weights that vectors multiply sooner than tiles: between 49,000 and 262,000, where calls and
-loops were measured."""
+loops were measured, on a Xeon with AMX (`python -m benchmarks.cpu_networks --networks lstm_2,gru_2
+--precision bf16`)."""
 VECTOR = 16
 PAIRS = frozenset((
     "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum",
@@ -298,7 +299,7 @@ def _integers(argument: RelaxExpr) -> list[int] | None:
 
 
 MOST_VECTORS = 12
-"""Of sums: more wait for nothing."""
+"""Of sums: more wait for nothing, as a core begins two multiply-adds a cycle, of four cycles."""
 
 
 def _negative(number: Expression) -> Expression:

@@ -11,6 +11,10 @@ numbers. All that is done to a row is done while it is in the cache:
 
 Any length is read in whole vectors, narrower ones where a row is shorter. The last of them overlaps
 the one before: a map computes some values twice, a reduction leaves out the lanes that it had.
+
+The numbers of chains and shares were chosen on the Xeon of docs/evidence/cpu.md. `python -m
+benchmarks.cpu_networks --networks convnext_t,bert_6_128,mixer_s16` measures networks with many such
+functions.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tilewright.networks.compiled.loaded_library import MAIN
 
 LEAST_BYTES = 1 << 16
 """Of an array that is taken out. TVM looks at each at every inference, which a small network would
-feel."""
+feel (`python -m benchmarks.cpu_networks --networks digits_cnn,dlrm_1`)."""
 
 
 def taking_out(weights: list[Array]) -> Pass:

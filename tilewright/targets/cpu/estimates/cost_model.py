@@ -3,7 +3,8 @@
 Cycles are those of one core. The figures of a core are Intel's and AMD's optimisation manuals' for
 cores with two vector multipliers (Golden Cove, Zen 4, their predecessors alike). Those named
 `fitted` were chosen once so that random schedules of the layers in benchmarks/cpu.py come out in
-the right order. None belongs to a layer.
+the right order (docs/evidence/cpu-estimates.md). `python -m benchmarks.cpu_schedules` measures how
+well they do. None belongs to a layer.
 """
 
 from __future__ import annotations

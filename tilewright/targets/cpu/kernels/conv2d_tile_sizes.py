@@ -1,4 +1,15 @@
-"""Chooses a good config of a convolution without any measurement: the baseline on this target."""
+"""Chooses the tile sizes of a convolution without groups, in float32 and int8.
+
+`direct_knobs` lists the sizes that there are. `baseline_values` chooses among them without any
+measurement, the rule schedule of this target. `winograd.rule_size` decides whether it is Winograd's
+algorithm.
+
+Where a comment names no other place, the constants of the rule were chosen on the Xeon (Sapphire
+Rapids, 2 MiB of second-level cache a core) of docs/evidence/cpu.md, with vectors of 512 bits and of
+256. `python -m benchmarks.cpu_peak` measures each layer of ten networks by the rule, alone on one
+thread, and `python -m benchmarks.cpu_networks` whole networks. Compare their tables before and
+after a change.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +27,25 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 SIXTEEN = 16
-"""Registers, too few for the numbers of three columns of a kernel at once."""
+"""Vector registers of AVX2, too few for the numbers of three columns of a kernel at once."""
 CACHE = 1 << 19
 """Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
 TRANSFORMED = 1 << 17
-"""The same of Winograd's data: larger chunks took up to 1.3 times as long (measured)."""
+"""The same of Winograd's data: larger chunks took up to 1.3 times as long. `cpu_peak --networks
+resnet18,vgg11` measures it again."""
 FEWEST_TILES = 14
 """Tiles of Winograd's that a chunk has at least if it reads many weights: with fewer, reading takes
-longer than multiplying."""
+longer than multiplying (measured as `TRANSFORMED`)."""
 NEAR = 1 << 15
 """The same of the first level, for the weights of a register tile, if they are many."""
 LATENCY = 8
-"""Multiply-adds that fit between one and the next on the same sum."""
+"""Multiply-adds that fit between one and the next on the same sum: two a cycle, and a latency of
+four cycles (Intel's and AMD's manuals)."""
 COPY_CYCLES = 6.0
-"""Of a vector of the data: our choice, twice what the estimate says."""
+"""Cycles of a vector of the data: our choice, twice what the estimate says
+(`targets.cpu.estimates.convolution.COPY`)."""
 WASTED = 0.9
-"""What a tile of Winograd's products is worth whose last pixels are thrown away."""
+"""What a tile of Winograd's products is worth whose last pixels are thrown away: our choice."""
 
 
 def direct_knobs(
@@ -165,8 +179,8 @@ def _chunks_overlap(w: Workload) -> bool:
 
 def _unrolled(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
     """Input channels, of blocks of so many, whose multiply-adds are written one after the other.
-    With AVX-512's 32 registers, fewer turns of the loop save 3 to 5 %, though not where taps stand
-    apart."""
+    With AVX-512's 32 registers, fewer turns of the loop save 3 to 5 % (`cpu_peak`), though not
+    where taps stand apart."""
     one = w.kernel_h * w.kernel_w == 1
     if block < 5 or (dots and one):
         return block

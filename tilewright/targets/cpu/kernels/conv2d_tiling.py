@@ -12,7 +12,8 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 MAX_UNROLLED = 1200
-"""Multiply-adds of a loop's body, unrolled: our choice, a second or two of LLVM's time."""
+"""Multiply-adds of a loop's body, unrolled: our choice, a second or two of LLVM's time
+(docs/decisions/measuring-on-a-cpu.md)."""
 
 
 def is_pointwise(workload: Workload) -> bool:

@@ -37,6 +37,7 @@ from tilewright.targets.cpu.kernels.loops import (
     tiles,
 )
 from tilewright.targets.cpu.kernels.padding import Copies, PaddedSource, is_padded
+from tilewright.targets.cpu.kernels.tile_arithmetic import SHARES
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")
@@ -44,7 +45,6 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 COPY_ALL, COPY_SHARE, COPY_NOTHING = range(3)
-SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TILE_COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 
 

@@ -32,7 +32,8 @@ STACK_BYTES = 1023
 """A buffer larger than this TVM does not put on the stack, and only what is there LLVM puts into
 registers: sums are kept in several buffers where they are more."""
 MAX_UNROLLED = 1024
-"""Multiply-adds written out one by one: more compile for seconds."""
+"""Multiply-adds written out one by one: more compile for seconds
+(docs/decisions/measuring-on-a-cpu.md)."""
 
 
 def check_tile(accumulators: int, unrolled: int) -> None:

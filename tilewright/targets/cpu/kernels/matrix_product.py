@@ -34,6 +34,7 @@ from tilewright.targets.cpu.kernels.loops import (
     tile_start,
     tiles,
 )
+from tilewright.targets.cpu.kernels.tile_arithmetic import SHARES
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -44,12 +45,15 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 TILE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 TILE_VECTORS = (1, 2, 3, 4, 6, 8)
 TILE_DEPTH = (32, 64, 128, 256, 512)
-SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 FAR = 1 << 20
-"""Bytes of weights that no second-level cache keeps beside data."""
+"""Bytes of weights that no second-level cache keeps beside data: half of the 2 MiB of the Xeon of
+docs/evidence/cpu.md. `python -m benchmarks.cpu_networks --networks vit_tiny,bert_6_128 --threads 2`
+measures rules for several threads."""
 FAR_APART, OFTEN = 512, 8
-"""Columns, and tiles of rows: with fewer of either, packing gains nothing (measured)."""
+"""Columns, and tiles of rows: with fewer of either, packing gains nothing. With 1,024 columns,
+scores of 1,024 tokens took 52 ms in place of 25 without it (`python -m benchmarks.cpu_networks
+--networks bert_2_512,bert_2_1024 --threads 1`, on the Xeon of docs/evidence/cpu.md)."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of shares into which a knob may cut a loop between threads."""
 SECOND_CACHE = 1 << 21
 """Bytes of the second cache of a core with AMX."""
 

@@ -66,10 +66,11 @@ LINE = 16
 """Numbers in a line of a cache."""
 MOST_STORED = 1 << 23
 """Bytes of a layer's transformed weights that are worth storing: our choice. Those of ResNet-34 and
-U-Net made their libraries take more memory than onnxruntime."""
+U-Net made their libraries take more memory than onnxruntime (`tilewright benchmark`)."""
 MUCH_MORE = 8
 """Times the transformed data: at 16 times, transforming weights in the kernel took 1.03 of the
-time, at 5 times 1.12 (measured)."""
+time, at 5 times 1.12 (`python -m benchmarks.cpu_peak --networks resnet18,resnet50`, on the Xeon of
+docs/evidence/cpu.md)."""
 
 
 def serves(workload: Workload) -> bool:
@@ -81,7 +82,10 @@ def serves(workload: Workload) -> bool:
 
 def rule_size(w: Workload, spec: CpuSpec) -> int:
     """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
-    two to four times as many, must not take longer to read from memory than they save."""
+    two to four times as many, must not take longer to read from memory than they save.
+
+    Chosen on the Xeon of docs/evidence/cpu.md, with vectors of 512 and 256 bits. `python -m
+    benchmarks.cpu_peak --networks resnet18,vgg11,unet` measures the layers again."""
     integers = w.dtype == "int8"
     if not serves(w) or (integers and (spec.dots or not w.dequantises)):
         return 0
