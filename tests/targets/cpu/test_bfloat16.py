@@ -21,7 +21,6 @@ from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.hidden_features import STORE_COLUMNS, store_features
-from tilewright.targets.cpu.kernels import tile_product
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.sample_tensors import SampleTensors

@@ -21,10 +21,10 @@ from tilewright.targets.cpu import spec as specs
 from tilewright.targets.cpu.assembly import mix_of
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, lowering, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
-from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
+from tilewright.targets.cpu.kernels.amx_tiles import LANES, add_words, sum_registers
+from tilewright.targets.cpu.kernels.amx_tiles import SUM_REGISTERS as SUMS
+from tilewright.targets.cpu.kernels.conv2d_amx import ConvolutionTiles
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.tile_instructions import LANES, add_words, sum_registers
-from tilewright.targets.cpu.kernels.tile_instructions import SUM_REGISTERS as SUMS
 from tilewright.targets.cpu.spec import AMX, DOTS_BFLOAT16, CpuSpec, this_machine
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import parse_workload

@@ -20,7 +20,7 @@ from tests.draws import examples
 from tilewright.targets.cpu.compile import FUNCTION, Compiler, scheduled
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d import Convolution
-from tilewright.targets.cpu.kernels.conv2d_tiling import MAX_UNROLLED, CpuTiling, pixels
+from tilewright.targets.cpu.kernels.conv2d_shapes import MAX_UNROLLED, CpuTiling, pixels
 from tilewright.targets.cpu.kernels.tile_arithmetic import even_parts, nearest_divisor
 from tilewright.targets.cpu.kernels.winograd import WINOGRAD_SIZES
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels

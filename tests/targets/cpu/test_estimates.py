@@ -13,7 +13,7 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu.estimates import COLUMNS, CpuMachine, estimate
 from tilewright.targets.cpu.estimates.convolution import Tilings, nearest_divisors
 from tilewright.targets.cpu.estimates.cost_model import moved
-from tilewright.targets.cpu.kernels.conv2d_tiling import CpuTiling, pixels
+from tilewright.targets.cpu.kernels.conv2d_shapes import CpuTiling, pixels
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.kernels.tile_arithmetic import nearest_divisor

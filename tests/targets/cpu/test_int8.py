@@ -18,7 +18,7 @@ from tests.targets.cpu.compiled import called, error_of
 from tilewright.core.errors import SpecError, WorkloadError
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
-from tilewright.targets.cpu.kernels.conv2d_tiling import MAX_UNROLLED
+from tilewright.targets.cpu.kernels.conv2d_shapes import MAX_UNROLLED
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FOURS,
     TWOS,

@@ -1,4 +1,8 @@
-"""Compiles a rewritten module into a shared library, and its weights."""
+"""Compiles a rewritten module into a shared library, and its weights.
+
+The list of passes ends with the memory plan: TVM's `StaticPlanBlockMemory` finds, for the tensors
+between calls, which of them can share memory because they are never needed at the same time.
+"""
 
 from __future__ import annotations
 

@@ -71,6 +71,11 @@ class RowStore:
     combiner: Combiner | None = None
     initial: Expression | None = None
 
+    def combine(self, first: Expression, second: Expression) -> Expression:
+        """Return the combination of two numbers of a reduction."""
+        assert self.combiner is not None, "only a reduction combines"
+        return self.combiner(first, second)
+
 
 @dataclass(frozen=True, eq=False)
 class RowNest:
@@ -411,7 +416,7 @@ class _Writer:
                 if piece.known:
                     value = tirx.Select(lane >= piece.known, value, store.initial)
                 result = partial[store][piece.chain]
-                T.buffer_store(result, store.combiner(result[lane], value), [lane])
+                T.buffer_store(result, store.combine(result[lane], value), [lane])
 
     def _begin(self, store: RowStore) -> Buffer:
         """A partial result of nothing."""
@@ -425,11 +430,11 @@ class _Writer:
         first = partial[0]
         for other in partial[1:]:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
-                T.buffer_store(first, store.combiner(first[lane], other[lane]), [lane])
+                T.buffer_store(first, store.combine(first[lane], other[lane]), [lane])
         half = self._lanes // 2
         while half:
             with T.vectorized(_index(0), _index(half)) as lane:
-                T.buffer_store(first, store.combiner(first[lane], first[lane + half]), [lane])
+                T.buffer_store(first, store.combine(first[lane], first[lane + half]), [lane])
             half //= 2
         return first[_index(0)]
 

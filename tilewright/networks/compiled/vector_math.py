@@ -247,7 +247,7 @@ def widened(stored: Expression) -> Expression:
 
 def narrowed(number: Expression) -> Expression:
     """A uint16 of a float32: the nearest, halves to even, as
-    `targets.cpu.kernels.tile_instructions` rounds."""
+    `targets.cpu.kernels.amx_tiles` rounds."""
 
     def bits_of(value: int) -> Expression:
         return tirx.const(value, "uint32")

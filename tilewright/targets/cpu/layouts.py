@@ -2,6 +2,20 @@
 
 The block of a tensor follows from its number of channels alone, so that neighbours agree on what
 lies between them, whatever their schedules are.
+
+Each kernel packs its weights (`Kernel.pack_weights`), once, when a library is built: what a register
+tile reads lies in one piece. `tile` counts the output channels of a register tile.
+
+    conv2d, direct      (o / tile, c / ib, kh, kw, ib, tile)                    `pack_filters`
+    conv2d, Winograd    (o / tile, m + 2, m + 2, c / ib, ib, tile), transformed; or, where the
+                        kernel transforms them, (o / tile, c / ib, ib, 3, 3, tile)
+    conv2d_int8         (o / tile, 1 + steps, lanes): where sums begin, then steps of dot products
+    depthwise           (c / block, kh, kw, block)
+    grouped             (o / tile, kh, kw, input channels a tile, tile), zeros between groups
+    dense               (o / tile, c, tile)
+    dense_int8          (o / tile, 1 + steps, lanes), as conv2d_int8
+    batch_matmul        as they are, (batch, depth, columns): both operands are activations
+    conv2d_amx, matmul_amx      (words,): blocks of columns, steps, tiles, words, columns of a tile
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ from tilewright.core.tvm_types import (
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.compile import llvm_target, lowering, scheduled
-from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
+from tilewright.targets.cpu.kernels.amx_tiles import BFLOAT16, bfloat16_of
+from tilewright.targets.cpu.kernels.conv2d_amx import ConvolutionTiles
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.tile_instructions import BFLOAT16, bfloat16_of
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec

@@ -37,9 +37,9 @@ from tilewright.targets.cpu.compile import Compiled
 from tilewright.targets.cpu.compile_pool import shared_pool
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.hidden_features import COLUMNS
+from tilewright.targets.cpu.kernels.amx_tiles import TILE
 from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.tile_instructions import TILE
 from tilewright.targets.cpu.network_kernels import NetworkKernels
 from tilewright.targets.cpu.runner import Runner, quiet_machine
 from tilewright.targets.cpu.spec import DOTS_BFLOAT16, CpuSpec

@@ -29,7 +29,7 @@ from tilewright.targets.cpu.estimates.cost_model import (
     step_cycles,
 )
 from tilewright.targets.cpu.kernels.conv2d_int8 import must_copy
-from tilewright.targets.cpu.kernels.conv2d_tiling import MAX_UNROLLED, pixels
+from tilewright.targets.cpu.kernels.conv2d_shapes import MAX_UNROLLED, pixels
 from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.tile_arithmetic import divisors

@@ -1,5 +1,5 @@
 """Estimates products of matrices, in vectors (`targets.cpu.kernels.matrix_product`) and by tiles
-(`targets.cpu.kernels.tile_product`)."""
+(`targets.cpu.kernels.amx_product`)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tilewright.targets.cpu.estimates.cost_model import (
     moved,
     step_cycles,
 )
-from tilewright.targets.cpu.kernels import tile_instructions
+from tilewright.targets.cpu.kernels import amx_tiles
+from tilewright.targets.cpu.kernels.amx_product import SUMS, TileBlocks
+from tilewright.targets.cpu.kernels.amx_tiles import BFLOAT16, SUM_REGISTERS, numbers_of
 from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.loops import MAX_ACCUMULATORS, MAX_UNROLLED
 from tilewright.targets.cpu.kernels.matrix_product import GemmShape
-from tilewright.targets.cpu.kernels.tile_instructions import BFLOAT16, SUM_REGISTERS, numbers_of
-from tilewright.targets.cpu.kernels.tile_product import SUMS, TileBlocks
 from tilewright.targets.cpu.spec import DOTS_BFLOAT16
 from tilewright.targets.workload import Workload
 
@@ -144,15 +144,15 @@ def estimate_tiles(
     product, copied = found
     numbers = numbers_of(w)
     down = np.minimum(knobs["tiles_down"], product.rows)
-    across = np.minimum(knobs["tiles_across"], np.ceil(product.columns / tile_instructions.TILE))
-    blocks = np.ceil(product.rows / (down * tile_instructions.TILE))
+    across = np.minimum(knobs["tiles_across"], np.ceil(product.columns / amx_tiles.TILE))
+    blocks = np.ceil(product.rows / (down * amx_tiles.TILE))
     height = np.ceil(np.ceil(product.rows / blocks) / down)
     single = down * height > product.rows
     down = np.where(single, 1.0, down)
-    height = np.where(single, min(tile_instructions.TILE, product.rows), height)
+    height = np.where(single, min(amx_tiles.TILE, product.rows), height)
     tiles = np.stack([
         product.lines * np.ceil(product.rows / (down * height)),
-        np.ceil(product.columns / (across * tile_instructions.TILE)),
+        np.ceil(product.columns / (across * amx_tiles.TILE)),
     ])  # fmt: skip
     shares = np.minimum(np.stack([knobs["row_shares"], knobs["column_shares"]]), tiles)
     blocks_each = np.ceil(tiles / shares)
@@ -165,13 +165,13 @@ def estimate_tiles(
         registers = (each * across + across + 1) / machine.spec.registers
     else:
         loads = rows + across * product.words
-        step = ROW * down * across * tile_instructions.TILE + LOAD * loads
-        registers = (down * across + down + 1) / tile_instructions.TILES
+        step = ROW * down * across * amx_tiles.TILE + LOAD * loads
+        registers = (down * across + down + 1) / amx_tiles.TILES
     count = product.matrices * np.prod(tiles, axis=0)
     kinds = [op.kind for op in w.epilogue]
     vectors = rows * across
     other = count * (finish_cycles(vectors, kinds) + 2 * TILE + vectors)
-    vector = tile_instructions.TILE if numbers is BFLOAT16 else numbers.in_row
+    vector = amx_tiles.TILE if numbers is BFLOAT16 else numbers.in_row
     other = other + ROUND * copied / vector
     near = count * product.steps * LINE * loads
     rows_inside = knobs["rows_inside"] > 0

@@ -35,13 +35,13 @@ from tilewright.core.tvm_types import (
 )
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
-from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
-from tilewright.targets.cpu.kernels.conv2d_tiling import (
+from tilewright.targets.cpu.kernels.conv2d_shapes import (
     CpuTiling,
     check_unrolled,
     packed_shape,
     pixels,
 )
+from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
 from tilewright.targets.cpu.kernels.epilogue import epilogue_inputs, with_epilogue
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import is_padded

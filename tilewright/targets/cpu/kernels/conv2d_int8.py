@@ -25,13 +25,13 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
-from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
-from tilewright.targets.cpu.kernels.conv2d_tiling import (
+from tilewright.targets.cpu.kernels.conv2d_shapes import (
     CpuTiling,
     check_unrolled,
     packed_shape,
     pixels,
 )
+from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
 from tilewright.targets.cpu.kernels.epilogue import data_zero, epilogue_inputs, with_epilogue
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     TWOS,

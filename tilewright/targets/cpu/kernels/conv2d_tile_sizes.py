@@ -18,7 +18,7 @@ from math import prod
 
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
-from tilewright.targets.cpu.kernels.conv2d_tiling import CpuTiling, pixels
+from tilewright.targets.cpu.kernels.conv2d_shapes import CpuTiling, pixels
 from tilewright.targets.cpu.kernels.int8_dot_product import TWOS, dot_product
 from tilewright.targets.cpu.kernels.padding import is_padded
 from tilewright.targets.cpu.kernels.tile_arithmetic import divisors, even_parts

@@ -35,7 +35,7 @@ from tilewright.core.tvm_types import (
     Schedule,
     Tensor,
 )
-from tilewright.targets.cpu.kernels.conv2d_tiling import CpuTiling, check_unrolled, packed_shape
+from tilewright.targets.cpu.kernels.conv2d_shapes import CpuTiling, check_unrolled, packed_shape
 from tilewright.targets.cpu.kernels.epilogue import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import real_data

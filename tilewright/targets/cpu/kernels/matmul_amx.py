@@ -1,5 +1,5 @@
 """Implements dense layers in bfloat16 and int8, and products of two activations in bfloat16, by
-tiles."""
+tiles of AMX."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import numpy as np
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels import tile_product
-from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
-from tilewright.targets.cpu.kernels.tile_instructions import TILE, WORD, numbers_of, paired
-from tilewright.targets.cpu.kernels.tile_product import (
+from tilewright.targets.cpu.kernels import amx_product
+from tilewright.targets.cpu.kernels.amx_product import (
     TileBlocks,
     blocks_of,
     corrected,
@@ -20,6 +17,9 @@ from tilewright.targets.cpu.kernels.tile_product import (
     product_function,
     weight_words,
 )
+from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, numbers_of, paired
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -40,9 +40,9 @@ class MatmulTiles:
         return workload.operator == "dense" and workload.dtype in ("bfloat16", "int8")
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.tile_product`."""
+        """See `targets.cpu.kernels.amx_product`."""
         rows = _sizes(workload)[1]
-        return tile_product.knobs(tiles(rows, TILE), workload.out_channels)
+        return amx_product.knobs(tiles(rows, TILE), workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""
@@ -50,7 +50,7 @@ class MatmulTiles:
         b, _ = product_of(workload)
         column = b.steps * b.words * WORD
         sizes = b.rows * column, column * b.columns
-        return tile_product.baseline_values(space, b, spec, sizes)
+        return amx_product.baseline_values(space, b, spec, sizes)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return (*_lead(workload), _sizes(workload)[1], workload.in_channels)
@@ -112,7 +112,7 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Matrices:
-    """Implements `targets.cpu.kernels.tile_product.TileOperands`."""
+    """Implements `targets.cpu.kernels.amx_product.TileOperands`."""
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
         self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)

@@ -1,4 +1,4 @@
-"""Writes products of matrices by tiles: what convolutions and dense layers have in common.
+"""Writes products of matrices by tiles of AMX: what convolutions and dense layers have in common.
 
     parallel                          data copied to where tiles can be loaded from
     parallel (matrix, shares of the rows, shares of the columns)
@@ -28,18 +28,18 @@ from numpy.typing import NDArray
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.dense import tile_starts
-from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
-from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
-from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
-from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE, SHARES, even_parts
-from tilewright.targets.cpu.kernels.tile_instructions import (
+from tilewright.targets.cpu.kernels.amx_tiles import (
     BFLOAT16,
     TILE,
     TileNumbers,
     TileUnit,
     tile_unit,
 )
+from tilewright.targets.cpu.kernels.dense import tile_starts
+from tilewright.targets.cpu.kernels.int8_dot_product import wrapping_sum
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
+from tilewright.targets.cpu.kernels.loops import share, split_index, tile_start, tiles, within
+from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE, SHARES, even_parts
 from tilewright.targets.cpu.spec import CpuSpec
 
 tirx = lazy_module("tvm.tirx")

@@ -1,4 +1,5 @@
-"""Computes sizes that follow from a config: register tiles, chunks, a convolution's shapes."""
+"""Computes the shapes of a convolution that follow from a config: register tiles, chunks, and those
+of packed tensors. `conv2d_tile_sizes` chooses the config."""
 
 from __future__ import annotations
 

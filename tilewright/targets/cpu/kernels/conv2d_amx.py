@@ -1,4 +1,4 @@
-"""Implements convolution as products of matrices by tiles, in bfloat16 or int8.
+"""Implements convolution as products of matrices by tiles of AMX, in bfloat16 or int8.
 
 Rows are pixels, the depth is input channels and kernel positions. Data are copied, rounded for
 bfloat16, between their padding, so that a tile of data can be loaded wherever the kernel stands:
@@ -20,12 +20,8 @@ import numpy as np
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels import tile_product
-from tilewright.targets.cpu.kernels.conv2d_tiling import packed_shape, pixels
-from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
-from tilewright.targets.cpu.kernels.tile_instructions import TILE, WORD, TileNumbers, numbers_of
-from tilewright.targets.cpu.kernels.tile_product import (
+from tilewright.targets.cpu.kernels import amx_product
+from tilewright.targets.cpu.kernels.amx_product import (
     TileBlocks,
     blocks_of,
     corrected,
@@ -33,6 +29,10 @@ from tilewright.targets.cpu.kernels.tile_product import (
     product_function,
     weight_words,
 )
+from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, TileNumbers, numbers_of
+from tilewright.targets.cpu.kernels.conv2d_shapes import packed_shape, pixels
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -65,10 +65,10 @@ class ConvolutionTiles:
         return TILE % out == 0 and (row % into == 0 or w.in_channels <= row)
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.tile_product`."""
+        """See `targets.cpu.kernels.amx_product`."""
         layout = CopyLayout.of(workload)
         blocks = layout.lines * tiles(layout.rows, TILE)
-        return tile_product.knobs(blocks, workload.out_channels)
+        return amx_product.knobs(blocks, workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""
@@ -77,7 +77,7 @@ class ConvolutionTiles:
         layout = CopyLayout.of(workload)
         data = layout.count // workload.batch * WORD // layout.numbers.each
         weights = layout.steps * layout.words * WORD * b.columns
-        return tile_product.baseline_values(space, b, spec, (data, weights))
+        return amx_product.baseline_values(space, b, spec, (data, weights))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec)
@@ -216,7 +216,7 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Image:
-    """Implements `targets.cpu.kernels.tile_product.TileOperands` for a convolution."""
+    """Implements `targets.cpu.kernels.amx_product.TileOperands` for a convolution."""
 
     own_weights = False
 
