@@ -1,11 +1,12 @@
 """Compiles a whole float network for a processor: kernels on packed tensors, and TVM's code.
 
-    layers                  which layers have kernels, with their numbers. The others are compiled by
-                            TVM, or run in onnxruntime (`networks.partition`,
+    layers                  which layers have kernels, with their numbers. The others are compiled
+                            by TVM, or run in onnxruntime (`networks.partition`,
                             `tuning.build_cpu_library.read_layers`)
     kernel_calls            rewrites the network: it calls kernels
-    packed_tensors, packed_operators, bfloat16_tensors, operands_in_place     how tensors lie between
-                            kernels, and the operators that compute on them as they lie
+    packed_tensors, packed_operators, bfloat16_tensors, operands_in_place
+                            how tensors lie between kernels, and the operators that compute on
+                            them as they lie
     image_operators, channel_rearrangements, recurrences, attention, scatter, row_loops, vector_math
                             operators that TVM would write slowly, or as several
     nan_propagation, default_schedules      what is done to every function that TVM writes

@@ -3,8 +3,8 @@
 The block of a tensor follows from its number of channels alone, so that neighbours agree on what
 lies between them, whatever their schedules are.
 
-Each kernel packs its weights (`Kernel.pack_weights`), once, when a library is built: what a register
-tile reads lies in one piece. `tile` counts the output channels of a register tile.
+Each kernel packs its weights (`Kernel.pack_weights`), once, when a library is built: what a
+register tile reads lies in one piece. `tile` counts the output channels of a register tile.
 
     conv2d, direct      (o / tile, c / ib, kh, kw, ib, tile)                    `pack_filters`
     conv2d, Winograd    (o / tile, m + 2, m + 2, c / ib, ib, tile), transformed; or, where the
