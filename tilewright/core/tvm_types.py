@@ -123,10 +123,15 @@ class Buffer(_Indexed, Protocol):
 
 
 class Tensor(_Indexed, Protocol):
-    """A tensor expression (`tvm.te`): its values by an expression of their place."""
+    """A tensor expression (`tvm.te`): its values by an expression of their place. Arithmetic writes
+    a further tensor, value by value."""
 
     @property
     def ndim(self) -> int: ...
+    def __add__(self, other: Any, /) -> Tensor: ...
+    def __radd__(self, other: Any, /) -> Tensor: ...
+    def __mul__(self, other: Any, /) -> Tensor: ...
+    def __rmul__(self, other: Any, /) -> Tensor: ...
 
 
 class PrimFunc(Protocol):

@@ -223,6 +223,9 @@ def _variables(value: RelaxExpr) -> list[RelaxVar]:
     return found
 
 
+# -- the function ------------------------------------------------------------------------------
+
+
 SCORES = 1 << 19
 """Bytes of the scores of a task: as much as a usual second-level cache."""
 SCORES_OF_TILES = 1 << 17

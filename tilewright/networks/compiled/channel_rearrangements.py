@@ -59,6 +59,9 @@ def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
     return MovedImage(source, split, tuple(map(int, axes)))
 
 
+# -- shuffles ----------------------------------------------------------------------------------
+
+
 _SHUFFLED = (0, 2, 1, 3, 4)
 WORTH_THREADS = 1 << 14
 """Numbers of an image whose copy takes longer than waking threads: as in `default_schedules`.
@@ -131,6 +134,9 @@ def _put_together(
     loaded = [tirx.BufferLoad(image, [at[0], int(each), *pixel, channels]) for each in needed]
     chosen = tirx.Shuffle(loaded, [int(i) for i in vector * block + places % block])
     T.buffer_store(result, chosen, [*at, *pixel, channels])
+
+
+# -- pixels beside each other ------------------------------------------------------------------
 
 
 _BESIDE = (0, 3, 4, 1, 5, 2)

@@ -31,6 +31,9 @@ from tilewright.networks.compiled.nan_propagation import are_numbers
 from tilewright.networks.compiled.vector_math import narrowed, widened
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 
+# -- pools -------------------------------------------------------------------------------------
+
+
 MOST_PIXELS = 25
 """Of a window that is written out: our choice, 5×5."""
 Pixel = tuple[Expression, Expression]
@@ -132,6 +135,9 @@ def _share(
     return tirx.const(1.0, "float32") / tirx.Cast("float32", counts[0] * counts[1])
 
 
+# -- linear resizes ----------------------------------------------------------------------------
+
+
 MODES = frozenset(("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"))
 
 
@@ -184,6 +190,9 @@ def along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
 def is_vector(block: int) -> bool:
     """Whether channels of a block are worth computing beside each other."""
     return block >= 8 and block.bit_count() == 1
+
+
+# -- local response normalisation --------------------------------------------------------------
 
 
 CHAIN = (

@@ -163,6 +163,9 @@ def _added(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
 
 
+# -- activations -------------------------------------------------------------------------------
+
+
 Floats = NDArray[np.float64]
 SAMPLES = np.concatenate([np.linspace(-9, 9, 181), [-50.0, 50.0]])
 CLOSE = 2e-6

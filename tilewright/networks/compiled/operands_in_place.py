@@ -38,6 +38,9 @@ from tilewright.networks.relax.constants import value_of
 from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
+# -- moved axes --------------------------------------------------------------------------------
+
+
 MOVED = "relax.permute_dims"
 SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
 """Operators that give the numbers they read, in order, with other axes."""
@@ -133,6 +136,9 @@ def elsewhere(body: Statement, old: Buffer, new: Buffer, place: FindPlace) -> St
         return tirx.BufferStore(new, found.value, list(place(found.indices)))
 
     return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+# -- frames of volumes -------------------------------------------------------------------------
 
 
 TAKE, WHERE, RESHAPE = "relax.take", "relax.where", "relax.reshape"

@@ -298,6 +298,9 @@ def _integers(argument: RelaxExpr) -> list[int] | None:
     return [int(each.value) for each in fields]
 
 
+# -- the function ------------------------------------------------------------------------------
+
+
 MOST_VECTORS = 12
 """Of sums: more wait for nothing, as a core begins two multiply-adds a cycle, of four cycles."""
 

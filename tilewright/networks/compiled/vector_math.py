@@ -236,6 +236,9 @@ def _float(value: float) -> Expression:
     return tirx.const(value, "float32")
 
 
+# -- bfloat16 ----------------------------------------------------------------------------------
+
+
 _BITS = 16
 
 

@@ -144,6 +144,9 @@ def _first_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
+# -- lowering ----------------------------------------------------------------------------------
+
+
 PIPELINE = "tilewright"
 _ALIGN = "tilewright_align_stack"
 _ALIGNING_FUNCTION = f"""

@@ -144,6 +144,9 @@ def _stored_block(workload: Workload, spec: CpuSpec) -> int:
     return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0
 
 
+# -- kernels on tensors of bfloat16 ------------------------------------------------------------
+
+
 def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
     """A function of loops written out, whose parameters of these numbers hold bfloat16 as uint16
     instead of float32, in `blocks` of so many channels: (n, c / block, h, w, block)."""

@@ -202,6 +202,9 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
     return rng.standard_normal(shape, dtype=np.float32)
 
 
+# -- int8 --------------------------------------------------------------------------------------
+
+
 Shape = tuple[int, ...]
 INTERESTING = 40.0
 """Standard deviation of an int8 output's values: few are clipped, none is small."""
@@ -271,6 +274,9 @@ def integer_reference(
         for name, array in {"data": data, "weight": weights, **added}.items()
     }
     return computed_reference(w, tensors).astype(np.int8).reshape(out)
+
+
+# -- integers that stand for reals -------------------------------------------------------------
 
 
 SPREAD = 1.5

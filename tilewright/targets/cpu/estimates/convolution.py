@@ -92,6 +92,9 @@ def _even_parts(lengths: Array, at_most: Array) -> Array:
     return np.asarray(np.ceil(lengths / np.ceil(lengths / at_most)))
 
 
+# -- direct ------------------------------------------------------------------------------------
+
+
 COPY = 3.0
 """Cycles a vector that is copied between a border: a test, a load and a store (fitted)."""
 FLATTENED = 150
@@ -237,6 +240,9 @@ def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Ar
         {"y": rows},
         {"o": np.where(first, ones, blocks)},
     ]
+
+
+# -- Winograd's algorithm ----------------------------------------------------------------------
 
 
 INPUT = {2: 60.0, 4: 220.0}

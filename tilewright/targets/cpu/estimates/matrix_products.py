@@ -34,6 +34,9 @@ from tilewright.targets.cpu.kernels.matrix_product import GemmShape
 from tilewright.targets.cpu.spec import DOTS_BFLOAT16
 from tilewright.targets.workload import Workload
 
+# -- in vectors --------------------------------------------------------------------------------
+
+
 GATHER = 0.7
 """Cycles a number of the data that is put beside those of other rows (fitted)."""
 PACK = 2.0
@@ -120,6 +123,9 @@ def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
         {"c": trips[1]},
         {"r": np.where(inside, ones, trips[0])},
     ]
+
+
+# -- by tiles ----------------------------------------------------------------------------------
 
 
 ROW = 1.0

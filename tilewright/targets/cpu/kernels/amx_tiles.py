@@ -320,6 +320,9 @@ def _float(bits: Expression) -> Expression:
     return tirx.reinterpret("float32", bits)
 
 
+# -- dot products of vectors of bfloat16 -------------------------------------------------------
+
+
 LANES = 16
 SUM_REGISTERS = 24
 """Vector registers for sums, of 32: the others hold a word of each column, and one of the data."""

@@ -102,6 +102,9 @@ class Convolution:
         return pack(weights, workload, spec, values)
 
 
+# -- the direct algorithm ----------------------------------------------------------------------
+
+
 def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The convolution as a TensorIR function; weights as `pack_direct` lays them."""
     t = CpuTiling.of(w, spec, values, pixels(w))
@@ -282,6 +285,9 @@ def _bordered(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
 
 def _needs_copy(w: Workload, t: CpuTiling) -> bool:
     return is_padded(w) or t.covered != pixels(w)
+
+
+# -- taps in the padding -----------------------------------------------------------------------
 
 
 REDUCED = 4

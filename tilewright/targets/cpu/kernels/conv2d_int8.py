@@ -148,6 +148,9 @@ def _transforms(values: KnobValues) -> bool:
     return values.get("algorithm", 0) > 0
 
 
+# -- the direct algorithm ----------------------------------------------------------------------
+
+
 COPY_CHUNK = 1
 Read = Callable[[Expression, Expression, Expression, Expression], Expression]
 """A step of data: of a block of channels, a row and a column of the padded image, and of which step

@@ -275,6 +275,9 @@ def with_row_epilogue(w: Workload, sums: Tensor, inputs: Mapping[str, Tensor]) -
     return te.compute(sums.shape, value, name="out")
 
 
+# -- activations -------------------------------------------------------------------------------
+
+
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
 _EXP_BOUNDS = -88.0, 89.0
 _ERF_ABOVE = (

@@ -428,6 +428,9 @@ def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Arra
     return np.ascontiguousarray(blocked.transpose(order), dtype=dtype)
 
 
+# -- transforms --------------------------------------------------------------------------------
+
+
 def data_row(m: int, d: list[Expression]) -> list[Expression]:
     """Sums of the m + 2 numbers `d` of a row of a patch, as many."""
     if m == 2:
