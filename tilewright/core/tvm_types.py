@@ -11,7 +11,7 @@ A module needs none of TVM to import this one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, SupportsInt, TypeAlias
 
 from numpy.typing import NDArray
@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from tvm.tirx import FloatImm as FloatConstant
     from tvm.tirx import Stmt as Statement
     from tvm.tirx import Var as LoopVar
+    from tvm.tirx.expr import BinaryOpExpr, CmpExpr
+
+    BinaryOperation: TypeAlias = BinaryOpExpr | CmpExpr
 else:  # only annotations use these names, and some of those are built when a module is loaded
-    AllocBuffer = AttrStmt = BufferLoad = BufferStore = FloatConstant = Any
+    AllocBuffer = AttrStmt = BinaryOperation = BufferLoad = BufferStore = FloatConstant = Any
     Block = BlockBuilder = For = IRModule = IterVar = Loop = LoopVar = Pass = Any
     PerStoreFeature = TuneContext = Any
     RelaxCall = RelaxConstant = RelaxExpr = RelaxFunction = RelaxVar = Any
@@ -70,6 +73,7 @@ class Expression(Protocol):
     def __mul__(self, other: Any, /) -> Expression: ...
     def __rmul__(self, other: Any, /) -> Expression: ...
     def __truediv__(self, other: Any, /) -> Any: ...
+    def __rtruediv__(self, other: Any, /) -> Any: ...
     def __neg__(self, /) -> Expression: ...
     def __lt__(self, other: Any, /) -> Condition: ...
     def __le__(self, other: Any, /) -> Condition: ...
@@ -77,23 +81,8 @@ class Expression(Protocol):
     def __ge__(self, other: Any, /) -> Condition: ...
 
 
-class BinaryOperation(Expression, Protocol):
-    """An expression of two operands, such as `tirx.Max` or `tirx.EQ`."""
-
-    @property
-    def a(self) -> Expression: ...
-    @property
-    def b(self) -> Expression: ...
-    @property
-    def ty(self) -> Any: ...
-
-
-class Combiner(Protocol):
-    """Writes the combination of two expressions: a class of expressions, or a function."""
-
-    def __call__(self, first: Any, second: Any, /) -> Expression: ...
-
-
+Combiner: TypeAlias = Callable[..., Expression]
+"""Writes the combination of two expressions: a function, or a class such as `tirx.Max`."""
 Place: TypeAlias = Sequence[Expression]
 """The indices of a number in a buffer or a tensor, one for each axis."""
 

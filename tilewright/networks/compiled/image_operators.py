@@ -241,7 +241,13 @@ def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
             pool = binding
         at = others[0] if others else None
         square = all(other.same_as(source) for other in others)
-    if len(numbers) != 3 or not square or quotient.shape is None or len(quotient.shape) != 4:
+    if (
+        len(numbers) != 3
+        or pool is None
+        or not square
+        or quotient.shape is None
+        or len(quotient.shape) != 4
+    ):
         return None
     beta, bias, alpha = numbers
     size = _response_window(pool)

@@ -133,7 +133,7 @@ class DotShare(Share):
     def plus(self, one: Expression, other: Expression) -> Expression:
         return wrapping_sum(one, other)
 
-    def number(self, row: Expression, r: int, k: Expression) -> Expression:
+    def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
         w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
         each, zero = self.dot.numbers, self.a.zero
         if w.in_channels % each == 0:

@@ -269,7 +269,11 @@ class WindowLoops:
         w, unroll = self.w, self.v["unroll_kernel"]
 
         def column(kh: Expression, kw: Expression) -> None:
-            pixels = self._pixels(at[1], kw) if border and not self.copies else (0, self.width)
+            pixels = 0, self.width
+            if border and not self.copies:
+                assert isinstance(at[1], int), "a tile at the border has a place of its own"
+                assert isinstance(kw, int), "its taps are written out"
+                pixels = self._pixels(at[1], kw)
             if pixels[0] >= pixels[1]:
                 return
 

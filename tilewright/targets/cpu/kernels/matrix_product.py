@@ -358,7 +358,7 @@ class Share:
         """Of a tile."""
         return tile_start(row, self.p.rows, self.height)
 
-    def number(self, row: Expression, r: int, k: Expression) -> Expression:
+    def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
         """Of the data, as a step takes it: row `r` of a tile, place `k` of the depth."""
         return self.a.data[(*self.lead, self.first_row(row) + r, k)]
 
