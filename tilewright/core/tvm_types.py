@@ -3,8 +3,8 @@
 TVM's package has no `py.typed`, so a type checker takes all that it gives for `Any`. What kernels
 compute with is therefore described here, as far as this package uses it:
 
-    Expression, Buffer, Tensor, PrimFunc    protocols, which a type checker compares with their use
-    the others                              TVM's own classes, which name what a value is
+    Expression, TirBuffer, Tensor, PrimFunc     protocols: a type checker compares them with their use
+    the others                                  TVM's own classes, which name what a value is
 
 A module needs none of TVM to import this one.
 """
@@ -48,11 +48,41 @@ else:  # only annotations use these names, and some of those are built when a mo
     RuntimeModule = RuntimeTensor = SBlock = Schedule = Statement = TvmTarget = VMExecutable = Any
 
 __all__ = [
-    "AllocBuffer", "Array", "AttrStmt", "BinaryOperation", "Block", "BlockBuilder", "Buffer",
-    "BufferLoad", "BufferStore", "Combiner", "Condition", "Expression", "FloatConstant", "For",
-    "IRModule", "IterVar", "Loop", "LoopVar", "Pass", "PerStoreFeature", "Place", "PrimFunc",
-    "RelaxCall", "RelaxConstant", "RelaxExpr", "RelaxFunction", "RelaxVar", "RuntimeModule",
-    "RuntimeTensor", "SBlock", "Schedule", "Statement", "Tensor", "TuneContext", "TvmTarget",
+    "AllocBuffer",
+    "Array",
+    "AttrStmt",
+    "BinaryOperation",
+    "Block",
+    "BlockBuilder",
+    "BufferLoad",
+    "BufferStore",
+    "Combiner",
+    "Condition",
+    "Expression",
+    "FloatConstant",
+    "For",
+    "IRModule",
+    "IterVar",
+    "Loop",
+    "LoopVar",
+    "Pass",
+    "PerStoreFeature",
+    "Place",
+    "PrimFunc",
+    "RelaxCall",
+    "RelaxConstant",
+    "RelaxExpr",
+    "RelaxFunction",
+    "RelaxVar",
+    "RuntimeModule",
+    "RuntimeTensor",
+    "SBlock",
+    "Schedule",
+    "Statement",
+    "Tensor",
+    "TirBuffer",
+    "TuneContext",
+    "TvmTarget",
     "VMExecutable",
 ]  # fmt: skip
 
@@ -97,7 +127,7 @@ class _Indexed(Protocol):
     def __getitem__(self, place: Any, /) -> Expression: ...
 
 
-class Buffer(_Indexed, Protocol):
+class TirBuffer(_Indexed, Protocol):
     """Memory that a function of TensorIR reads and writes: a parameter, or an allocation."""
 
     @property
@@ -127,7 +157,7 @@ class PrimFunc(Protocol):
     """A function of TensorIR. Its parameters are buffers; all but the last are read."""
 
     @property
-    def params(self) -> Sequence[Buffer]: ...
+    def params(self) -> Sequence[TirBuffer]: ...
     @property
     def body(self) -> Statement: ...
     @property

@@ -34,7 +34,6 @@ from tvm.ir.transform import module_pass
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.tvm_types import (
-    Buffer,
     Expression,
     For,
     LoopVar,
@@ -44,6 +43,7 @@ from tilewright.core.tvm_types import (
     RelaxExpr,
     RelaxVar,
     Statement,
+    TirBuffer,
 )
 from tilewright.networks.compiled.default_schedules import rows_of_task
 from tilewright.networks.compiled.kernel_calls import KERNEL, Rewritten
@@ -243,7 +243,7 @@ class AttentionProduct:
     those of them that have other axes."""
 
     workload: Workload
-    params: Sequence[Buffer]
+    params: Sequence[TirBuffer]
     moved: Mapping[int, MovedAxes]
 
 
@@ -299,7 +299,7 @@ class _Rows:
         middle: PrimFunc,
         between: RowsBetween,
         values: AttentionProduct,
-    ) -> list[Buffer]:
+    ) -> list[TirBuffer]:
         others = list(middle.params[:-2])
         del others[between.scores]
         return [*scores.params[:OUT], *others, *values.params[WEIGHTS:]]
@@ -323,8 +323,8 @@ class _Rows:
         return tirx.Cast("int64", self._head * self._height + self._first)
 
     def _placed(
-        self, product: AttentionProduct, params: Sequence[Buffer],
-        body: Statement, own: Mapping[int, tuple[Buffer, FindPlace]],
+        self, product: AttentionProduct, params: Sequence[TirBuffer],
+        body: Statement, own: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement:  # fmt: skip
         """What a share does of a product whose parameters `own` are buffers of the task."""
         for number, old in enumerate(params):
@@ -347,7 +347,7 @@ class _Rows:
 
         return found
 
-    def _along(self, whole: Buffer) -> FindPlace:
+    def _along(self, whole: TirBuffer) -> FindPlace:
         """Of a number of all rows in a buffer of the task."""
         begin = self._row() * self._columns
 
@@ -388,7 +388,7 @@ class _Tasks(_Rows):
         self,
         product: AttentionProduct,
         task: LoopVar,
-        own: Mapping[int, tuple[Buffer, FindPlace]],
+        own: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement | None:
         """What a task does of a product; None where the kernel has other tasks."""
         count = self._heads * self._height // self._rows
@@ -445,7 +445,7 @@ class _Heads(_Rows):
         return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
 
     def _product(
-        self, product: AttentionProduct, own: Mapping[int, tuple[Buffer, FindPlace]]
+        self, product: AttentionProduct, own: Mapping[int, tuple[TirBuffer, FindPlace]]
     ) -> _CopyingProduct | None:
         """The statements of a product; None where its kernel is written otherwise."""
         w = replace(product.workload, batch=1, height=self._rows)
@@ -487,12 +487,12 @@ class _CopyingProduct:
     """The buffers that a product copies its operands to, the loops that copy its weights, which a
     head has once, and those of each share of the rows."""
 
-    buffers: Sequence[Buffer]
+    buffers: Sequence[TirBuffer]
     keys: Sequence[Statement]
     rows: Sequence[Statement]
 
 
-def _reads(body: Statement, buffer: Buffer) -> bool:
+def _reads(body: Statement, buffer: TirBuffer) -> bool:
     found: list[bool] = []
     tvm_ffi.structural_walk(
         body, (TensorLoad, lambda load: found.append(load.source.same_as(buffer)))

@@ -24,7 +24,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from tilewright.core.tvm_types import Buffer, Expression, PrimFunc, RelaxExpr, RelaxVar, Tensor
+from tilewright.core.tvm_types import Expression, PrimFunc, RelaxExpr, RelaxVar, Tensor, TirBuffer
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
 
 RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
@@ -122,7 +122,7 @@ def shuffle_function(found: ChannelShuffle, block: int) -> PrimFunc:
 
 
 def _put_together(
-    images: tuple[Buffer, Buffer],
+    images: tuple[TirBuffer, TirBuffer],
     at: tuple[Expression, int],
     pixel: tuple[Expression, Expression],
     places: NDArray[np.int64],

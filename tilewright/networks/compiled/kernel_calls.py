@@ -12,11 +12,11 @@ from tvm.ir import IRModule
 from tilewright.core.tvm_types import (
     Array,
     BlockBuilder,
-    Buffer,
     RelaxConstant,
     RelaxExpr,
     RelaxVar,
     Tensor,
+    TirBuffer,
 )
 from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
 from tilewright.networks.compiled.channel_rearrangements import PixelsBeside, channel_shuffles
@@ -415,7 +415,7 @@ class _RewrittenMain:
         return self._functions[key]
 
 
-def shape_of_parameter(parameter: Buffer) -> tuple[int, ...]:
+def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
     """Of a buffer that a TensorIR function takes."""
     return tuple(int(size) for size in parameter.ty.shape)
 

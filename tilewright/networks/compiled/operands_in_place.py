@@ -23,7 +23,6 @@ from tvm.ir import IRModule, TensorLoad
 from tvm.ir.transform import Sequential
 
 from tilewright.core.tvm_types import (
-    Buffer,
     BufferLoad,
     BufferStore,
     Expression,
@@ -31,6 +30,7 @@ from tilewright.core.tvm_types import (
     PrimFunc,
     RelaxVar,
     Statement,
+    TirBuffer,
 )
 from tilewright.networks.compiled.layers import KernelLayer
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
@@ -122,7 +122,7 @@ def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> Prim
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def elsewhere(body: Statement, old: Buffer, new: Buffer, place: FindPlace) -> Statement:
+def elsewhere(body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace) -> Statement:
     """A body that finds the numbers of a buffer in another one, at the `place` of their indices."""
 
     def load(found: BufferLoad) -> Expression:

@@ -29,7 +29,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tilewright.core.bfloat16 import rounded_array
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc, RelaxExpr, RelaxVar
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, RelaxExpr, RelaxVar, TirBuffer
 from tilewright.networks.compiled.vector_math import sigmoid_of, tanh_of, widened
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
 from tilewright.targets.anchor import DType
@@ -385,7 +385,11 @@ def recurrence_function(
 
 
 def _multiply(
-    state: Buffer, weights: Buffer, sums: Buffer, shape: tuple[int, int, int], bfloat16: bool
+    state: TirBuffer,
+    weights: TirBuffer,
+    sums: TirBuffer,
+    shape: tuple[int, int, int],
+    bfloat16: bool,
 ) -> None:
     """state (size,) by weights (tiles, size, width) to sums (tiles * width,)."""
     tiles, size, width = shape
@@ -409,8 +413,8 @@ class _Reader:
     """What expressions read at the place `at` of a step."""
 
     def __init__(
-        self, sums: Buffer, rows: Buffer, row: Expression, states: Sequence[Buffer],
-        constants: Sequence[Buffer], at: Expression,
+        self, sums: TirBuffer, rows: TirBuffer, row: Expression, states: Sequence[TirBuffer],
+        constants: Sequence[TirBuffer], at: Expression,
     ) -> None:  # fmt: skip
         self._sums, self._rows, self._row, self._at = sums, rows, row, at
         self._states, self._constants = states, constants

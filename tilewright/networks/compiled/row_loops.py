@@ -33,7 +33,6 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tilewright.core.tvm_types import (
-    Buffer,
     BufferLoad,
     Combiner,
     Expression,
@@ -43,6 +42,7 @@ from tilewright.core.tvm_types import (
     PrimFunc,
     SBlock,
     Statement,
+    TirBuffer,
 )
 from tilewright.networks.compiled.nan_propagation import chosen_with_nan, keep_nan
 
@@ -65,7 +65,7 @@ class RowStore:
     """`buffer[indices] = value`; in a reduction the combination with what is there, which begins as
     `initial`. `combiner` makes the expression of two numbers combined."""
 
-    buffer: Buffer
+    buffer: TirBuffer
     indices: Place
     value: Expression
     combiner: Combiner | None = None
@@ -200,7 +200,7 @@ def _statements(body: Statement | None) -> Sequence[Statement]:
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def _reduction(store: RowStore, initial: Mapping[Buffer, Expression]) -> RowStore:
+def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowStore:
     """Of a value that combines what is there with another one."""
     value = store.value
     combiner: Combiner | None = None
@@ -220,7 +220,7 @@ def _reduction(store: RowStore, initial: Mapping[Buffer, Expression]) -> RowStor
 
 def _check_places(nests: Sequence[RowNest]) -> None:
     """Raise `NoRows` where a row needs what is made of another row, or of another place in it."""
-    maps: dict[Buffer, bool] = {}
+    maps: dict[TirBuffer, bool] = {}
     for nest in nests:
         for load in nest.loads:
             if load.source in maps:
@@ -306,8 +306,8 @@ class _Writer:
             lanes //= 2
         self._lanes, self._chains = lanes, min(CHAINS, rows.run // lanes)
         self._row: Place = ()
-        self._own: dict[Buffer, Buffer] = {}  # buffers of one row, by those of all rows
-        self._flat: dict[Buffer, Buffer] = {}  # parameters with one axis
+        self._own: dict[TirBuffer, TirBuffer] = {}  # buffers of one row, by those of all rows
+        self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
     def written(self, worth_threads: int) -> PrimFunc:
         """The function."""
@@ -403,7 +403,7 @@ class _Writer:
         nest: RowNest,
         places: Place,
         piece: _Piece,
-        partial: Mapping[RowStore, Sequence[Buffer]],
+        partial: Mapping[RowStore, Sequence[TirBuffer]],
     ) -> None:
         """What a nest does to a piece of a row."""
         for store in nest.stores:
@@ -418,14 +418,14 @@ class _Writer:
                 result = partial[store][piece.chain]
                 T.buffer_store(result, store.combine(result[lane], value), [lane])
 
-    def _begin(self, store: RowStore) -> Buffer:
+    def _begin(self, store: RowStore) -> TirBuffer:
         """A partial result of nothing."""
         result = T.alloc_buffer((self._lanes,), store.buffer.dtype, scope="local")
         with T.vectorized(_index(0), _index(self._lanes)) as lane:
             T.buffer_store(result, store.initial, [lane])
         return result
 
-    def _whole(self, store: RowStore, partial: Sequence[Buffer]) -> Expression:
+    def _whole(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
         """The number that partial results make together."""
         first = partial[0]
         for other in partial[1:]:
@@ -463,7 +463,7 @@ class _Writer:
         along = [*places, *[_index(0)] * (self._rows.joined - 1), run]
         return dict(zip([*nest.outer, *nest.inner], [*self._row, *along], strict=True))
 
-    def _placed(self, buffer: Buffer, indices: Place, at: Place) -> tuple[Buffer, Place]:
+    def _placed(self, buffer: TirBuffer, indices: Place, at: Place) -> tuple[TirBuffer, Place]:
         """Where a number of a buffer of all rows is: the buffer and its indices there."""
         own = self._own.get(buffer)
         if own is not None:

@@ -16,12 +16,12 @@ from tvm.script.ir_builder import tirx as T
 
 from tilewright.core.tvm_types import (
     BlockBuilder,
-    Buffer,
     Expression,
     RelaxCall,
     RelaxExpr,
     Statement,
     Tensor,
+    TirBuffer,
 )
 
 OPERATOR = "relax.scatter_nd"
@@ -50,7 +50,7 @@ def scatter_nd(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
     combined = COMBINED[str(call.attrs.reduction)]
 
     def compute(data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-        def body(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Statement:
+        def body(ins: Sequence[TirBuffer], outs: Sequence[TirBuffer]) -> Statement:
             return _body((*ins, *outs), shapes, row, width, combined)
 
         out = tirx.decl_buffer(data.shape, data.dtype, "out", layout=None)
@@ -63,7 +63,7 @@ def scatter_nd(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
 
 
 def _body(
-    buffers: Sequence[Buffer], shapes: list[list[int]], row: int, width: int,
+    buffers: Sequence[TirBuffer], shapes: list[list[int]], row: int, width: int,
     combined: Callable[[Expression, Expression], Expression],
 ) -> Statement:  # fmt: skip
     """A task has the same part of every row, so updates of one place come in their order."""

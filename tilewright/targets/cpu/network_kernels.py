@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright.core.errors import WorkloadError
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.tvm_types import (
-    Buffer,
     BufferLoad,
     BufferStore,
     Expression,
@@ -20,6 +19,7 @@ from tilewright.core.tvm_types import (
     Place,
     PrimFunc,
     Statement,
+    TirBuffer,
     TvmTarget,
 )
 from tilewright.targets.anchor import DType
@@ -161,7 +161,7 @@ def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> Pr
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def _replaced(body: Statement, old: Buffer, new: Buffer, spec: CpuSpec) -> Statement:
+def _replaced(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
     each = int(old.shape[4])
     several = int(new.shape[4]) // each
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.amx_tiles import (
     BFLOAT16,
@@ -196,7 +196,7 @@ class TileOperands(Protocol):
 
     def finish(
         self,
-        sums: Buffer,
+        sums: TirBuffer,
         matrix: Expression,
         place: tuple[Expression, Expression],
         across: Expression,
@@ -205,8 +205,8 @@ class TileOperands(Protocol):
         of its block of columns."""
 
     numbers: TileNumbers
-    data: Buffer
-    weights: Buffer
+    data: TirBuffer
+    weights: TirBuffer
     """Words: of each column, where integers are multiplied, minus the sum of its weights
     (`pack_columns`); then tiles."""
     row: int

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.bfloat16 import BELOW_HALF, NAN, rounded_array
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression
+from tilewright.core.tvm_types import Array, Expression, TirBuffer
 from tilewright.targets.cpu.kernels.int8_dot_product import lanes_at
 from tilewright.targets.cpu.kernels.tile_arithmetic import even_parts
 from tilewright.targets.cpu.spec import AMX, AMX_INT8, DOTS_BFLOAT16, CpuSpec
@@ -150,7 +150,12 @@ class AmxTiles:
             _call("tilezero", _tile(tile))
 
     def step(
-        self, data: Buffer, places: list[Expression], row: int, weights: Buffer, at: Expression
+        self,
+        data: TirBuffer,
+        places: list[Expression],
+        row: int,
+        weights: TirBuffer,
+        at: Expression,
     ) -> None:
         """Adds products: of a tile of `data` from each of `places` on, rows `row` numbers
         apart, by tiles of `weights` (int32) behind one another from `at` on."""
@@ -172,20 +177,20 @@ class AmxTiles:
                         _tile(second + j - begin),
                     )  # fmt: skip
 
-    def sums(self) -> Buffer:
+    def sums(self) -> TirBuffer:
         """A buffer (rows, columns) of all sums."""
         self.keep(self._scratch, 0)
         return self._scratch
 
-    def keep(self, buffer: Buffer, at: Expression) -> None:
+    def keep(self, buffer: TirBuffer, at: Expression) -> None:
         """Writes all sums, rows of all columns, to a buffer from place `at` on."""
         self._move("tilestored64", buffer, "w", at)
 
-    def resume(self, buffer: Buffer, at: Expression) -> None:
+    def resume(self, buffer: TirBuffer, at: Expression) -> None:
         """Reads all sums from where they were kept."""
         self._move("tileloadd64", buffer, "r", at)
 
-    def _move(self, instruction: str, buffer: Buffer, access: str, at: Expression) -> None:
+    def _move(self, instruction: str, buffer: TirBuffer, access: str, at: Expression) -> None:
         width = self.across * TILE
         for i in range(self.down):
             for j in range(self.across):
@@ -215,19 +220,19 @@ class _StoredSums:
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, self.across * TILE) as c:
             T.buffer_store(self._sums, tirx.const(0, self.numbers.sums), [r, c])
 
-    def keep(self, buffer: Buffer, at: Expression) -> None:
+    def keep(self, buffer: TirBuffer, at: Expression) -> None:
         """See `AmxTiles.keep`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(buffer, self._sums[r, c], [at + r * width + c])
 
-    def resume(self, buffer: Buffer, at: Expression) -> None:
+    def resume(self, buffer: TirBuffer, at: Expression) -> None:
         """See `AmxTiles.resume`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(self._sums, buffer[at + r * width + c], [r, c])
 
-    def sums(self) -> Buffer:
+    def sums(self) -> TirBuffer:
         """A buffer (rows, columns) of all sums."""
         return self._sums
 
@@ -242,7 +247,12 @@ class DotTiles(_StoredSums):
         self._held = sum_registers()
 
     def step(
-        self, data: Buffer, places: list[Expression], row: int, weights: Buffer, at: Expression
+        self,
+        data: TirBuffer,
+        places: list[Expression],
+        row: int,
+        weights: TirBuffer,
+        at: Expression,
     ) -> None:
         """See `AmxTiles.step`."""
         starts = [place + r * row for place in places for r in range(self.rows)]
@@ -257,7 +267,12 @@ class PlainTiles(_StoredSums):
     """Does what `AmxTiles` does, in plain loops: slow, for any processor."""
 
     def step(
-        self, data: Buffer, places: list[Expression], row: int, weights: Buffer, at: Expression
+        self,
+        data: TirBuffer,
+        places: list[Expression],
+        row: int,
+        weights: TirBuffer,
+        at: Expression,
     ) -> None:
         """See `AmxTiles.step`."""
         for i, place in enumerate(places):
@@ -340,14 +355,14 @@ define <16 x float> @{_ADD_PRODUCTS}(<16 x float> %sums, <16 x i32> %data, <16 x
 """
 
 
-def sum_registers() -> Buffer:
+def sum_registers() -> TirBuffer:
     """A buffer of `SUM_REGISTERS` vectors, which `add_words` keeps in sum_registers."""
     return T.alloc_buffer((SUM_REGISTERS * LANES,), "float32", scope="local")
 
 
 def add_words(
-    held: Buffer, sums: Buffer, first: int, data: tuple[Buffer, list[Expression]],
-    weights: tuple[Buffer, list[Expression]],
+    held: TirBuffer, sums: TirBuffer, first: int, data: tuple[TirBuffer, list[Expression]],
+    weights: tuple[TirBuffer, list[Expression]],
     words: int,
 ) -> None:  # fmt: skip
     """Adds the products of so many words to rows of `sums`, a buffer (rows, 16 × tiles), from row

@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import amx_product
 from tilewright.targets.cpu.kernels.amx_product import (
@@ -344,7 +344,7 @@ class _Image:
 
     def finish(
         self,
-        sums: Buffer,
+        sums: TirBuffer,
         matrix: Expression,
         place: tuple[Expression, Expression],
         across: Expression,
@@ -364,7 +364,7 @@ class _Image:
 
     def _pixel_done(
         self,
-        sums: Buffer,
+        sums: TirBuffer,
         r: Expression,
         place: tuple[Expression, Expression, Expression],
         across: Expression,

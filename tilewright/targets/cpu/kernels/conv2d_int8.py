@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d_shapes import (
@@ -287,7 +287,7 @@ class _Convolution:
             (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1,
         )
 
-    def _copy_of_everything(self) -> Buffer:
+    def _copy_of_everything(self) -> TirBuffer:
         """A buffer of all data between their border."""
         rows, columns = self._reach(*self.size)
         images = self.w.batch * self.blocks
@@ -297,7 +297,7 @@ class _Convolution:
             self._copy_row(copy, [n * self.blocks + c, row], (n, c, row, 0), columns)
         return copy
 
-    def _whole(self, n: Expression, copy: Buffer) -> Read:
+    def _whole(self, n: Expression, copy: TirBuffer) -> Read:
         def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
             return copy[n * self.blocks + c, y, x * self.steps + step]
 
@@ -320,7 +320,7 @@ class _Convolution:
 
     def _copy_row(
         self,
-        copy: Buffer,
+        copy: TirBuffer,
         to: list[Expression],
         source: tuple[Expression, Expression, Expression, Expression],
         columns: int,
@@ -348,7 +348,7 @@ class _Convolution:
 
     def _copy_columns(
         self,
-        copy: Buffer,
+        copy: TirBuffer,
         to: list[Expression],
         row: tuple[Expression, ...],
         columns: tuple[Expression, Expression, Expression],

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense import Dense, tile_starts
 from tilewright.targets.cpu.kernels.epilogue import data_zero, row_inputs, with_row_epilogue
@@ -124,7 +124,7 @@ class DotShare(Share):
         buffer, place = self._packed(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
-    def _packed(self, column: Expression) -> tuple[Buffer, list[Expression]]:
+    def _packed(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
         """Where the packed weights of a tile of columns are: a buffer, and the place in it."""
         if self.weights is None:
             return self.a.weights, [column]
@@ -140,7 +140,9 @@ class DotShare(Share):
             return self.dot.loaded(w, data, [*place, k * each], zero)
         return self.dot.gathered(w, data, [*place, 0], zero, k * each, w.in_channels)
 
-    def add(self, sums: list[Buffer], row: Expression, column: Expression, k: Expression) -> None:
+    def add(
+        self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
+    ) -> None:
         packed, place = self._packed(column)
         for r, buffer in enumerate(sums):
             step = self.left(row, r, k)
@@ -149,7 +151,7 @@ class DotShare(Share):
                 weights = vector(packed, [*place, 1 + k, at], self.vector)
                 self.dot.add(buffer, at, step, weights, self.vector)
 
-    def pack_weights(self) -> Buffer:
+    def pack_weights(self) -> TirBuffer:
         """A buffer of the columns of the share, tile behind tile, in steps; before them, where
         their sums begin."""
         lanes, vectors, each = self.p.lanes, self.v["tile_vectors"], self.dot.numbers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import (
     epilogue_inputs,
@@ -63,7 +63,7 @@ class _ChannelTaps:
         return task
 
     def add(
-        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[Buffer],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         y, column, (first, end) = pixels

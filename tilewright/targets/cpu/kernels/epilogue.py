@@ -17,7 +17,7 @@ from math import e, log, log2, pi, sqrt
 import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, Place, Tensor
+from tilewright.core.tvm_types import Array, Expression, Place, Tensor, TirBuffer
 from tilewright.targets.cpu.kernels.int8_dot_product import pack_words, word_at, wrapping_sum
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.float_activations import FUNCTIONS
@@ -132,7 +132,7 @@ def epilogue_tensors(w: Workload) -> dict[str, str]:
 
 def epilogue_value(
     w: Workload,
-    inputs: Mapping[str, Tensor | Buffer],
+    inputs: Mapping[str, Tensor | TirBuffer],
     found: Expression,
     at: Place,
     channel: Place | None = None,
@@ -165,7 +165,11 @@ def _clipped(step: EpilogueOp, number: Expression) -> Expression:
 
 
 def _in_reals(
-    w: Workload, inputs: Mapping[str, Tensor | Buffer], found: Expression, at: Place, channel: Place
+    w: Workload,
+    inputs: Mapping[str, Tensor | TirBuffer],
+    found: Expression,
+    at: Place,
+    channel: Place,
 ) -> Expression:
     """All steps of an epilogue that begins with `dequantise`."""
 
@@ -209,7 +213,7 @@ def _rounded_bits(number: Expression) -> Expression:
     return tirx.reinterpret("int32", number + tirx.const(_ROUNDS, "float32"))
 
 
-def data_zero(inputs: Mapping[str, Tensor | Buffer]) -> Expression:
+def data_zero(inputs: Mapping[str, Tensor | TirBuffer]) -> Expression:
     """The zero point of the data, an int32; of epilogues without a `dequantise` step 0."""
     if QUANTISATION not in inputs:
         return tirx.const(0, "int32")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import (
     epilogue_inputs,
@@ -163,7 +163,7 @@ class _GroupTaps:
         return tirx.indexdiv(self.reach.start(task), self.reach.block)
 
     def add(
-        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[Buffer],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         reach, block, lanes = self.reach, self.reach.block, self.out_block

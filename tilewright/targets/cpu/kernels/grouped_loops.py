@@ -22,7 +22,7 @@ from math import gcd
 from typing import Protocol
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Buffer, Condition, Expression, PrimFunc
+from tilewright.core.tvm_types import Condition, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.epilogue import real, sums_type
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -98,7 +98,7 @@ class Taps(Protocol):
         """Of input channels."""
 
     def add(
-        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[Buffer],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         """Adds one tap, (kernel row, kernel column), to a row of the tile: `sums` a buffer a vector
@@ -263,7 +263,7 @@ class WindowLoops:
                     self.a.finish(buffer[x * self.out_block + i], where, (block, i))
 
     def _kernel_rows(
-        self, task: Expression, source: PaddedSource, sums: list[list[Buffer]],
+        self, task: Expression, source: PaddedSource, sums: list[list[TirBuffer]],
         at: tuple[Expression, Expression], border: bool, tests: bool,
     ) -> None:  # fmt: skip
         w, unroll = self.w, self.v["unroll_kernel"]

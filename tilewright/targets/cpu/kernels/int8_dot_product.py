@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, Tensor
+from tilewright.core.tvm_types import Array, Expression, Tensor, TirBuffer
 from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -85,7 +85,12 @@ class DotProduct:
         return tirx.reinterpret("int32", byte * tirx.const(0x01010101, "uint32"))
 
     def loaded(
-        self, w: Workload, data: Buffer, place: list[Expression], zero: Expression, lanes: int = 1
+        self,
+        w: Workload,
+        data: TirBuffer,
+        place: list[Expression],
+        zero: Expression,
+        lanes: int = 1,
     ) -> Expression:
         """`lanes` steps of a buffer of bytes from `place` on, each as the instruction takes it, an
         int32."""
@@ -102,7 +107,7 @@ class DotProduct:
     def gathered(
         self,
         w: Workload,
-        data: Buffer,
+        data: TirBuffer,
         place: list[Expression],
         zero: Expression,
         first: Expression,
@@ -130,7 +135,9 @@ class DotProduct:
         """A step of data that are one."""
         return 0x00010001 if self is TWOS else 0x01010101
 
-    def add(self, sums: Buffer, at: int, step: Expression, weights: Expression, lanes: int) -> None:
+    def add(
+        self, sums: TirBuffer, at: int, step: Expression, weights: Expression, lanes: int
+    ) -> None:
         """Adds to `lanes` sums, from place `at` of a buffer on, the products of a step of data, an
         int32, and of weights, a vector of them."""
         before, spread = vector(sums, [at], lanes), tirx.Broadcast(step, lanes)
@@ -248,12 +255,12 @@ def _spread(number: Expression, lanes: int) -> Expression:
     return number if lanes == 1 else tirx.Broadcast(number, lanes)
 
 
-def vector(buffer: Buffer, place: list[Expression], lanes: int) -> Expression:
+def vector(buffer: TirBuffer, place: list[Expression], lanes: int) -> Expression:
     """`lanes` int32 of a buffer from `place` on."""
     return buffer.vload(place, f"int32x{lanes}")
 
 
-def store(buffer: Buffer, value: Expression, place: list[Expression], lanes: int) -> None:
+def store(buffer: TirBuffer, value: Expression, place: list[Expression], lanes: int) -> None:
     """Puts a vector of `lanes`, or one number, into a buffer of int32 from `place` on."""
     T.buffer_store(buffer, value, [*place[:-1], lanes_at(place[-1], lanes)])
 
@@ -265,7 +272,12 @@ def multiplies_pairs(spec: CpuSpec, lanes: int) -> bool:
 
 
 def add_products(
-    sums: Buffer, at: Expression, numbers: Expression, weights: Expression, lanes: int, pairs: bool
+    sums: TirBuffer,
+    at: Expression,
+    numbers: Expression,
+    weights: Expression,
+    lanes: int,
+    pairs: bool,
 ) -> None:
     """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
     `weights` of `pack_words`, vectors of so many. `vpmaddwd` adds the products of two `pairs` of 16

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Buffer, Expression
+from tilewright.core.tvm_types import Expression, TirBuffer
 from tilewright.targets.cpu.kernels.epilogue import (
     data_zero,
     epilogue_tensors,
@@ -126,13 +126,13 @@ class Arguments:
         bias: tuple[int, ...], out: tuple[int, ...], weights_type: str = "",
         data_type: str = "",
     ) -> None:  # fmt: skip
-        def argument(name: str, shape: tuple[int, ...], dtype: str) -> Buffer:
+        def argument(name: str, shape: tuple[int, ...], dtype: str) -> TirBuffer:
             return T.arg(name, T.buffer(shape, dtype))
 
         self.workload = workload
         self.data = argument("data", data, data_type or workload.data_dtype)
         self.weights = argument("weights", weights, weights_type or sums_type(workload))
-        self._inputs: dict[str, Buffer] = {
+        self._inputs: dict[str, TirBuffer] = {
             name: argument(name, shape_of_tensor(workload, name, bias, out), dtype)
             for name, dtype in epilogue_tensors(workload).items()
         }

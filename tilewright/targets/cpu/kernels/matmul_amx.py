@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Array, Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels import amx_product
 from tilewright.targets.cpu.kernels.amx_product import (
@@ -216,7 +216,7 @@ class _Matrices:
 
     def finish(
         self,
-        sums: Buffer,
+        sums: TirBuffer,
         matrix: Expression,
         place: tuple[Expression, Expression],
         across: Expression,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Buffer, Expression, PrimFunc
+from tilewright.core.tvm_types import Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel import KnobValues
@@ -281,7 +281,7 @@ class Share:
         ]
         return _Tiles(counts, (self.rows[0], self.columns[0]), bool(self.v["rows_inside"]))
 
-    def _sums(self, before: Callable[[int, Expression], Expression]) -> list[list[Buffer]]:
+    def _sums(self, before: Callable[[int, Expression], Expression]) -> list[list[TirBuffer]]:
         """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
         the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack,
         from where LLVM takes them."""
@@ -301,7 +301,7 @@ class Share:
 
     def _add_all(
         self,
-        sums: list[list[Buffer]],
+        sums: list[list[TirBuffer]],
         row: Expression,
         column: Expression,
         begin: Expression,
@@ -318,7 +318,9 @@ class Share:
         for k in range(whole * chains * unroll, depth):
             self.add(sums[k % chains], row, column, begin + k)
 
-    def add(self, sums: list[Buffer], row: Expression, column: Expression, k: Expression) -> None:
+    def add(
+        self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
+    ) -> None:
         """One step of a register tile: `sums` a buffer a row."""
         lanes = self.p.lanes
         for r, buffer in enumerate(sums):
@@ -340,13 +342,13 @@ class Share:
             return self.number(row, r, k)
         return self.data[row - self.rows[0], k, r]
 
-    def _total(self, sums: list[list[Buffer]], r: int, at: Expression) -> Expression:
+    def _total(self, sums: list[list[TirBuffer]], r: int, at: Expression) -> Expression:
         total = sums[0][r][at]
         for chain in sums[1:]:
             total = self.plus(total, chain[r][at])
         return total
 
-    def _finish(self, sums: list[list[Buffer]], row: Expression, column: Expression) -> None:
+    def _finish(self, sums: list[list[TirBuffer]], row: Expression, column: Expression) -> None:
         lanes, start = self.p.lanes, tile_start(column, self.p.columns, self.width)
         for r in range(self.height):
             with Nest.tile(self.v["tile_vectors"], lanes) as (c, i):
@@ -362,7 +364,7 @@ class Share:
         """Of the data, as a step takes it: row `r` of a tile, place `k` of the depth."""
         return self.a.data[(*self.lead, self.first_row(row) + r, k)]
 
-    def _pack_data(self) -> Buffer:
+    def _pack_data(self) -> TirBuffer:
         """The rows of the share, one number of each row of a tile beside the other."""
         shape = (self.most_rows, self.p.depth, self.height)
         packed = T.alloc_buffer(shape, self.sums_type)
@@ -372,7 +374,7 @@ class Share:
             T.buffer_store(packed, value, [row - self.rows[0], k, r])
         return packed
 
-    def pack_weights(self) -> Buffer:
+    def pack_weights(self) -> TirBuffer:
         """A buffer of the columns of the share, tile behind tile."""
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
         lanes = self.p.lanes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.core.tvm_types import Buffer, Expression, Tensor
+from tilewright.core.tvm_types import Expression, Tensor, TirBuffer
 from tilewright.targets.cpu.kernels.epilogue import data_zero, real
 from tilewright.targets.cpu.kernels.loops import split_index
 from tilewright.targets.workload import Workload
@@ -44,7 +44,7 @@ def padded(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> Te
 def real_data(
     w: Workload,
     data: Tensor,
-    inputs: Mapping[str, Tensor | Buffer],
+    inputs: Mapping[str, Tensor | TirBuffer],
     size: tuple[int, int] | None = None,
 ) -> Tensor:
     """`padded` data; the integers of an epilogue with a `dequantise` step as the numbers that they
@@ -71,7 +71,7 @@ class Copies:
     def __init__(
         self,
         w: Workload,
-        data: Buffer,
+        data: TirBuffer,
         block: int,
         kind: str,
         convert: Callable[[Expression], Expression],
@@ -84,7 +84,7 @@ class Copies:
         w = self.w
         return (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1
 
-    def of_everything(self) -> Buffer:
+    def of_everything(self) -> TirBuffer:
         """A buffer of all data between its padding, as far as anything reads it."""
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
         copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), self.kind)
@@ -105,7 +105,7 @@ class Copies:
             self._row(copy, [c, y], [n, block + c, top + y])
         return PaddedSource(lambda c, y, x, i: copy[c, y - top, x + w.pad_left, i])
 
-    def _row(self, copy: Buffer, to: list[Expression], source: list[Expression]) -> None:
+    def _row(self, copy: TirBuffer, to: list[Expression], source: list[Expression]) -> None:
         w, zero = self.w, tirx.const(0, self.kind)
         end = min(w.pad_left + w.width, self.width)
 
