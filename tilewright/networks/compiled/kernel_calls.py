@@ -88,8 +88,17 @@ def rewritten(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
     registers: int,
 ) -> Rewritten:  # fmt: skip
-    """The module with a `main` of the same data and results, for a processor that holds `registers`
-    vectors of 16 numbers. Raises `ImportFailedError` for a network with branches."""
+    """Return the network with calls of kernels in place of the layers.
+
+    Args:
+        flat: the network. The new `main` has the same data and the same results.
+        layers: the layers that kernels compute.
+        kernels: the kernel of each workload of these layers.
+        registers: vectors of 16 numbers that the processor's registers hold.
+
+    Raises:
+        ImportFailedError: the network has branches.
+    """
     old = flat.module["main"]
     blocks = old.body.blocks
     if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):

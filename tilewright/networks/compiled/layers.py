@@ -79,9 +79,15 @@ class KernelLayer:
 def kernel_layers(
     flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
-    """In execution order, multiplied in `dtype` where that has a kernel, but for products of
-    recurrences that become one function; `check` raises `WorkloadError` for a workload without
-    one."""
+    """Return the layers of a network that kernels compute, in execution order.
+
+    Products that belong to a recurrence which becomes one function are left out.
+
+    Args:
+        flat: the network.
+        check: raises `WorkloadError` for a workload without a kernel.
+        dtype: the type to multiply in, where there is a kernel for it.
+    """
     loops = [each for each in recurrences(flat) if each.is_worth_a_function(dtype)]
     inside = frozenset[RelaxVar]().union(*(each.inside for each in loops))
     found = (
@@ -212,8 +218,16 @@ _NUMPY: Mapping[str, _Evaluation] = {
 def activated_layers(
     flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
-    """The layers of `networks.compiled.layers.kernel_layers`, each with the activation that is all
-    that reads its result; `check` raises `WorkloadError` for a workload without a kernel."""
+    """Return the layers of `kernel_layers`, each with the activation behind it.
+
+    An activation becomes part of a layer if nothing else reads the layer's result, and if there is a
+    kernel for both.
+
+    Args:
+        flat: the network.
+        check: raises `WorkloadError` for a workload without a kernel.
+        dtype: the type to multiply in, where there is a kernel for it.
+    """
     return [_with_activation(flat, layer, check) for layer in kernel_layers(flat, check, dtype)]
 
 

@@ -26,35 +26,53 @@ class DoesNotApply(Exception):
 class Kernel(Protocol):
     """A way to compute an operator.
 
-    A compiled kernel is called with data, weights, then the bias and the residual if there are such
-    ones, and the output, in the layouts that `pack` gives them.
+    A compiled kernel is called with the data, the packed weights, what its epilogue reads in the
+    order of `kernels.epilogue.epilogue_tensors`, and the output.
     """
 
     def serves(self, workload: Workload) -> bool:
-        """Whether it computes this workload at all."""
+        """Return whether the kernel computes this workload."""
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """The schedule's decisions."""
+        """Return the decisions of a schedule.
+
+        Raises:
+            WorkloadError: the processor lacks the instructions.
+        """
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """A good config of these knobs without any measurement: the baseline."""
+        """Return the rule schedule: a good config, by the names of the knobs, without measuring."""
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Of the data as the kernel takes them: those of `pack_channels`, maybe seen with other
-        axes. The values lie in the same order."""
+        """Return the shape in which the kernel takes the data: that of
+        `targets.cpu.layouts.pack_channels`, perhaps with other axes. The values lie in the same
+        order."""
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Of the output, and of a residual."""
+        """Return the shape of the output, which is also that of a residual."""
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """The computation as a TensorIR function, unscheduled. Layouts may depend on the knobs."""
+        """Return the computation as a TensorIR function without a schedule. Its layouts may depend on
+        the knobs."""
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The scheduled function. Raises `DoesNotApply`."""
+        """Return the function with the schedule that the knobs select.
+
+        Raises:
+            DoesNotApply: the knobs contradict each other, or unroll too much.
+        """
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Weights as in the model (OIHW, or out × in) in the layout of this schedule."""
+        """Return weights in the layout that this schedule reads.
+
+        Args:
+            weights: as the model has them, (o, c / groups, kh, kw), (out, in) of a dense layer, or
+                (batch, depth, columns) of a batched product.
+            workload: what is computed.
+            spec: the processor.
+            values: the config, by the names of the knobs.
+        """
