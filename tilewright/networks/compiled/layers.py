@@ -220,8 +220,8 @@ def activated_layers(
 ) -> list[KernelLayer]:
     """Return the layers of `kernel_layers`, each with the activation behind it.
 
-    An activation becomes part of a layer if nothing else reads the layer's result, and if there is a
-    kernel for both.
+    An activation becomes part of a layer if nothing else reads the layer's result, and if there is
+    a kernel for both.
 
     Args:
         flat: the network.

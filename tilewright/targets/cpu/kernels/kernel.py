@@ -52,8 +52,8 @@ class Kernel(Protocol):
         """Return the shape of the output, which is also that of a residual."""
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Return the computation as a TensorIR function without a schedule. Its layouts may depend on
-        the knobs."""
+        """Return the computation as a TensorIR function without a schedule. Its layouts may depend
+        on the knobs."""
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
