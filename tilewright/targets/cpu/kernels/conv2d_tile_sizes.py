@@ -119,7 +119,7 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "stages": 1 if m and few else 0,
         "parallel": 1 if spec.threads > 1 else 0,
     }
-    grain = 4 * spec.threads
+    grain = 4 * spec.threads  # chunks: enough that no thread waits long for the others
     if few:  # each thread its own weights, read once
         wanted["parts_oc"] = max(grain, weights // CACHE)
         if m and winograd.transforms_weights(w, m):

@@ -44,7 +44,9 @@ te = lazy_module("tvm.te")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 25
+"""Taps that a config may write out: those of a kernel of 5×5."""
 MAX_TILE_ROWS = 4
+"""Rows of a register tile that a config may have."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,12 @@ class Depthwise:
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
+        """Return the rule schedule.
+
+        Half of the registers hold sums, the others data and weights. This limit, and those of what
+        is written out, are choices of ours. `python -m benchmarks.cpu_networks --networks
+        mobilenet_v1,mobilenet_v2,efficientnet_b0` measures networks of such layers.
+        """
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         each = vectors(_block(w, spec), spec.lanes)

@@ -53,8 +53,11 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 9
+"""Taps that a config may write out: those of a kernel of 3×3."""
 MAX_TILE_ROWS = 3
+"""Rows of a register tile that a config may have."""
 MAX_TILE_BLOCKS = 4
+"""Blocks of output channels that a register tile may have."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,12 @@ class Grouped:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
+        """Return the rule schedule.
+
+        The weights of loads and short tiles in the cost are choices of ours, as in
+        `matrix_product`. `python -m benchmarks.cpu_networks --networks shufflenet` measures a
+        network with groups.
+        """
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         per_block = vectors(_blocks(w, spec)[1], spec.lanes)

@@ -46,6 +46,7 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 COPY_ALL, COPY_SHARE, COPY_NOTHING = range(3)
 TILE_COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
+"""Columns of a register tile that a config may have."""
 
 
 def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, ...]:
