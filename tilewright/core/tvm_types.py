@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tvm.ir import Expr as RelaxExpr
     from tvm.ir import GenericConst as RelaxConstant
     from tvm.ir import IRModule
+    from tvm.ir import TensorLoad as BufferLoad
     from tvm.ir.transform import Pass
     from tvm.relax import BlockBuilder, VMExecutable
     from tvm.relax import Function as RelaxFunction
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import LoopRV as Loop
     from tvm.s_tir.schedule import SBlockRV as Block
     from tvm.target import Target as TvmTarget
-    from tvm.tirx import AllocBuffer, AttrStmt, BufferLoad, BufferStore, For, IterVar
+    from tvm.tirx import AllocBuffer, AttrStmt, BufferStore, For, IterVar
     from tvm.tirx import FloatImm as FloatConstant
     from tvm.tirx import Stmt as Statement
     from tvm.tirx import Var as LoopVar
@@ -126,24 +127,40 @@ class _Indexed(Protocol):
     """What buffers and tensors have in common."""
 
     @property
-    def shape(self) -> Sequence[SupportsInt]: ...
+    def shape(self) -> Sequence[SupportsInt]:
+        """The size of each axis."""
+
     @property
-    def dtype(self) -> str: ...
-    def __getitem__(self, place: Any, /) -> Expression: ...
+    def dtype(self) -> str:
+        """The element type."""
+
+    def __getitem__(self, place: Any, /) -> Expression:
+        """Return the number at a place."""
 
 
 class TirBuffer(_Indexed, Protocol):
     """Memory that a function of TensorIR reads and writes: a parameter, or an allocation."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name in TVM's text."""
+
     @property
-    def data(self) -> Expression: ...
+    def data(self) -> Expression:
+        """The pointer to its memory."""
+
     @property
-    def ty(self) -> Any: ...
-    def vload(self, begin: Place, dtype: str) -> Expression: ...
-    def access_ptr(self, access_mask: str, *, offset: Expression = 0) -> Expression: ...
-    def same_as(self, other: object) -> bool: ...
+    def ty(self) -> Any:
+        """Its type, with the shape."""
+
+    def vload(self, begin: Place, dtype: str) -> Expression:
+        """Return a vector of the type `dtype`, such as `float32x8`, from a place on."""
+
+    def access_ptr(self, access_mask: str, *, offset: Expression = 0) -> Expression:
+        """Return a pointer to read ("r") or write ("w") from an offset on."""
+
+    def same_as(self, other: object) -> bool:
+        """Return whether two names stand for the same buffer."""
 
 
 class Tensor(_Indexed, Protocol):
@@ -151,7 +168,9 @@ class Tensor(_Indexed, Protocol):
     a further tensor, value by value."""
 
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """The number of axes."""
+
     def __add__(self, other: Operand, /) -> Tensor: ...
     def __radd__(self, other: Operand, /) -> Tensor: ...
     def __mul__(self, other: Operand, /) -> Tensor: ...
@@ -162,14 +181,29 @@ class PrimFunc(Protocol):
     """A function of TensorIR. Its parameters are buffers; all but the last are read."""
 
     @property
-    def params(self) -> Sequence[TirBuffer]: ...
+    def params(self) -> Sequence[TirBuffer]:
+        """The parameters, in order."""
+
     @property
-    def body(self) -> Statement: ...
+    def body(self) -> Statement:
+        """What it does."""
+
     @property
-    def ret_type(self) -> Any: ...
+    def ret_type(self) -> Any:
+        """The type of its result: none."""
+
     @property
-    def attrs(self) -> Mapping[str, Any] | None: ...
-    def with_attr(self, key: str, value: object) -> PrimFunc: ...
-    def with_attrs(self, attributes: Any) -> PrimFunc: ...
-    def without_attr(self, key: str) -> PrimFunc: ...
-    def with_body(self, body: Statement) -> PrimFunc: ...
+    def attrs(self) -> Mapping[str, Any] | None:
+        """Its attributes by name."""
+
+    def with_attr(self, key: str, value: object) -> PrimFunc:
+        """Return the function with a further attribute."""
+
+    def with_attrs(self, attributes: Any) -> PrimFunc:
+        """Return the function with further attributes."""
+
+    def without_attr(self, key: str) -> PrimFunc:
+        """Return the function without an attribute."""
+
+    def with_body(self, body: Statement) -> PrimFunc:
+        """Return the function with another body."""
