@@ -37,6 +37,7 @@ from tilewright.networks import zoo
 
 SECONDS = {
     "README.md": 20,
+    "docs/explanation/cpu-library.md": 4,
     "docs/guides/artifact.md": 10,
     "docs/guides/codesign.md": 9,
     "docs/guides/compare-tuners.md": 9,

@@ -91,9 +91,9 @@ def cases(sketches: Iterable[Sketch], most: int) -> Iterator[Case]:
 
 def judge(batch: Sequence[tuple[bytes, dict[str, Array], dict[str, Array]]]) -> list[str]:
     """Compile models together and say of each what is wrong with it, "" if nothing is."""
+    from tilewright.networks.compiled.kernel_calls import rewritten
     from tilewright.networks.compiled.library import compiled_library
     from tilewright.networks.compiled.loaded_library import LoadedLibrary
-    from tilewright.networks.compiled.rewrite import rewritten
     from tilewright.networks.relax.importer import import_onnx
     from tilewright.targets.capabilities import CompilesKernels, capability
     from tilewright.targets.registry import make_target

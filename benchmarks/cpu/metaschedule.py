@@ -38,9 +38,9 @@ from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.targets.base import Lowered
 from tilewright.targets.cpu.compile import FUNCTION, llvm_target
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload

@@ -28,8 +28,8 @@ from benchmarks.cpu import models as cpu_models
 from benchmarks.results import markdown_table, row_arguments, split_names
 from tilewright import networks
 from tilewright.networks import zoo
-from tilewright.networks.compiled.activations import activated_layers
-from tilewright.targets.cpu.estimates.machine import COLUMNS
+from tilewright.networks.compiled.layers import activated_layers
+from tilewright.targets.cpu.estimates.cost_model import COLUMNS
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload

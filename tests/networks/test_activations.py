@@ -13,7 +13,7 @@ from test_compiled_libraries import built
 
 from tilewright import networks
 from tilewright.networks.artifact.compiled import TOLERANCE
-from tilewright.networks.compiled.activations import activated_layers
+from tilewright.networks.compiled.layers import activated_layers
 from tilewright.targets import make_target
 
 Node = tuple[str, tuple[str, ...], str]

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 import tilewright
-from tilewright.networks.compiled.packing import PackedTensors
+from tilewright.networks.compiled.packed_tensors import PackedTensors
 
 
 @pytest.mark.parametrize("block", [4, 8])

@@ -17,9 +17,8 @@ from tests.networks.test_bfloat16_tensors import SPEC
 from tests.networks.test_bfloat16_tensors import built as built_in_bfloat16
 from tests.networks.test_compiled_libraries import built, close
 from tilewright.networks.artifact.compiled import OF_BFLOAT16
-from tilewright.networks.compiled import attention as joining
-from tilewright.networks.compiled import attention_function
-from tilewright.networks.compiled.attention_function import FEWEST_ROWS
+from tilewright.networks.compiled import attention as joined_attention
+from tilewright.networks.compiled.attention import FEWEST_ROWS
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.transformer import attention
 from tilewright.targets.workload import parse_workload
@@ -28,8 +27,8 @@ from tilewright.targets.workload import parse_workload
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Join attentions of few rows, in tasks of as few as there may be."""
-    monkeypatch.setattr(joining, "WORTH", 0)
-    monkeypatch.setattr(attention_function, "SCORES", 1)
+    monkeypatch.setattr(joined_attention, "WORTH", 0)
+    monkeypatch.setattr(joined_attention, "SCORES", 1)
 
 
 def two_layers(rows: int, width: int, heads: int) -> onnx.ModelProto:
@@ -117,7 +116,7 @@ def test_attentions_in_bfloat16_are_joined(
     rows: int, width: int, heads: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shares of rows that overlap, and more threads than heads."""
-    monkeypatch.setattr(attention_function, "SCORES_OF_TILES", 1 << 13)
+    monkeypatch.setattr(joined_attention, "SCORES_OF_TILES", 1 << 13)
     model = two_layers(rows, width, heads)
     artifact = built_in_bfloat16(model, tmp_path, replace(SPEC, threads=threads))
     assert sum("attention" in row for row in artifact.rows) == 2
@@ -133,7 +132,7 @@ def test_attentions_in_bfloat16_are_joined(
 )
 def test_threads_share_heads_evenly(heads: int, rows: int, threads: int, parts: int) -> None:
     workload = parse_workload(f"batch_matmul:n={heads},h={rows},c=64,o={rows},dtype=bfloat16")
-    assert attention_function._parts(workload, threads) == parts
+    assert joined_attention._parts(workload, threads) == parts
 
 
 SHAPES = {"q": (2, 32, 8), "k": (2, 8, 32), "v": (2, 32, 8)}

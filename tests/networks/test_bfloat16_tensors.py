@@ -24,11 +24,11 @@ from tvm import relax
 from tilewright import networks
 from tilewright.networks.artifact import CompiledArtifact
 from tilewright.networks.artifact.compiled import OF_BFLOAT16, compile_files
-from tilewright.networks.compiled.activations import activated_layers
-from tilewright.networks.compiled.packing import PackedTensors
+from tilewright.networks.compiled.layers import activated_layers
+from tilewright.networks.compiled.packed_tensors import PackedTensors
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.cpu import machine
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import lowering
 from tilewright.targets.cpu.spec import DOTS_BFLOAT16, PLAIN_TILES, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
 

@@ -18,7 +18,7 @@ from test_compiled_libraries import built, close
 
 from tests.draws import nightly_after
 from tilewright.networks.artifact.compiled import OF_BFLOAT16
-from tilewright.networks.compiled.frame_taps import _line
+from tilewright.networks.compiled.operands_in_place import _line
 
 SHAPE = (1, 8, 6, 9, 7)
 

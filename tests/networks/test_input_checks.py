@@ -23,8 +23,7 @@ from tilewright.networks.errors import ImportFailedError, InputError
 from tilewright.networks.model_runner import failures
 from tilewright.networks.normalise import normalise
 from tilewright.networks.relax.importer import import_onnx
-from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 Array = NDArray[Any]

@@ -16,12 +16,11 @@ from tvm import relax, te
 from tvm.ir import IRModule
 
 import tilewright
+from tilewright.networks.compiled.image_operators import PoolWindow, pool
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
-from tilewright.networks.compiled.pools import PoolWindow, pool
-from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.kernels.activations import activated
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import llvm_target, lowering
+from tilewright.targets.cpu.kernels.epilogue import activated
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.steps.float_activations import FUNCTIONS
 

@@ -17,7 +17,7 @@ from onnx_graphs import normal, reference
 from test_compiled_libraries import built
 
 from tests.draws import nightly_after
-from tilewright.networks.compiled.resizes import MODES, linear_taps
+from tilewright.networks.compiled.image_operators import MODES, linear_taps
 
 
 def between_layers(

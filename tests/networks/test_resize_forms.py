@@ -19,8 +19,7 @@ from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.normalise import normalise
 from tilewright.networks.relax.importer import import_onnx
 from tilewright.networks.relax.resizing import plan_resize
-from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 Form = tuple[Sequence[int], Mapping[str, Any], Sequence[float], Sequence[int]]

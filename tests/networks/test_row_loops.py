@@ -25,8 +25,7 @@ from tests.draws import examples, nightly_after
 from tilewright.networks.compiled import default_schedules
 from tilewright.networks.compiled.library import compiled, library_bytes
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
-from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 Array = NDArray[Any]

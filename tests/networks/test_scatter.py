@@ -17,8 +17,7 @@ from tests.draws import examples
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.model_runner import runs
-from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 COMBINED = {

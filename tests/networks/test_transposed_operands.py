@@ -8,7 +8,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from tilewright.networks.compiled.transposed_operands import MovedAxes
+from tilewright.networks.compiled.operands_in_place import MovedAxes
 
 SHAPE = (2, 3, 4, 5)
 

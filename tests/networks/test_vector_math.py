@@ -13,8 +13,7 @@ from tvm.ir import IRModule
 
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
-from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
 pytestmark = pytest.mark.slow(seconds=4)

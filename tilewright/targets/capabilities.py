@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json
+from tilewright.core.tvm_types import TvmTarget
 from tilewright.targets.anchor import DType
 from tilewright.targets.artifact_types import Built, BuiltProgram, LayerGraph, Pick, StreamTimer
 from tilewright.targets.base import Capabilities, Configs, Lowered, Measurements, Space, Target
@@ -306,7 +307,7 @@ class CompilesKernels(Protocol):
         """The kernel of a row of knob indices in the target's space. Raises `WorkloadError` where
         there is none."""
 
-    def code_target(self) -> Any:
+    def code_target(self) -> TvmTarget:
         """What TVM compiles for."""
 
     def code_pipeline(self) -> str:

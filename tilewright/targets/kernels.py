@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from tilewright.core.tvm_types import Array, PrimFunc
 
 ALIGNMENT = 64
 """Bytes; kernels expect tensors at addresses that are multiples of them."""
 
 
-def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> NDArray[Any]:
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
     """An array of this shape without values, at a multiple of `ALIGNMENT`."""
     size = prod(shape) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
@@ -37,9 +37,9 @@ class KernelCode:
     that does not matter.
     """
 
-    function: Any
+    function: PrimFunc
     data_block: int
     out_block: int
-    pack_weights: Callable[[NDArray[Any]], NDArray[Any]]
-    narrowed: Callable[[Mapping[int, int]], Any] | None = None
+    pack_weights: Callable[[Array], Array]
+    narrowed: Callable[[Mapping[int, int]], PrimFunc] | None = None
     stored_block: int = 0

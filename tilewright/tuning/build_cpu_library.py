@@ -100,7 +100,7 @@ def read_layers(
 ) -> CpuNetwork:
     """The network, and its layers that the target has kernels for. `refused` says by name which
     operators cannot be compiled. Raises what reading the model raises."""
-    from tilewright.networks.compiled.activations import activated_layers
+    from tilewright.networks.compiled.layers import activated_layers
 
     network = networks.load(
         options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code

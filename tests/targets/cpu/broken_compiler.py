@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Header, arguments, serve
 from tilewright.core.files import as_object
-from tilewright.targets.cpu.hidden import COLUMNS
+from tilewright.targets.cpu.hidden_features import COLUMNS
 
 
 def _answer(header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:

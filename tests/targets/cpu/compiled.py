@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright.targets.cpu.compile import llvm_target, scheduled
 from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.test_tensors import SampleTensors
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 
 TOLERANCE = 1e-4
 """On the scale of the largest number: sums of float32 in another order."""

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from unicorn import arm64_const as arm
 
 from tests.targets.cpu.aarch64_object import LoadedObject
-from tilewright.targets.cpu.compile import FUNCTION, llvm_target, scheduled
+from tilewright.targets.cpu.compile import FUNCTION, llvm_target, lowering, scheduled
 from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.pipeline import lowering
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec
-from tilewright.targets.cpu.test_tensors import SampleTensors
 
 ARM = CpuSpec(1, 4, "", "an AArch64", ARM_DOTS, triple="aarch64-linux-gnu")
 PLAIN_ARM = CpuSpec(1, 4, "", "an AArch64", triple="aarch64-linux-gnu")

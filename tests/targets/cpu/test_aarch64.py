@@ -36,10 +36,9 @@ from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.kernels.int8_dot_product import SIGNED_FOURS
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.sample_tensors import SampleTensors, integer_reference
 from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
-from tilewright.targets.cpu.test_tensors_int8 import integer_reference
 from tilewright.targets.registry import kind_of
 from tilewright.targets.steps.quantised import packed
 from tilewright.targets.workload import Workload, parse_workload

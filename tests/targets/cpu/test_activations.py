@@ -8,11 +8,11 @@ import pytest
 from tests.targets.cpu.compiled import TOLERANCE, called
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu.compile import llvm_target, scheduled
-from tilewright.targets.cpu.kernels.activations import activated
+from tilewright.targets.cpu.kernels.epilogue import activated
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.workload import parse_workload
 

@@ -20,12 +20,12 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
-from tilewright.targets.cpu.kernels import tile_product
+from tilewright.targets.cpu.hidden_features import STORE_COLUMNS, store_features
+from tilewright.targets.cpu.kernels import amx_product
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import AMX, DOTS_BFLOAT16, CpuSpec, this_machine
-from tilewright.targets.cpu.store_features import STORE_COLUMNS, store_features
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.workload import Workload, parse_workload
 
 SPEC = replace(this_machine(), lanes=16)
@@ -113,8 +113,8 @@ def test_a_depth_in_pieces_gives_the_same_product(
 ) -> None:
     """However few weights the first cache holds, and however few rows share them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tile_product, "NEAR", 64 * (1 + seed % 64))
-        patch.setattr(tile_product, "FEWEST_BLOCKS", 1)
+        patch.setattr(amx_product, "NEAR", 64 * (1 + seed % 64))
+        patch.setattr(amx_product, "FEWEST_BLOCKS", 1)
         check_a_schedule(workload, spec, seed)
 
 

@@ -19,13 +19,12 @@ from tilewright.targets.base import Space
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu import spec as specs
 from tilewright.targets.cpu.assembly import mix_of
-from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
+from tilewright.targets.cpu.compile import assembly_of, llvm_target, lowering, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
-from tilewright.targets.cpu.kernels import bfloat16_dot_product
-from tilewright.targets.cpu.kernels.bfloat16_dot_product import LANES, SUMS
-from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
+from tilewright.targets.cpu.kernels.amx_tiles import LANES, add_words, sum_registers
+from tilewright.targets.cpu.kernels.amx_tiles import SUM_REGISTERS as SUMS
+from tilewright.targets.cpu.kernels.conv2d_amx import ConvolutionTiles
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.pipeline import lowering
 from tilewright.targets.cpu.spec import AMX, DOTS_BFLOAT16, CpuSpec, this_machine
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import parse_workload
@@ -49,10 +48,10 @@ def added(rows: int, tiles: int, words: int) -> Any:
         data = T.arg("data", T.buffer((rows * row,), "uint16"))
         weights = T.arg("weights", T.buffer((tiles * words * LANES,), "int32"))
         sums = T.arg("sums", T.buffer((2 + rows, tiles * LANES), "float32"))
-        held = bfloat16_dot_product.registers()
+        held = sum_registers()
         starts = [T.int32(r * row) for r in range(rows)]
         columns = [T.int32(j * words * LANES) for j in range(tiles)]
-        bfloat16_dot_product.add_words(held, sums, 2, (data, starts), (weights, columns), words)
+        add_words(held, sums, 2, (data, starts), (weights, columns), words)
     return builder.get()
 
 

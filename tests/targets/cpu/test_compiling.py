@@ -18,10 +18,9 @@ from tilewright.targets import make_target
 from tilewright.targets.cpu.assembly import CompilerMissing, Mix, c_compiler, mix_of
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.compile_pool import CompilePool, shared_pool
-from tilewright.targets.cpu.hidden import COLUMNS
+from tilewright.targets.cpu.hidden_features import COLUMNS, STORE_COLUMNS
 from tilewright.targets.cpu.kernels.conv2d import Convolution
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.store_features import STORE_COLUMNS
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import parse_workload
 

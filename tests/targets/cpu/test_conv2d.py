@@ -20,13 +20,13 @@ from tests.draws import examples
 from tilewright.targets.cpu.compile import FUNCTION, Compiler, scheduled
 from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.conv2d import Convolution
-from tilewright.targets.cpu.kernels.shared import even_parts, nearest_divisor
-from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED, CpuTiling, pixels
-from tilewright.targets.cpu.kernels.winograd_transforms import SIZES
+from tilewright.targets.cpu.kernels.conv2d_shapes import MAX_UNROLLED, CpuTiling, pixels
+from tilewright.targets.cpu.kernels.tile_arithmetic import even_parts, nearest_divisor
+from tilewright.targets.cpu.kernels.winograd import WINOGRAD_SIZES
 from tilewright.targets.cpu.layouts import channel_block, pack_channels, unpack_channels
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.workload import Workload, parse_workload
 
@@ -133,7 +133,7 @@ def test_taps_that_stand_in_the_padding_are_left_out(text: str, parts: int, tmp_
     assert ["if " in text.replace("if_then_else", "") for text in written] == [True, False]
 
 
-@pytest.mark.parametrize("size", [0, *SIZES])
+@pytest.mark.parametrize("size", [0, *WINOGRAD_SIZES])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_every_algorithm_on_a_size_that_no_tile_divides(
     size: int, narrow: bool, tmp_path: Path
@@ -145,7 +145,7 @@ def test_every_algorithm_on_a_size_that_no_tile_divides(
     assert error(workload, spec, values, tmp_path) <= TOLERANCE
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", WINOGRAD_SIZES)
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("stages", [0, 1])
 def test_winograd_transforms_its_weights_in_the_kernel(

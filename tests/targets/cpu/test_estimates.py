@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tilewright.targets.base import Space
 from tilewright.targets.cpu.estimates import COLUMNS, CpuMachine, estimate
-from tilewright.targets.cpu.estimates.machine import moved
-from tilewright.targets.cpu.estimates.tiles import Tilings, nearest_divisors
+from tilewright.targets.cpu.estimates.convolution import Tilings, nearest_divisors
+from tilewright.targets.cpu.estimates.cost_model import moved
+from tilewright.targets.cpu.kernels.conv2d_shapes import CpuTiling, pixels
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.shared import nearest_divisor
-from tilewright.targets.cpu.kernels.tiling import CpuTiling, pixels
+from tilewright.targets.cpu.kernels.tile_arithmetic import nearest_divisor
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload, parse_workload
 

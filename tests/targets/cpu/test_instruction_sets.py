@@ -11,7 +11,7 @@ from tvm.target import codegen
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.compile import llvm_target
-from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
+from tilewright.targets.cpu.kernels.conv2d_amx import ConvolutionTiles
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.spec import AMX, CpuSpec, this_machine
 from tilewright.targets.workload import parse_workload

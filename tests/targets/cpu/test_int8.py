@@ -18,6 +18,7 @@ from tests.targets.cpu.compiled import called, error_of
 from tilewright.core.errors import SpecError, WorkloadError
 from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
+from tilewright.targets.cpu.kernels.conv2d_shapes import MAX_UNROLLED
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FOURS,
     TWOS,
@@ -26,11 +27,9 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 )
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.tiling import MAX_UNROLLED
+from tilewright.targets.cpu.sample_tensors import SampleTensors, integer_reference
 from tilewright.targets.cpu.spec import DOTS, LANES, CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
-from tilewright.targets.cpu.test_tensors_int8 import integer_reference
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload, parse_workload

@@ -19,8 +19,8 @@ from tilewright.targets.cpu.compile import assembly_of, llvm_target, scheduled
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import BY_TILES, kernel_for
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import AMX_INT8, PLAIN_TILES, CpuSpec, this_machine
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.steps.quantised import packed
 from tilewright.targets.workload import Workload, parse_workload
 

@@ -14,9 +14,9 @@ from tests.targets.cpu.compiled import TOLERANCE, called, error_of
 from tilewright.targets.cpu.compile import Compiler, scheduled
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.sample_tensors import SampleTensors, reference
 from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors, reference
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.workload import Workload, parse_workload
 

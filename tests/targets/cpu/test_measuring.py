@@ -21,9 +21,9 @@ from tilewright.targets.conformance import CHECKS
 from tilewright.targets.cpu.assembly import c_compiler
 from tilewright.targets.cpu.compile import FUNCTION
 from tilewright.targets.cpu.measure import streamed
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.workload import parse_workload
 

@@ -18,9 +18,9 @@ from tilewright.targets.cpu.kernels import winograd
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec, this_machine
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.registry import make_target
 from tilewright.targets.steps.quantised import TensorScale, packed

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tilewright.networks.compiled.attention import JoinedAttention
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.compiled.loaded_library import LoadedLibrary, Moved
-    from tilewright.networks.compiled.transposed_operands import MovedAxes
+    from tilewright.networks.compiled.operands_in_place import MovedAxes
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.partition.last_regions import LastRegions
 
@@ -116,8 +116,8 @@ def compile_files(
     cannot compile the rest, `ImportFailedError` where nothing can link it.
     """
     from tilewright.networks.compiled.attention import JoinedAttention
+    from tilewright.networks.compiled.kernel_calls import rewritten
     from tilewright.networks.compiled.library import compiled_library
-    from tilewright.networks.compiled.rewrite import rewritten
 
     compiles = compiles_kernels(target)
     kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}

@@ -2,19 +2,22 @@
 
 Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised. What
 reduces rows, as a softmax does, is written anew (`networks.compiled.row_loops`).
+
+The limits were chosen on the Xeon of docs/evidence/cpu.md, so that small networks do not wait for
+threads. `python -m benchmarks.cpu.networks --quick --threads 1,2` measures small networks again.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvm import tirx
 from tvm.ir import IRModule
 from tvm.ir.transform import module_pass
 from tvm.s_tir import Schedule, ScheduleError
 
-from tilewright.networks.compiled.rewrite import KERNEL
+from tilewright.core.tvm_types import Block, Pass, PrimFunc
+from tilewright.networks.compiled.kernel_calls import KERNEL
 from tilewright.networks.compiled.row_loops import NoRows, by_rows, by_task
 
 PATTERN, REDUCTION = "op_pattern", 3
@@ -27,11 +30,11 @@ WORTH_THREADS = 1 << 14
 """Steps of a loop nest that take longer than waking threads."""
 
 
-def scheduling(lanes: int) -> Any:
+def scheduling(lanes: int) -> Pass:
     """A pass over a module whose operators are functions already; vectors hold so many float32
     numbers."""
 
-    def run(module: IRModule, _: Any) -> IRModule:
+    def run(module: IRModule, _: object) -> IRModule:
         made = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in (function.attrs or {}):
@@ -41,12 +44,12 @@ def scheduling(lanes: int) -> Any:
     return module_pass(run, opt_level=0, name="TilewrightGeneric")
 
 
-def joining_rows(lanes: int) -> Any:
+def joining_rows(lanes: int) -> Pass:
     """A pass that lets functions over rows take in the operators before them, value by value. What
     scales or masks a softmax is then done while a row is in the cache. TVM fuses operators with a
     reduction behind them, but counts a softmax as a function that takes in what follows."""
 
-    def run(module: IRModule, _: Any) -> IRModule:
+    def run(module: IRModule, _: object) -> IRModule:
         made = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             attrs = function.attrs or {}
@@ -59,7 +62,7 @@ def joining_rows(lanes: int) -> Any:
     return module_pass(run, opt_level=0, name="TilewrightJoinRows")
 
 
-def _is_by_rows(function: Any, lanes: int) -> bool:
+def _is_by_rows(function: PrimFunc, lanes: int) -> bool:
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
@@ -68,7 +71,9 @@ def _is_by_rows(function: Any, lanes: int) -> bool:
         return False
 
 
-def rows_of_task(function: Any, lanes: int, rows: int, whole: tuple[int, int], read: int) -> Any:
+def rows_of_task(
+    function: PrimFunc, lanes: int, rows: int, whole: tuple[int, int], read: int
+) -> PrimFunc | None:
     """What a function does to the rows of a task, see `row_loops.by_task`; None where it is not by
     rows."""
     try:
@@ -80,7 +85,7 @@ def rows_of_task(function: Any, lanes: int, rows: int, whole: tuple[int, int], r
         return None
 
 
-def scheduled(function: Any, lanes: int) -> Any:
+def scheduled(function: PrimFunc, lanes: int) -> PrimFunc:
     """The function with a schedule, or as it is where none applies."""
     try:
         sch = Schedule(IRModule({"main": function}))
@@ -95,7 +100,7 @@ def scheduled(function: Any, lanes: int) -> Any:
     return made.with_attrs(function.attrs) if function.attrs else made
 
 
-def _by_rows(sch: Any, lanes: int) -> Any:
+def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
     """The function as loops over rows; None where none are reduced."""
     blocks = [sch.get(sch.get_sblock(name)) for name in _blocks(sch)]
     try:
@@ -104,13 +109,13 @@ def _by_rows(sch: Any, lanes: int) -> Any:
         return None
 
 
-def _blocks(sch: Any) -> list[str]:
+def _blocks(sch: Schedule) -> list[str]:
     """The names of its blocks with loops around them, in order."""
     root = sch.get_sblock("root")
     return [str(sch.get(block).name_hint) for block in sch.get_child_blocks(root)]
 
 
-def _inline(sch: Any) -> None:
+def _inline(sch: Schedule) -> None:
     """Values without a sum that one operation reads are computed where they are read."""
     for name in _blocks(sch)[:-1]:
         block = sch.get_sblock(name)
@@ -122,7 +127,7 @@ def _inline(sch: Any) -> None:
             continue
 
 
-def _schedule(sch: Any, block: Any) -> None:
+def _schedule(sch: Schedule, block: Block) -> None:
     """One nest of loops. Raises `ScheduleError` or `ValueError`."""
     loops = sch.get_loops(block)
     if not loops:

@@ -1,21 +1,27 @@
-"""Finds the layers of a network that have kernels on a processor, with their numbers."""
+"""Finds the layers of a network that have kernels on a processor, with their numbers.
+
+An activation behind a layer becomes part of it, however a model writes it. Exporters write GELU as
+five operators and SiLU as two, in many orders. What counts is the function. All operators that read
+nothing but a layer's result and constants are evaluated on some numbers, and compared with the
+activations that kernels know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
+from tilewright.core.tvm_types import Array, RelaxExpr, RelaxVar
 from tilewright.networks import float32, quantised
 from tilewright.networks.compiled.recurrences import recurrences
 from tilewright.networks.extract import kernel_workload
 from tilewright.networks.float32 import obstacle
 from tilewright.networks.fused_calls import FusedCall
-from tilewright.networks.relax.bindings import Binding, FlatGraph
+from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.integer_products import (
     dequantisation,
@@ -27,10 +33,12 @@ from tilewright.networks.relax.integer_products import (
 from tilewright.networks.relax.op_patterns import Link, Match, matches
 from tilewright.networks.relax.partition import fused_call
 from tilewright.targets.anchor import DType
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.steps.float_activations import FUNCTIONS, erf
 from tilewright.targets.steps.quantised import packed
 from tilewright.targets.workload import Workload
 
-Array = NDArray[np.float32]
+Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +52,11 @@ class KernelLayer:
     match: Match
     links: tuple[Link, ...]
     workload: Workload
-    data: Any
-    weight: NDArray[Any] | None
-    constants: tuple[Array, ...]
-    added: tuple[Any, ...]
-    scaled_by: tuple[Any, Any] | None = None
+    data: RelaxVar
+    weight: Array | None
+    constants: tuple[Float32, ...]
+    added: tuple[RelaxVar, ...]
+    scaled_by: tuple[RelaxExpr, RelaxExpr] | None = None
 
     @property
     def result(self) -> Binding:
@@ -56,7 +64,7 @@ class KernelLayer:
         return self.links[-1].binding if self.links else self.match.anchor
 
     @property
-    def inside(self) -> frozenset[Any]:
+    def inside(self) -> frozenset[RelaxVar]:
         """The variables that nobody sees any more."""
         bound = (self.match.anchor, *(link.binding for link in self.links))
         return frozenset(binding.var for binding in bound[:-1])
@@ -71,11 +79,17 @@ class KernelLayer:
 def kernel_layers(
     flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
-    """In execution order, multiplied in `dtype` where that has a kernel, but for products of
-    recurrences that become one function; `check` raises `WorkloadError` for a workload without
-    one."""
+    """Return the layers of a network that kernels compute, in execution order.
+
+    Products that belong to a recurrence which becomes one function are left out.
+
+    Args:
+        flat: the network.
+        check: raises `WorkloadError` for a workload without a kernel.
+        dtype: the type to multiply in, where there is a kernel for it.
+    """
     loops = [each for each in recurrences(flat) if each.is_worth_a_function(dtype)]
-    inside = frozenset[Any]().union(*(each.inside for each in loops))
+    inside = frozenset[RelaxVar]().union(*(each.inside for each in loops))
     found = (
         _layer(flat, match, check, dtype)
         for match in matches(flat)
@@ -137,7 +151,7 @@ def _quantised_layer(
     )  # fmt: skip
 
 
-def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Array | None:
+def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | None:
     """The sum of all, (o,); None where one is not known."""
     total = np.zeros(channels)
     for link in links:
@@ -150,6 +164,145 @@ def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Array | None
     return total.astype(np.float32)
 
 
-def _added(links: Sequence[Link]) -> tuple[Any, ...]:
+def _added(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
     """The tensors that are added."""
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
+
+
+# -- activations -------------------------------------------------------------------------------
+
+
+Floats = NDArray[np.float64]
+SAMPLES = np.concatenate([np.linspace(-9, 9, 181), [-50.0, 50.0]])
+CLOSE = 2e-6
+"""On the samples, by which two functions are one in float32."""
+MOST = 10
+"""Operators of an activation."""
+
+
+_Evaluation = Callable[..., Floats]
+"""Computes an operator by numpy, from its attributes and its operands."""
+
+
+def _of_two(function: Callable[[Floats, Floats], Floats]) -> _Evaluation:
+    return lambda attrs, one, two: function(one, two)
+
+
+def _of_one(function: Callable[[Floats], Floats]) -> _Evaluation:
+    return lambda attrs, one: function(one)
+
+
+_NUMPY: Mapping[str, _Evaluation] = {
+    "relax.add": _of_two(np.add),
+    "relax.subtract": _of_two(np.subtract),
+    "relax.multiply": _of_two(np.multiply),
+    "relax.divide": _of_two(np.divide),
+    "relax.power": _of_two(np.power),
+    "relax.maximum": _of_two(np.maximum),
+    "relax.minimum": _of_two(np.minimum),
+    "relax.negative": _of_one(np.negative),
+    "relax.exp": _of_one(np.exp),
+    "relax.square": _of_one(np.square),
+    "relax.tanh": _of_one(np.tanh),
+    "relax.sigmoid": _of_one(FUNCTIONS["sigmoid"]),
+    "relax.erf": _of_one(erf),
+    "relax.nn.silu": _of_one(FUNCTIONS["swish"]),
+    "relax.nn.gelu": _of_one(FUNCTIONS["gelu"]),
+    "relax.nn.gelu_tanh": _of_one(FUNCTIONS["gelu_tanh"]),
+    "relax.nn.relu": _of_one(lambda x: np.maximum(x, 0)),
+    "relax.nn.relu6": _of_one(lambda x: np.clip(x, 0, 6)),
+    "relax.clip": lambda attrs, x, low, high: np.clip(x, low, high),
+}
+
+
+def activated_layers(
+    flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
+) -> list[KernelLayer]:
+    """Return the layers of `kernel_layers`, each with the activation behind it.
+
+    An activation becomes part of a layer if nothing else reads the layer's result, and if there is
+    a kernel for both.
+
+    Args:
+        flat: the network.
+        check: raises `WorkloadError` for a workload without a kernel.
+        dtype: the type to multiply in, where there is a kernel for it.
+    """
+    return [_with_activation(flat, layer, check) for layer in kernel_layers(flat, check, dtype)]
+
+
+def _with_activation(
+    flat: FlatGraph, layer: KernelLayer, check: Callable[[Workload], object]
+) -> KernelLayer:
+    steps = layer.workload.epilogue
+    if layer.workload.dequantises or any(step.kind in ("min", "max") for step in steps):
+        return layer
+    for region in _regions(flat, layer.result):
+        kind = _kind(flat, layer.result, region)
+        if kind is None:
+            continue
+        try:
+            workload = layer.workload.with_steps((*steps, EpilogueOp(kind)))
+            check(workload)
+        except WorkloadError:  # of integers, say
+            return layer
+        links = tuple(Link(binding, 0, "activation") for binding in region)
+        return replace(layer, links=(*layer.links, *links), workload=workload)
+    return layer
+
+
+def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
+    """Groups of operators on the result of a layer alone, in order, the last of which gives all
+    that anybody else reads; the largest first."""
+    inside: dict[RelaxVar, Binding] = {}
+    known = {source.var}
+    place = {binding.var: i for i, binding in enumerate(flat.bindings)}
+    waiting = list(flat.users.get(source.var, []))
+    while waiting and len(inside) < MOST:
+        waiting.sort(key=lambda binding: place[binding.var])
+        binding = waiting.pop(0)
+        if binding.var in inside or not _is_inside(flat, binding, known, source):
+            continue
+        inside[binding.var] = binding
+        known.add(binding.var)
+        waiting += flat.users.get(binding.var, [])
+    ordered = sorted(inside.values(), key=lambda binding: place[binding.var])
+    for length in range(len(ordered), 0, -1):
+        region = ordered[:length]
+        held = {binding.var for binding in region}
+        read = [source.var, *(binding.var for binding in region[:-1])]
+        results = set(variables(flat.module["main"].body.body))
+        closed = all(user.var in held for var in read for user in flat.users.get(var, []))
+        if closed and results.isdisjoint(read):
+            yield tuple(region)
+
+
+def _is_inside(flat: FlatGraph, binding: Binding, known: set[RelaxVar], source: Binding) -> bool:
+    """Whether an operator of the list reads known values and lone constants."""
+    if binding.op not in _NUMPY or binding.shape != source.shape:
+        return False
+    return all(arg in known or _constant(flat, arg) is not None for arg in binding.args)
+
+
+def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
+    """A constant of one number."""
+    number = getattr(value, "value", None)  # of a bound of a clip
+    if isinstance(number, (int, float)):
+        return float(number)
+    array = value_of(flat, value) if flat.is_constant(value) else None
+    return float(array.ravel()[0]) if array is not None and array.size == 1 else None
+
+
+def _kind(flat: FlatGraph, source: Binding, region: Sequence[Binding]) -> str | None:
+    """The activation that operators compute together, None for any other function."""
+    values: dict[RelaxVar, Floats] = {source.var: SAMPLES}
+    with np.errstate(all="ignore"):
+        for binding in region:
+            args = [values[a] if a in values else _constant(flat, a) for a in binding.args]
+            found = _NUMPY[binding.op](binding.value.attrs, *args)
+            values[binding.var] = np.broadcast_to(np.asarray(found, np.float64), SAMPLES.shape)
+    result = values[region[-1].var]
+    for kind, function in FUNCTIONS.items():
+        if np.allclose(result, function(SAMPLES), rtol=CLOSE, atol=CLOSE):
+            return kind
+    return None

@@ -1,4 +1,8 @@
-"""Compiles a rewritten module into a shared library, and its weights."""
+"""Compiles a rewritten module into a shared library, and its weights.
+
+The list of passes ends with the memory plan: TVM's `StaticPlanBlockMemory` finds, for the tensors
+between calls, which of them can share memory because they are never needed at the same time.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,28 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.target.codegen import target_has_features
 
+from tilewright.core.tvm_types import Array, IRModule, TvmTarget, VMExecutable
 from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
+from tilewright.networks.compiled.kernel_calls import KERNEL
 from tilewright.networks.compiled.nan_propagation import propagating_nan
 from tilewright.networks.compiled.parallel_codegen import compiling_functions
-from tilewright.networks.compiled.rewrite import KERNEL
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
-from tilewright.networks.compiled.weights import taking_out
+from tilewright.networks.compiled.weights_parameter import taking_out
 from tilewright.networks.errors import ImportFailedError, UncompilableError
 from tilewright.networks.relax.bindings import FlatGraph
 from tilewright.networks.relax.failures import plain
 from tilewright.networks.relax.uncompilable import uncompilable_nodes
 
-Array = NDArray[Any]
-
 
 def compiled_library(
-    module: Any, target: Any, pipeline: str, source: FlatGraph | None = None,
+    module: IRModule, target: TvmTarget, pipeline: str, source: FlatGraph | None = None,
     attention: JoinedAttention | None = None, *, ignore_nan: bool = False,
 ) -> tuple[bytes, Sequence[Array]]:  # fmt: skip
     """Compile `main` and its kernels into a shared library.
@@ -59,9 +60,9 @@ def compiled_library(
 
 
 def _compiled(
-    module: Any, target: Any, pipeline: str, source: FlatGraph | None,
+    module: IRModule, target: TvmTarget, pipeline: str, source: FlatGraph | None,
     attention: JoinedAttention | None, folder: Path, ignore_nan: bool,
-) -> tuple[Any, Sequence[Array]]:  # fmt: skip
+) -> tuple[VMExecutable, Sequence[Array]]:  # fmt: skip
     """Compile into object files in the folder, and an executable that refers to them."""
     weights: list[Array] = []
     lanes = _lanes(target)
@@ -98,13 +99,13 @@ def _compiled(
     return made, weights
 
 
-def _lanes(target: Any) -> int:
+def _lanes(target: TvmTarget) -> int:
     """Numbers of float32 that the vectors of a processor hold."""
     lanes = {"avx512f": 16, "avx2": 8}
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 
 
-def _linked(executable: Any, folder: Path) -> bytes:
+def _linked(executable: VMExecutable, folder: Path) -> bytes:
     """Link an executable and its object files into a shared library."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise ImportFailedError(

@@ -14,7 +14,6 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -22,19 +21,20 @@ from numpy.typing import NDArray
 from tvm_ffi.libinfo import load_lib_ctypes
 
 from tilewright.core.bfloat16 import rounded_array, widened_array
+from tilewright.core.tvm_types import Array, RuntimeModule, RuntimeTensor
 from tilewright.networks.errors import ImportFailedError, refused_inputs
 from tilewright.networks.partition.session import RegionCalls
 from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
-Array = NDArray[Any]
 MAIN = "main"
 Moved = tuple[int, Sequence[int], Sequence[int]]
 """A kernel's argument, the shape that it has in memory, and the order in which the kernel alone
-has its axes; see `networks.compiled.transposed_operands`."""
+has its axes; see `networks.compiled.operands_in_place`."""
 Stored = tuple[int, int]
 """A kernel's argument in bfloat16, and the channels of its blocks in memory."""
 SMALL = 1 << 14
-"""Bytes of an input that is copied in any case."""
+"""Bytes of an input that is copied in any case, which takes less time than describing it to TVM:
+`python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1` measures small networks."""
 CPU, POOLED = 1, 2
 """TVM's numbers of a processor, and of an allocator that keeps what was freed."""
 
@@ -71,7 +71,7 @@ class LoadedLibrary:
         return made
 
     @property
-    def _machine(self) -> Any:
+    def _machine(self) -> RuntimeModule:
         """The calling thread's own."""
         machine = getattr(self._caller, "machine", None)
         if machine is None:
@@ -83,7 +83,7 @@ class LoadedLibrary:
         return machine
 
     @property
-    def _main(self) -> Any:
+    def _main(self) -> Callable[..., RuntimeTensor]:
         if not hasattr(self._caller, "main"):
             self._machine  # noqa: B018
         return self._caller.main
@@ -116,7 +116,7 @@ class LoadedLibrary:
         calls: list[tuple[str, float]] = []
         begun = 0.0
 
-        def watch(function: Any, name: str, before: bool, result: Any, *_: Any) -> int:
+        def watch(function: object, name: str, before: bool, result: object, *_: object) -> int:
             nonlocal begun
             now = time.perf_counter()
             if before:
@@ -138,10 +138,10 @@ class _TensorsOfThread:
     takes less time than to find out where an array lies and to describe it to TVM."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Array, Any]] = {}
+        self._kept: dict[int, tuple[Array, RuntimeTensor]] = {}
         self._passed: Sequence[int] | None = None
 
-    def input(self, number: int, array: Array) -> Any:
+    def input(self, number: int, array: Array) -> RuntimeTensor:
         """The tensor of this number, of the same shape and type at each call."""
         if array.nbytes > SMALL:
             return _tensor(array)
@@ -152,7 +152,7 @@ class _TensorsOfThread:
         kept[0][...] = array
         return kept[1]
 
-    def outputs(self, given: Sequence[Any], made: list[Array]) -> list[Array]:
+    def outputs(self, given: Sequence[RuntimeTensor], made: list[Array]) -> list[Array]:
         """The same outputs, in memory that is no input's: which lie in one is the same at each
         call."""
         if self._passed is None:
@@ -168,7 +168,7 @@ class _TensorsOfThread:
 
 
 @cache
-def _load_runtime() -> Any:
+def _load_runtime() -> object:
     """As `import tvm` does before it loads the compiler."""
     found = find_spec("tvm")
     if found is None or found.origin is None:
@@ -177,7 +177,7 @@ def _load_runtime() -> Any:
     return load_lib_ctypes("tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=[folder])
 
 
-def _tensor(array: Array) -> Any:
+def _tensor(array: Array) -> RuntimeTensor:
     """In place where kernels can read it so; a copy elsewhere."""
     flags, place = array.flags, array.__array_interface__["data"][0]  # `ctypes` takes longer
     if not (flags.c_contiguous and flags.writeable and place % ALIGNMENT == 0):
@@ -188,7 +188,7 @@ def _tensor(array: Array) -> Any:
 
 
 def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable[..., None]:
-    def called(*tensors: Any) -> None:
+    def called(*tensors: RuntimeTensor) -> None:
         given, arrays = list(tensors), list(map(_array, tensors))
         for number, shape, axes in moved:
             split = arrays[number].reshape([shape[axis] for axis in axes])
@@ -205,7 +205,7 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
 
 
 def _narrowing(function: Callable[..., object], bfloat16: Sequence[Stored]) -> Callable[..., None]:
-    def called(*tensors: Any) -> None:
+    def called(*tensors: RuntimeTensor) -> None:
         given, out = list(tensors), len(tensors) - 1
         for number, block in bfloat16:
             array = _array(tensors[number])
@@ -230,5 +230,5 @@ def _in_blocks(packed: Array, block: int) -> Array:
     return channels.transpose(0, 1, 3, 4, 2)
 
 
-def _array(tensor: Any) -> Array:
+def _array(tensor: RuntimeTensor) -> Array:
     return np.from_dlpack(tensor)

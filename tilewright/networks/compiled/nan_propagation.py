@@ -11,7 +11,6 @@ A reduction begins with the smallest finite number in TVM, which is larger than 
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -19,18 +18,29 @@ from tvm import tirx
 from tvm.ir import IRModule, TensorLoad
 from tvm.ir.transform import module_pass
 
+from tilewright.core.tvm_types import (
+    BinaryOperation,
+    BufferStore,
+    Combiner,
+    Condition,
+    Expression,
+    FloatConstant,
+    Pass,
+    Statement,
+)
+
 NAN_SAFE = "tilewright.nan_safe"
 """Attribute of a function that gives NaN for NaN as it is written."""
 _FINITE = float(np.finfo(np.float32).max)
 
 
-def keep_nan(first: Any, second: Any, choose: Any = tirx.Max) -> Any:
+def keep_nan(first: Expression, second: Expression, choose: Combiner = tirx.Max) -> Expression:
     """Return the maximum (or the minimum, with `choose=tirx.Min`) of two floats, NaN if either is
     NaN. `first` is read three times: give the one that is cheaper to compute."""
     return tirx.Select(is_number(first), choose(first, second), first)
 
 
-def is_number(value: Any) -> Any:
+def is_number(value: Expression) -> Condition:
     """Return the condition that a float is not NaN.
 
     TVM simplifies `x == x` to true and `x != x` to false, and computes `isnan` one by one. `x <= x`
@@ -38,13 +48,13 @@ def is_number(value: Any) -> Any:
     return tirx.LE(value, value)
 
 
-def are_numbers(values: list[Any]) -> Any:
+def are_numbers(values: list[Expression]) -> Condition:
     """Return the condition that no float of several is NaN. LLVM merges two tests into one
     comparison."""
     return reduce(tirx.And, map(is_number, values))
 
 
-def chosen_with_nan(value: Any) -> tuple[Any, Any, Any] | None:
+def chosen_with_nan(value: Expression) -> tuple[Expression, Expression, Combiner] | None:
     """Return the first operand, the second one and the class (`tirx.Max`, `tirx.Min`) of an
     expression of `keep_nan`, or None for any other expression."""
     if not isinstance(value, tirx.Select):
@@ -59,11 +69,11 @@ def chosen_with_nan(value: Any) -> tuple[Any, Any, Any] | None:
     return (first, made.b, type(made)) if same and tests_it else None
 
 
-def propagating_nan(*kept: str) -> Any:
+def propagating_nan(*kept: str) -> Pass:
     """Make a pass over a module whose operators are functions already. Functions with one of these
     attributes, or with `NAN_SAFE`, stay as they are."""
 
-    def run(module: IRModule, _: Any) -> IRModule:
+    def run(module: IRModule, _: object) -> IRModule:
         made = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             if not isinstance(function, tirx.PrimFunc):
@@ -75,7 +85,7 @@ def propagating_nan(*kept: str) -> Any:
     return module_pass(run, opt_level=0, name="TilewrightPropagateNan")
 
 
-def _with_nan(body: Any) -> Any:
+def _with_nan(body: Statement) -> Statement:
     body = tvm_ffi.structural_map(
         body,
         [(tirx.Max, _ordered), (tirx.Min, _ordered), (tirx.EQ, _equal), (tirx.NE, _unequal)],
@@ -85,7 +95,7 @@ def _with_nan(body: Any) -> Any:
     return tvm_ffi.structural_map(body, (tirx.FloatImm, _unbounded))
 
 
-def _ordered(value: Any) -> Any:
+def _ordered(value: BinaryOperation) -> Expression:
     first, second = value.a, value.b
     if not str(value.ty.dtype).startswith("float") or isinstance(first, tirx.FloatImm):
         return value
@@ -96,14 +106,14 @@ def _ordered(value: Any) -> Any:
     return keep_nan(first, second, type(value))
 
 
-def _equal(value: Any) -> Any:
+def _equal(value: BinaryOperation) -> Expression:
     """Return `x == x` of floats, by which models look for NaN, as a comparison that TVM does not
     simplify to true."""
     is_float = str(value.a.ty.dtype).startswith("float")
     return is_number(value.a) if is_float and _same(value.a, value.b) else value
 
 
-def _unequal(value: Any) -> Any:
+def _unequal(value: BinaryOperation) -> Expression:
     """Return `a != b` of floats, which is false in TVM's code where an operand is NaN, as one that
     is true there."""
     if not str(value.a.ty.dtype).startswith("float"):
@@ -113,11 +123,11 @@ def _unequal(value: Any) -> Any:
     return tirx.Or(value, tirx.Or(_is_nan(value.a), _is_nan(value.b)))
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: Expression, second: Expression) -> bool:
     return bool(tvm_ffi.structural_equal(first, second))
 
 
-def _is_nan(value: Any) -> Any:
+def _is_nan(value: BinaryOperation) -> Condition:
     """Return the condition that a float is NaN, by its bits: TVM turns `not x <= x` round to
     `x < x`, and lowers `isnan` to `x != x`, which is false."""
     floats = str(value.ty.dtype)
@@ -127,9 +137,9 @@ def _is_nan(value: Any) -> Any:
     return number > tirx.const(infinity, integers)
 
 
-def _reduces(body: Any) -> bool:
+def _reduces(body: Statement) -> bool:
     """Whether a statement combines what is in a buffer with the maximum or minimum."""
-    found: list[Any] = []
+    found: list[BufferStore] = []
     tvm_ffi.structural_walk(body, (tirx.BufferStore, found.append))
     for store in found:
         chosen = chosen_with_nan(store.value)
@@ -139,7 +149,7 @@ def _reduces(body: Any) -> bool:
     return False
 
 
-def _unbounded(value: Any) -> Any:
+def _unbounded(value: FloatConstant) -> Expression:
     """Return the constant that begins a reduction, or pads what is reduced, as infinite."""
     number = float(value.value)
     if str(value.ty.dtype) != "float32" or abs(number) != _FINITE:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tilewright.networks.compiled.packing import FLOAT_BLOCK, PackedTensors
-from tilewright.networks.compiled.pools import MOST_PIXELS, PoolWindow
-from tilewright.networks.compiled.resizes import MODES, is_vector
+from tilewright.core.tvm_types import Array, RelaxConstant, RelaxExpr, RelaxVar
+from tilewright.networks.compiled.image_operators import MODES, MOST_PIXELS, PoolWindow, is_vector
+from tilewright.networks.compiled.packed_tensors import FLOAT_BLOCK, PackedTensors
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.op_patterns import (
@@ -49,11 +48,11 @@ SPATIAL = (2, 3)
 def packed_result(
     tensors: PackedTensors,
     binding: Binding,
-    by_var: Mapping[Any, Binding],
+    by_var: Mapping[RelaxVar, Binding],
     *,
     bfloat16: bool = False,
     wide: bool = False,
-) -> tuple[Any, int] | None:
+) -> tuple[RelaxExpr, int] | None:
     """The expression and the block of an operator's result, computed on packed tensors; None where
     it is not done that way, or nothing it reads is packed. `by_var` has the operators before it.
     With `bfloat16`, a pool stores that type. With `wide`, what is stored in it in the end keeps the
@@ -81,7 +80,7 @@ def packed_result(
     return _pool(tensors, binding, block, bfloat16)
 
 
-def reduced(tensors: PackedTensors, binding: Binding) -> Any:
+def reduced(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
     """A reduction of a packed tensor over its pixels that leaves (n, c); None where an operator is
     no such."""
     shape = binding.shape or ()
@@ -97,7 +96,7 @@ def reduced(tensors: PackedTensors, binding: Binding) -> Any:
 
 def packed_concat(
     tensors: PackedTensors, binding: Binding, *, bfloat16: bool
-) -> tuple[Any, int] | None:
+) -> tuple[RelaxExpr, int] | None:
     """The same of a concatenation (n, c, h, w) along whole blocks of channels, in `bfloat16` or
     not."""
     if binding.shape is None or len(binding.shape) != 4:
@@ -118,7 +117,7 @@ def packed_concat(
 
 def packed_norm(
     tensors: PackedTensors, norm: Binding, flat: FlatGraph, *, wide: bool = False
-) -> tuple[Any, int] | None:
+) -> tuple[RelaxExpr, int] | None:
     """The same of a BatchNorm that no layer took in, (n, c, h, w): one multiplication and one
     addition a value. None where its numbers are not known, as they stand or dequantised."""
     data, *arguments = norm.args
@@ -131,7 +130,7 @@ def packed_norm(
     gamma, beta, mean, variance = known
     factor = gamma / np.sqrt(variance + float(attrs.epsilon))
 
-    def by_block(values: Any) -> Any:
+    def by_block(values: Array) -> RelaxConstant:
         blocked = values.reshape(1, shape[1] // block, 1, 1, block)
         return relax.const(np.ascontiguousarray(blocked, np.float32), "float32")
 
@@ -151,14 +150,16 @@ def _is_by_tensor(binding: Binding) -> bool:
     )
 
 
-def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
     operands = [_operand(tensors, arg, binding, block) for arg in binding.args]
     if any(operand is None for operand in operands):
         return None
     return relax.Call(binding.value.op, operands, binding.value.attrs), block
 
 
-def _operand(tensors: PackedTensors, arg: Any, binding: Binding, block: int) -> Any:
+def _operand(
+    tensors: PackedTensors, arg: RelaxExpr, binding: Binding, block: int
+) -> RelaxExpr | None:
     """One that broadcasts with packed tensors as the model's does; None where it cannot."""
     shape, channels = shape_of(arg), (binding.shape or ())[1]
     if isinstance(arg, GenericConst):
@@ -176,7 +177,7 @@ def _operand(tensors: PackedTensors, arg: Any, binding: Binding, block: int) -> 
 
 def _pool(
     tensors: PackedTensors, binding: Binding, block: int, bfloat16: bool
-) -> tuple[Any, int] | None:
+) -> tuple[RelaxExpr, int] | None:
     attrs = binding.value.attrs
     if binding.op == ADAPTIVE_POOL and (binding.shape or ())[2:] == (1, 1):
         return relax.op.mean(tensors.packed(binding.args[0], block), SPATIAL, keepdims=True), block
@@ -217,7 +218,7 @@ def _window(binding: Binding) -> PoolWindow | None:
     )  # fmt: skip
 
 
-def resized(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] | None:
+def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] | None:
     """A linear resize of (n, c, h, w), and the block that it lies in: 0 where channels fill no
     vectors, and the result lies as the model has it. None where an operator is no such."""
     if binding.op != RESIZE:
@@ -236,7 +237,7 @@ def resized(tensors: PackedTensors, binding: Binding) -> tuple[Any, int] | None:
     return tensors.resized(binding.args[0], block if is_vector(block) else 0, shape[2:], mode)
 
 
-def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
     """An index computed once serves all channels of a block."""
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
@@ -257,7 +258,7 @@ def _is_over_pixels(binding: Binding) -> bool:
     return axes is not None and tuple(sorted(int(axis) % 4 for axis in axes)) == SPATIAL
 
 
-def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
     """Of whole images, where it is known that they are there."""
     data, places = binding.args
     shape = shape_of(data) or ()
@@ -268,7 +269,7 @@ def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, 
     return _copied(tensors, data, block, known), block
 
 
-def _copied(tensors: PackedTensors, data: Any, block: int, places: Any) -> Any:
+def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
     """Images at these places, zeros where they are -1. Copied as rows of numbers: an index an image
     and not one a block of channels."""
     n, c, h, w = shape_of(data) or ()
@@ -279,7 +280,7 @@ def _copied(tensors: PackedTensors, data: Any, block: int, places: Any) -> Any:
 
 def _choice(
     tensors: PackedTensors, binding: Binding, block: int, gather: Binding | None
-) -> tuple[Any, int] | None:
+) -> tuple[RelaxExpr, int] | None:
     """Of gathered images, or zeros in their place."""
     which, _, other = binding.args
     if gather is None or gather.op != GATHER or _gather(tensors, gather, block) is None:
@@ -297,7 +298,7 @@ def _choice(
     return _copied(tensors, data, block, np.where(flags.ravel(), places.value.numpy(), -1)), block
 
 
-def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Any, int] | None:
+def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
     """Of several images to one with all their channels, or of one to several."""
     data, (n, c, h, w) = binding.args[0], binding.shape or ()
     before = shape_of(data) or ()

@@ -11,16 +11,20 @@ numbers. All that is done to a row is done while it is in the cache:
 
 Any length is read in whole vectors, narrower ones where a row is shorter. The last of them overlaps
 the one before: a map computes some values twice, a reduction leaves out the lanes that it had.
+
+The numbers of chains and shares were chosen on the Xeon of docs/evidence/cpu.md. `python -m
+benchmarks.cpu.networks --networks convnext_t,bert_6_128,mixer_s16` measures networks with many such
+functions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import tvm_ffi
 from tvm import tirx
@@ -28,6 +32,18 @@ from tvm.ir import TensorLoad
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from tilewright.core.tvm_types import (
+    BufferLoad,
+    Combiner,
+    Expression,
+    IterVar,
+    LoopVar,
+    Place,
+    PrimFunc,
+    SBlock,
+    Statement,
+    TirBuffer,
+)
 from tilewright.networks.compiled.nan_propagation import chosen_with_nan, keep_nan
 
 CHAINS = 4
@@ -36,6 +52,7 @@ SHARES = 64
 """Of the rows, at most: enough that no thread waits long for the others."""
 REDUCED = 2
 """TVM's number of an axis that is reduced; 0 is an axis of the result."""
+Node = TypeVar("Node")
 COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
@@ -48,11 +65,16 @@ class RowStore:
     """`buffer[indices] = value`; in a reduction the combination with what is there, which begins as
     `initial`. `combiner` makes the expression of two numbers combined."""
 
-    buffer: Any
-    indices: Sequence[Any]
-    value: Any
-    combiner: Any = None
-    initial: Any = None
+    buffer: TirBuffer
+    indices: Place
+    value: Expression
+    combiner: Combiner | None = None
+    initial: Expression | None = None
+
+    def combine(self, first: Expression, second: Expression) -> Expression:
+        """Return the combination of two numbers of a reduction."""
+        assert self.combiner is not None, "only a reduction combines"
+        return self.combiner(first, second)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +82,8 @@ class RowNest:
     """A nest of loops: the variables of rows, those along a row (none where it maps numbers of
     rows), and what it stores."""
 
-    outer: Sequence[Any]
-    inner: Sequence[Any]
+    outer: Sequence[LoopVar]
+    inner: Sequence[LoopVar]
     stores: Sequence[RowStore]
 
     @property
@@ -75,7 +97,7 @@ class RowNest:
         return bool(self.inner) and not self.reduces
 
     @property
-    def loads(self) -> list[Any]:
+    def loads(self) -> list[BufferLoad]:
         """What it reads."""
         return [load for store in self.stores for load in _found(store.value, TensorLoad)]
 
@@ -95,21 +117,28 @@ class Rows:
         return math.prod(self.inner[-self.joined :])
 
 
-def by_rows(function: Any, blocks: Sequence[Any], lanes: int, worth_threads: int) -> Any:
+def by_rows(
+    function: PrimFunc, blocks: Sequence[SBlock], lanes: int, worth_threads: int
+) -> PrimFunc:
     """The function of these blocks as loops over rows, in vectors of `lanes` numbers, and with
     threads where it has `worth_threads` steps. Raises `NoRows`."""
     return _writer(function, blocks, lanes).written(worth_threads)
 
 
 def by_task(
-    function: Any, blocks: Sequence[Any], lanes: int, rows: int, whole: tuple[int, int], read: int
-) -> Any:
+    function: PrimFunc,
+    blocks: Sequence[SBlock],
+    lanes: int,
+    rows: int,
+    whole: tuple[int, int],
+    read: int,
+) -> PrimFunc:
     """The same for some rows of the `whole` (rows, numbers of a row), the last parameter first. Of
     the parameter number `read`, a row reads itself alone. Raises `NoRows`."""
     return _writer(function, blocks, lanes).written_for_task(rows, whole, read)
 
 
-def _writer(function: Any, blocks: Sequence[Any], lanes: int) -> _Writer:
+def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer:
     if not all(isinstance(parameter.ty, tirx.BufferType) for parameter in function.params):
         raise NoRows
     outer, inner = _row_sizes(blocks)
@@ -119,7 +148,7 @@ def _writer(function: Any, blocks: Sequence[Any], lanes: int) -> _Writer:
     return _Writer(function, nests, rows, lanes)
 
 
-def _row_sizes(blocks: Sequence[Any]) -> tuple[list[int], list[int]]:
+def _row_sizes(blocks: Sequence[SBlock]) -> tuple[list[int], list[int]]:
     """The sizes of rows and along a row, without axes of one place."""
     for block in blocks:
         axes = [(_size(axis), int(axis.iter_type)) for axis in block.iter_vars if _size(axis) > 1]
@@ -129,11 +158,11 @@ def _row_sizes(blocks: Sequence[Any]) -> tuple[list[int], list[int]]:
     raise NoRows
 
 
-def _size(axis: Any) -> int:
+def _size(axis: IterVar) -> int:
     return int(axis.dom.extent)
 
 
-def _nest(block: Any, outer: Sequence[int], inner: Sequence[int]) -> RowNest:
+def _nest(block: SBlock, outer: Sequence[int], inner: Sequence[int]) -> RowNest:
     axes = [axis for axis in block.iter_vars if _size(axis) > 1]
     if any(str(axis.var.ty.dtype) != "int64" for axis in axes):
         raise NoRows
@@ -165,16 +194,16 @@ def _nest(block: Any, outer: Sequence[int], inner: Sequence[int]) -> RowNest:
     return made
 
 
-def _statements(body: Any) -> Sequence[Any]:
+def _statements(body: Statement | None) -> Sequence[Statement]:
     if body is None:
         return []
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def _reduction(store: RowStore, initial: Mapping[Any, Any]) -> RowStore:
+def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowStore:
     """Of a value that combines what is there with another one."""
     value = store.value
-    combiner: Callable[..., Any] | None = None
+    combiner: Combiner | None = None
     if (chosen := chosen_with_nan(value)) is not None:
         first, second, choose = chosen
         combiner = partial(keep_nan, choose=choose)
@@ -191,7 +220,7 @@ def _reduction(store: RowStore, initial: Mapping[Any, Any]) -> RowStore:
 
 def _check_places(nests: Sequence[RowNest]) -> None:
     """Raise `NoRows` where a row needs what is made of another row, or of another place in it."""
-    maps: dict[Any, bool] = {}
+    maps: dict[TirBuffer, bool] = {}
     for nest in nests:
         for load in nest.loads:
             if load.source in maps:
@@ -201,14 +230,14 @@ def _check_places(nests: Sequence[RowNest]) -> None:
             _check_place(store.indices, nest, nest.maps)
 
 
-def _check_place(indices: Sequence[Any], nest: RowNest, along: bool) -> None:
+def _check_place(indices: Place, nest: RowNest, along: bool) -> None:
     wanted = [*nest.outer, *nest.inner] if along else nest.outer
     found = [index for index in indices if not isinstance(index, tirx.IntImm)]
     if len(found) != len(wanted) or not all(map(_same, found, wanted)):
         raise NoRows
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: LoopVar, other: LoopVar) -> bool:
     return bool(one.same_as(other))
 
 
@@ -235,24 +264,24 @@ def _lie_together(nest: RowNest, joined: int) -> bool:
     return joined == 1 or in_places == everywhere
 
 
-def _uses(expression: Any, var: Any) -> int:
+def _uses(expression: Expression, var: LoopVar) -> int:
     """How often an expression has a variable."""
     return sum(map(var.same_as, _found(expression, tirx.Var)))
 
 
-def _found(expression: Any, kind: Any) -> list[Any]:
+def _found(expression: Expression, kind: type[Node]) -> list[Node]:
     """The parts of an expression that are of a kind."""
-    found: list[Any] = []
+    found: list[Node] = []
     tvm_ffi.structural_walk(expression, (kind, found.append))
     return found
 
 
-def _with(expression: Any, known: Mapping[Any, Any]) -> Any:
+def _with(expression: Expression, known: Mapping[LoopVar, Expression]) -> Expression:
     """An expression of other variables."""
     return tvm_ffi.structural_map(expression, (tirx.Var, lambda var: known.get(var, var)))
 
 
-def _index(value: int) -> Any:
+def _index(value: int) -> Expression:
     return tirx.const(value, "int64")
 
 
@@ -261,7 +290,7 @@ class _Piece:
     """A vector of a row: it begins at `start`, and its first `known` lanes were read before. It is
     combined with the partial result number `chain`."""
 
-    start: Any
+    start: Expression
     known: int
     chain: int
 
@@ -269,16 +298,18 @@ class _Piece:
 class _Writer:
     """The function while it is being written."""
 
-    def __init__(self, function: Any, nests: Sequence[RowNest], rows: Rows, lanes: int) -> None:
+    def __init__(
+        self, function: PrimFunc, nests: Sequence[RowNest], rows: Rows, lanes: int
+    ) -> None:
         self._given, self._nests, self._rows = list(function.params), nests, rows
         while lanes > rows.run:
             lanes //= 2
         self._lanes, self._chains = lanes, min(CHAINS, rows.run // lanes)
-        self._row: Sequence[Any] = ()
-        self._own: dict[Any, Any] = {}  # buffers of one row, by those of all rows
-        self._flat: dict[Any, Any] = {}  # parameters with one axis
+        self._row: Place = ()
+        self._own: dict[TirBuffer, TirBuffer] = {}  # buffers of one row, by those of all rows
+        self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
-    def written(self, worth_threads: int) -> Any:
+    def written(self, worth_threads: int) -> PrimFunc:
         """The function."""
         count = math.prod(self._rows.outer)
         threads = count > 1 and count * math.prod(self._rows.inner) >= worth_threads
@@ -295,7 +326,7 @@ class _Writer:
                 self._write_rows(_index(0), _index(count))
         return builder.get()
 
-    def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> Any:
+    def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> PrimFunc:
         """The function of some rows of the `whole`, of which each reads its own of a parameter."""
         sizes = math.prod(self._rows.outer), math.prod(self._rows.inner)
         if sizes != whole or self._rows.joined > 1:
@@ -312,7 +343,7 @@ class _Writer:
             self._write_rows(first, first + rows)
         return builder.get()
 
-    def _write_rows(self, begin: Any, end: Any) -> None:
+    def _write_rows(self, begin: Expression, end: Expression) -> None:
         self._allocate()
         with T.serial(begin, end) as row:
             self._row = _places(row, self._rows.outer)
@@ -368,7 +399,11 @@ class _Writer:
             yield _Piece(_index(run - lanes), lanes - run % lanes, chains - 1)
 
     def _write_piece(
-        self, nest: RowNest, places: Sequence[Any], piece: _Piece, partial: Mapping[RowStore, Any]
+        self,
+        nest: RowNest,
+        places: Place,
+        piece: _Piece,
+        partial: Mapping[RowStore, Sequence[TirBuffer]],
     ) -> None:
         """What a nest does to a piece of a row."""
         for store in nest.stores:
@@ -381,46 +416,46 @@ class _Writer:
                 if piece.known:
                     value = tirx.Select(lane >= piece.known, value, store.initial)
                 result = partial[store][piece.chain]
-                T.buffer_store(result, store.combiner(result[lane], value), [lane])
+                T.buffer_store(result, store.combine(result[lane], value), [lane])
 
-    def _begin(self, store: RowStore) -> Any:
+    def _begin(self, store: RowStore) -> TirBuffer:
         """A partial result of nothing."""
         result = T.alloc_buffer((self._lanes,), store.buffer.dtype, scope="local")
         with T.vectorized(_index(0), _index(self._lanes)) as lane:
             T.buffer_store(result, store.initial, [lane])
         return result
 
-    def _whole(self, store: RowStore, partial: Sequence[Any]) -> Any:
+    def _whole(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
         """The number that partial results make together."""
         first = partial[0]
         for other in partial[1:]:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
-                T.buffer_store(first, store.combiner(first[lane], other[lane]), [lane])
+                T.buffer_store(first, store.combine(first[lane], other[lane]), [lane])
         half = self._lanes // 2
         while half:
             with T.vectorized(_index(0), _index(half)) as lane:
-                T.buffer_store(first, store.combiner(first[lane], first[lane + half]), [lane])
+                T.buffer_store(first, store.combine(first[lane], first[lane + half]), [lane])
             half //= 2
         return first[_index(0)]
 
-    def _value(self, nest: RowNest, store: RowStore, at: Sequence[Any] = ()) -> Any:
+    def _value(self, nest: RowNest, store: RowStore, at: Place = ()) -> Expression:
         """What a nest stores, at a place along the row: indices of its axes, the last of those that
         are joined."""
         known = self._known(nest, at)
 
-        def placed(load: Any) -> Any:
+        def placed(load: BufferLoad) -> Expression:
             return tirx.BufferLoad(*self._placed(load.source, load.indices, at))
 
         variables = (tirx.Var, lambda var: known.get(var, var))
         return tvm_ffi.structural_map(store.value, [variables, (TensorLoad, placed)])
 
-    def _store(self, nest: RowNest, store: RowStore, value: Any, at: Sequence[Any] = ()) -> None:
+    def _store(self, nest: RowNest, store: RowStore, value: Expression, at: Place = ()) -> None:
         known = self._known(nest, at)
         indices = [_with(index, known) for index in store.indices]
         buffer, place = self._placed(store.buffer, indices, at)
         T.buffer_store(buffer, value, place)
 
-    def _known(self, nest: RowNest, at: Sequence[Any]) -> dict[Any, Any]:
+    def _known(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
         """Indices by variables. Of axes that are joined, the last has it all."""
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
@@ -428,7 +463,7 @@ class _Writer:
         along = [*places, *[_index(0)] * (self._rows.joined - 1), run]
         return dict(zip([*nest.outer, *nest.inner], [*self._row, *along], strict=True))
 
-    def _placed(self, buffer: Any, indices: Sequence[Any], at: Sequence[Any]) -> tuple[Any, Any]:
+    def _placed(self, buffer: TirBuffer, indices: Place, at: Place) -> tuple[TirBuffer, Place]:
         """Where a number of a buffer of all rows is: the buffer and its indices there."""
         own = self._own.get(buffer)
         if own is not None:
@@ -439,7 +474,7 @@ class _Writer:
         return buffer, indices
 
 
-def _linear(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
     """The place of a number in a buffer of such sizes."""
     place = _index(0)
     for index, size in zip(indices, sizes, strict=True):
@@ -447,7 +482,7 @@ def _linear(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     return place
 
 
-def _places(index: Any, sizes: Sequence[int]) -> list[Any]:
+def _places(index: Expression, sizes: Sequence[int]) -> list[Expression]:
     """The indices that one stands for, the last fastest."""
     found = []
     for size in reversed(sizes):

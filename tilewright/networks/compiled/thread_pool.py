@@ -15,9 +15,21 @@ FASTEST_FIRST, SHARING_CORES = 1, -3
 
 
 def use_threads(threads: int | None, built_for: int) -> int:
-    """Give the calling thread's pool of TVM so many threads, by default as many as kernels were
-    `built_for`, on all cores of the process: a thread that is kept from its core would hold up all.
-    Gives the number. Raises `SpecError` for more than there are cores."""
+    """Set the number of threads of the calling thread's pool in TVM.
+
+    All threads may use all cores of the process: a thread that is kept from its own core would hold
+    up the others.
+
+    Args:
+        threads: how many, or None for as many as the kernels were built for.
+        built_for: the number of threads that the library was compiled for.
+
+    Returns:
+        The number of threads.
+
+    Raises:
+        SpecError: more threads than cores.
+    """
     count = chosen_threads(threads, built_for)
     configure = tvm_ffi.get_global_func("runtime.config_threadpool")
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -29,8 +41,15 @@ def use_threads(threads: int | None, built_for: int) -> int:
 
 
 def chosen_threads(threads: int | None, built_for: int) -> int:
-    """Return how many threads a network runs on: as many as are asked for, by default those that it
-    was `built_for`. Raises `SpecError` for more than there are cores."""
+    """Return how many threads a network runs on.
+
+    Args:
+        threads: how many are asked for, or None for as many as the kernels were built for.
+        built_for: the number of threads that the library was compiled for.
+
+    Raises:
+        SpecError: more threads than cores.
+    """
     own = usable_cores()
     if threads is not None and not 1 <= threads <= own:
         raise SpecError(

@@ -3,22 +3,28 @@
 TVM would call the C library once a value for them, and for what contains them: sigmoid, SiLU, GELU
 and softmax. So would QuantizeLinear for rounding half away from zero, which is not what ONNX says:
 it rounds half to even.
+
+Below are expressions of bfloat16, which TVM's compiler for processors holds as uint16: the upper
+half of a float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import e, log, log2, pi, sqrt
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
+from tilewright.core.bfloat16 import BELOW_HALF, NAN
+from tilewright.core.tvm_types import BlockBuilder, Expression, Place, RelaxCall, RelaxExpr, Tensor
 from tilewright.networks.compiled.nan_propagation import NAN_SAFE
 
-Legalization = Callable[[Any, Any], Any]
+Axis = TypeVar("Axis")
+Legalization = Callable[[BlockBuilder, RelaxCall], RelaxExpr]
 
 ROUNDS = 1.5 * 2**23
 """A number that is added to it loses what is behind its point."""
@@ -53,11 +59,11 @@ def vector_legalizations() -> Mapping[str, Legalization]:
 
 
 def _legalization(
-    name: str, compute: Callable[..., Any], *, along_axis: bool = False
+    name: str, compute: Callable[..., Tensor], *, along_axis: bool = False
 ) -> Legalization:
     usual = tvm.ir.Op.get(name).get_attr("FLegalize")
 
-    def legalized(builder: Any, call: Any) -> Any:
+    def legalized(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
         (x,) = call.args
         if str(x.ty.dtype) != "float32":
             return usual(builder, call)
@@ -73,7 +79,7 @@ def _legalization(
     return legalized
 
 
-def _quantise(builder: Any, call: Any) -> Any:
+def _quantise(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
     x, scale, zero = call.args
     dtype, axis = str(call.attrs.out_dtype), int(call.attrs.axis)
     if str(x.ty.dtype) != "float32" or dtype not in ("int8", "uint8"):
@@ -84,8 +90,8 @@ def _quantise(builder: Any, call: Any) -> Any:
         steps_of_one = np.float64(1) / scale.value.numpy().astype(np.float64)
         scale = relax.const(steps_of_one.astype(np.float32))
 
-    def compute(x: Any, scale: Any, zero: Any) -> Any:
-        def value(*place: Any) -> Any:
+    def compute(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+        def value(*place: Expression) -> Expression:
             at = () if scale.ndim == 0 else (place[axis],)
             zero_at = () if zero.ndim == 0 else (place[axis],)
             begin = tirx.Cast("float32", zero[zero_at])
@@ -104,51 +110,51 @@ def _quantise(builder: Any, call: Any) -> Any:
     )
 
 
-def _exp_everywhere(x: Any) -> Any:
+def _exp_everywhere(x: Tensor) -> Tensor:
     return te.compute(x.shape, lambda *place: exp_of(x[place]), name="exp")
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Tensor) -> Tensor:
     return te.compute(x.shape, lambda *place: sigmoid_of(x[place]), name="sigmoid")
 
 
-def _silu(x: Any) -> Any:
+def _silu(x: Tensor) -> Tensor:
     return x * _sigmoid(x)
 
 
-def _gelu(x: Any) -> Any:
+def _gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + topi.fast_erf(x * sqrt(0.5)))
 
 
-def _gelu_tanh(x: Any) -> Any:
+def _gelu_tanh(x: Tensor) -> Tensor:
     # 0.5 (1 + tanh y) is the sigmoid of 2 y.
     return x * _sigmoid(x * (1.0 + 0.044715 * x * x) * (2 * sqrt(2 / pi)))
 
 
-def _softmax(x: Any, axis: int) -> Any:
+def _softmax(x: Tensor, axis: int) -> Tensor:
     _, exponentials, total = _exponentials(x, axis)
 
-    def value(*place: Any) -> Any:
+    def value(*place: Expression) -> Expression:
         return exponentials[place] * (1.0 / total[_without(place, axis)])  # one division a row
 
     return te.compute(x.shape, value, name="softmax")
 
 
-def _log_softmax(x: Any, axis: int) -> Any:
+def _log_softmax(x: Tensor, axis: int) -> Tensor:
     most, _, total = _exponentials(x, axis)
 
-    def value(*place: Any) -> Any:
+    def value(*place: Expression) -> Expression:
         row = _without(place, axis)
         return x[place] - most[row] - tirx.log(total[row])
 
     return te.compute(x.shape, value, name="log_softmax")
 
 
-def _exponentials(x: Any, axis: int) -> tuple[Any, Any, Any]:
+def _exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
     """The largest value along an axis, exp of what each value is below it, and the sum of these."""
     size, shape = x.shape[axis], _without(x.shape, axis)
 
-    def along(place: Any, index: Any) -> Any:
+    def along(place: Place, index: Expression) -> Place:
         return (*place[:axis], index, *place[axis:])
 
     k, j = te.reduce_axis((0, size), name="k"), te.reduce_axis((0, size), name="j")
@@ -164,22 +170,22 @@ def _exponentials(x: Any, axis: int) -> tuple[Any, Any, Any]:
     return most, exponentials, total
 
 
-def _without(place: Any, axis: int) -> Any:
+def _without(place: Sequence[Axis], axis: int) -> tuple[Axis, ...]:
     return (*place[:axis], *place[axis + 1 :])
 
 
-def sigmoid_of(number: Any) -> Any:
+def sigmoid_of(number: Expression) -> Expression:
     """An expression of a float32, within 1e-7."""
     return tirx.const(1.0, "float32") / (tirx.const(1.0, "float32") + _exp(-number))
 
 
-def tanh_of(number: Any) -> Any:
+def tanh_of(number: Expression) -> Expression:
     """An expression of a float32, within 2e-7."""
     two = tirx.const(2.0, "float32")
     return two * sigmoid_of(two * number) - tirx.const(1.0, "float32")
 
 
-def exp_of(x: Any) -> Any:
+def exp_of(x: Expression) -> Expression:
     """An expression of exp(x) of any float32, within 2 units of the last place: infinite above
     88.73, subnormal below −87.34, 0 below −103.98, NaN of NaN."""
     cut = tirx.max(_float(-104.0), tirx.min(_float(89.0), x))  # NaN stays, for it comes second
@@ -191,19 +197,19 @@ def exp_of(x: Any) -> Any:
     return _polynomial(rest) * _power_of_two(half) * _power_of_two(n - half)
 
 
-def _exp(x: Any) -> Any:
+def _exp(x: Expression) -> Expression:
     """exp(x) of x above −88; infinite above 88.3, where the power is 2^128, NaN of NaN."""
     cut = tirx.max(_float(-88.0), tirx.min(_float(89.0), x))
     return _exp_within(cut)
 
 
-def _exp_below_zero(x: Any) -> Any:
+def _exp_below_zero(x: Expression) -> Expression:
     """exp(x) of x <= 0 within 3e-7 of its value; 0 below -88, NaN of NaN."""
     found = _exp_within(tirx.max(x, tirx.const(-88.0, "float32")))
     return tirx.max(found, x)  # TVM's maximum with NaN behind it is NaN
 
 
-def _exp_within(x: Any) -> Any:
+def _exp_within(x: Expression) -> Expression:
     """exp(x) = 2^n exp(f), where f = x - n log 2 is at most half of log 2. Added to 1.5 * 2^23, n
     is in the lowest bits of the sum, here with the 127 that a power of two has in its exponent.
 
@@ -214,17 +220,44 @@ def _exp_within(x: Any) -> Any:
     return _polynomial(rest) * _power_of_two(n)
 
 
-def _power_of_two(n: Any) -> Any:
+def _power_of_two(n: Expression) -> Expression:
     """2^n of a whole float32 from -126 to 127."""
     return tirx.reinterpret("float32", tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23)
 
 
-def _polynomial(rest: Any) -> Any:
+def _polynomial(rest: Expression) -> Expression:
     found = tirx.const(EXP[0], "float32")
     for coefficient in EXP[1:]:
         found = found * rest + coefficient
     return found
 
 
-def _float(value: float) -> Any:
+def _float(value: float) -> Expression:
     return tirx.const(value, "float32")
+
+
+# -- bfloat16 ----------------------------------------------------------------------------------
+
+
+_BITS = 16
+
+
+def widened(stored: Expression) -> Expression:
+    """A float32 of a uint16."""
+    bits = tirx.shift_left(tirx.Cast("uint32", stored), tirx.const(_BITS, "uint32"))
+    return tirx.reinterpret("float32", bits)
+
+
+def narrowed(number: Expression) -> Expression:
+    """A uint16 of a float32: the nearest, halves to even, as
+    `targets.cpu.kernels.amx_tiles` rounds."""
+
+    def bits_of(value: int) -> Expression:
+        return tirx.const(value, "uint32")
+
+    bits = tirx.Var("bits", "uint32")  # computed once, however often it is read
+    odd = tirx.bitwise_and(tirx.shift_right(bits, bits_of(_BITS)), bits_of(1))
+    near = tirx.shift_right(bits + odd + bits_of(BELOW_HALF), bits_of(_BITS))
+    nan = tirx.bitwise_and(bits, bits_of(0x7FFFFFFF)) > bits_of(0x7F800000)
+    made = tirx.Cast("uint16", tirx.Select(nan, bits_of(NAN), near))
+    return tirx.Let(bits, tirx.reinterpret("uint32", number), made)

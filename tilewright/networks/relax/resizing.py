@@ -21,7 +21,7 @@ from tilewright.networks.relax.bindings import shape_of
 Array = NDArray[Any]
 LINEAR_BY_TVM = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 """Coordinates in which linear resizes of images are left to TVM, and to the kernels of
-`networks.compiled.resizes`."""
+`networks.compiled.image_operators`."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.targets.cpu.kernels.shared import epilogue_tensors, shape_of_tensor
+from tilewright.targets.cpu.kernels.epilogue import epilogue_tensors, shape_of_tensor
 from tilewright.targets.workload import Workload
 
-SIZES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4, "bfloat16": 4}
+NUMBER_BYTES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4, "bfloat16": 4}
 """Bytes of a number."""
 WINOGRAD = 4
 """F(4×4, 3×3) makes a quarter of the multiplications (Lavin and Gray 2016)."""
@@ -32,7 +32,7 @@ def bytes_of(workload: Workload) -> int:
     weights = matrices * w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     numbers = w.batch * w.in_channels * w.height * w.width + weights
     added = sum(
-        SIZES[dtype] * prod(shape_of_tensor(w, name, (w.out_channels,), (out,)))
+        NUMBER_BYTES[dtype] * prod(shape_of_tensor(w, name, (w.out_channels,), (out,)))
         for name, dtype in epilogue_tensors(w).items()
     )
-    return SIZES[w.dtype] * numbers + SIZES[w.out_dtype] * out + added
+    return NUMBER_BYTES[w.dtype] * numbers + NUMBER_BYTES[w.out_dtype] * out + added

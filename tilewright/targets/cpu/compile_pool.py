@@ -16,7 +16,7 @@ from tilewright.core.child_process import Header, Limits, RpcFailed, RpcNonsense
 from tilewright.core.errors import TilewrightError
 from tilewright.targets.cpu.assembly import c_compiler
 from tilewright.targets.cpu.compile import Compiled
-from tilewright.targets.cpu.hidden import COLUMNS
+from tilewright.targets.cpu.hidden_features import COLUMNS
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload

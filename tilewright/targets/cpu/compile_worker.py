@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Header, arguments, serve
 from tilewright.core.files import as_int, as_object
+from tilewright.core.tvm_types import Array
 from tilewright.targets.cpu.compile import Compiler
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -20,7 +20,7 @@ class CompileWorker:
     def __init__(self) -> None:
         self._compiler = Compiler()
 
-    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+    def answer(self, header: Header, arrays: dict[str, Array]) -> tuple[Header, Arrays]:
         """`ready`, or what a config was compiled to: its library, shape (bytes,), and hidden
         features, shape (columns,)."""
         if header["call"] == "ready":

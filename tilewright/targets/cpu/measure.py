@@ -1,5 +1,11 @@
 """Times compiled kernels in this process, the child of `targets.cpu.runner`: pinned, checked,
-interleaved with a reference kernel."""
+interleaved with a reference kernel.
+
+The reference kernel is a product of small matrices, which keeps the processor's multipliers busy;
+other kernels are timed beside it. Its data fit the second-level cache of a core. So it suffers from
+a lower clock or a lost core as they do, and leaves their data in cache. A second kernel, a sum over
+a piece of memory, measures how fast the processor reads.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +17,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, cycle, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, PrimFunc, RuntimeModule, RuntimeTensor
 from tilewright.targets.cpu.assembly import link
 from tilewright.targets.cpu.compile import FUNCTION, assembly_of, llvm_target
 from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.reference_kernel import product, reading
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import LARGE, Repeats, Run, Seconds, Timing, time_kernel
 
 tvm = lazy_module("tvm")
+te = lazy_module("tvm.te")
+s_tir = lazy_module("tvm.s_tir")
 
 CALIBRATION_TURNS, CALIBRATION_REPEATS = 25, 8
 """How often the reference is timed at the start: its fastest turn is that of a quiet machine."""
@@ -48,13 +55,13 @@ class CpuBench:
         self.spec, self.timing = spec, timing
         self._folder = tempfile.TemporaryDirectory()
         self._numbers = count()
-        function, arrays, self.operations = product(spec)
+        function, arrays, self.operations = reference_product(spec)
         self._module = self._built(function)
         self._arguments = _tensors(arrays)
         pin(spec.threads, lambda: self._module[FUNCTION](*self._arguments))
         self.reference = self._run(self._module, self._arguments)
 
-    def load(self, library: NDArray[np.uint8]) -> Any:
+    def load(self, library: NDArray[np.uint8]) -> RuntimeModule:
         """TVM's module of a library's bytes, shape (bytes,), put into a new file: one that is in
         use must not change under its process."""
         path = Path(self._folder.name) / f"{next(self._numbers)}.so"
@@ -111,22 +118,24 @@ class CpuBench:
 
     def bandwidth(self, size: int) -> float:
         """Bytes a second that are read of a piece of `size` bytes again and again, in quiet."""
-        function, arrays, read = reading(self.spec, size)
+        function, arrays, read = reading_kernel(self.spec, size)
         module, arguments = self._built(function), _tensors(arrays)
         calls = max(1, round(self.timing.repeat / self._once(module, arguments)))
         found = self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls)
         return read / float(found.seconds.min())
 
-    def _built(self, function: Any) -> Any:
+    def _built(self, function: PrimFunc) -> RuntimeModule:
         assembly = assembly_of(function, llvm_target(self.spec))
         return self.load(np.frombuffer(link(assembly), np.uint8))
 
-    def _call(self, module: Any, tensors: SampleTensors, arguments: list[Any]) -> None:
+    def _call(
+        self, module: RuntimeModule, tensors: SampleTensors, arguments: list[RuntimeTensor]
+    ) -> None:
         """Once, into an output of wrong numbers: what a kernel does not write is wrong."""
         arguments[-1].copyfrom(tensors.nothing())
         module[FUNCTION](*arguments)
 
-    def _wrong(self, tensors: SampleTensors, arguments: list[Any]) -> str:
+    def _wrong(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:
         """What is wrong with an output; "" if nothing is."""
         error = tensors.error(arguments[-1].numpy())
         if error <= self.timing.tolerance:  # NaN is not
@@ -136,7 +145,7 @@ class CpuBench:
             f"{self.timing.tolerance:g} is allowed"
         )
 
-    def _once(self, module: Any, *turns: list[Any]) -> float:
+    def _once(self, module: RuntimeModule, *turns: list[RuntimeTensor]) -> float:
         """About what a call takes, in seconds, when threads are warm; `turns` as of `_run`."""
         function, began = module[FUNCTION], time.perf_counter()
         taken: list[float] = []
@@ -148,7 +157,7 @@ class CpuBench:
                 break
         return min(taken)
 
-    def _run(self, module: Any, *turns: list[Any]) -> Run:
+    def _run(self, module: RuntimeModule, *turns: list[RuntimeTensor]) -> Run:
         """A way to time a kernel, with each of these arguments in turn. Few calls and those with
         several arguments are timed from here, which adds a microsecond a call; many with the same
         are looped over by TVM."""
@@ -178,7 +187,9 @@ class CpuBench:
         return run
 
 
-def streamed(tensors: SampleTensors, arguments: list[Any], stream_bytes: int) -> list[list[Any]]:
+def streamed(
+    tensors: SampleTensors, arguments: list[RuntimeTensor], stream_bytes: int
+) -> list[list[RuntimeTensor]]:
     """The arguments; then the same with copies of large weights, `stream_bytes` of copies."""
     if tensors.workload.operator == "batch_matmul":  # both operands are results of kernels
         return [arguments]
@@ -209,5 +220,74 @@ def _preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _tensors(arrays: list[NDArray[np.float32]]) -> list[Any]:
+def _tensors(arrays: list[NDArray[np.float32]]) -> list[RuntimeTensor]:
     return [tvm.runtime.tensor(array) for array in arrays]
+
+
+# -- reference kernels -------------------------------------------------------------------------
+
+
+_ROWS, _DEPTH = 96, 256
+_STREAMS = 8
+"""Vectors of sums that a thread reads into: enough to hide the latency of an addition."""
+
+
+def reference_product(spec: CpuSpec) -> tuple[PrimFunc, list[Array], int]:
+    """A scheduled TensorIR function, its arguments as arrays, and its floating-point operations.
+    Every thread multiplies (96, 256) by (256, 4 vectors) for itself."""
+    threads, columns = spec.threads, 4 * spec.lanes
+    tall = 12 if spec.registers == 32 else 6
+    left = te.placeholder((threads, _ROWS, _DEPTH), name="left")
+    right = te.placeholder((threads, _DEPTH, columns), name="right")
+    k = te.reduce_axis((0, _DEPTH), "k")
+    out = te.compute(
+        (threads, _ROWS, columns),
+        lambda t, m, n: te.sum(left[t, m, k] * right[t, k, n], axis=[k]),
+        name="out",
+    )
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([left, right, out])}))
+    block = sch.get_sblock("out")
+    t, m, n, depth = sch.get_loops(block)
+    m_outer, m_tile = sch.split(m, [None, tall])
+    n_outer, n_vectors, n_lanes = sch.split(n, [None, 2, spec.lanes])
+    sch.reorder(t, n_outer, m_outer, depth, m_tile, n_vectors, n_lanes)
+    sch.parallel(t)
+    sch.unroll(m_tile)
+    sch.unroll(n_vectors)
+    sch.vectorize(n_lanes)
+    initial = sch.decompose_reduction(block, depth)
+    *_, rows, vectors, lanes = sch.get_loops(initial)
+    sch.unroll(rows)
+    sch.unroll(vectors)
+    sch.vectorize(lanes)
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.standard_normal((threads, _ROWS, _DEPTH), dtype=np.float32),
+        rng.standard_normal((threads, _DEPTH, columns), dtype=np.float32),
+        np.zeros((threads, _ROWS, columns), np.float32),
+    ]
+    return sch.mod["main"], arrays, 2 * threads * _ROWS * _DEPTH * columns
+
+
+def reading_kernel(spec: CpuSpec, size: int) -> tuple[PrimFunc, list[Array], int]:
+    """A scheduled TensorIR function, its arguments as arrays, and the bytes it reads: about
+    `size`, each thread its part."""
+    threads, row = spec.threads, _STREAMS * spec.lanes
+    rows = max(1, size // (4 * threads * row))
+    data = te.placeholder((threads, rows, row), name="data")
+    k = te.reduce_axis((0, rows), "k")
+    out = te.compute((threads, row), lambda t, i: te.sum(data[t, k, i], axis=[k]), name="out")
+    sch = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, out])}))
+    block = sch.get_sblock("out")
+    t, i, depth = sch.get_loops(block)
+    streams, lanes = sch.split(i, [_STREAMS, spec.lanes])
+    sch.reorder(t, depth, streams, lanes)
+    sch.parallel(t)
+    sch.unroll(streams)
+    sch.vectorize(lanes)
+    initial = sch.decompose_reduction(block, depth)
+    *_, streams, lanes = sch.get_loops(initial)
+    sch.unroll(streams)
+    sch.vectorize(lanes)
+    arrays = [np.ones((threads, rows, row), np.float32), np.zeros((threads, row), np.float32)]
+    return sch.mod["main"], arrays, 4 * threads * rows * row

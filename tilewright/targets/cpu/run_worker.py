@@ -8,16 +8,16 @@ from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.child_process import Arrays, Header, arguments, serve
 from tilewright.core.files import Json, as_int, as_number, as_object, read_json
+from tilewright.core.tvm_types import Array
 from tilewright.targets.base import Space
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
 from tilewright.targets.cpu.measure import CpuBench
+from tilewright.targets.cpu.sample_tensors import SampleTensors
 from tilewright.targets.cpu.spec import CpuSpec
-from tilewright.targets.cpu.test_tensors import SampleTensors
 from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.workload import Workload
 
@@ -33,7 +33,7 @@ class RunWorker:
         self.bench = CpuBench(self.spec, Timing(**cast(Any, as_object(recipe["timing"]))))
         self._tensors = lru_cache(maxsize=2)(self._new_tensors)
 
-    def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
+    def answer(self, header: Header, arrays: dict[str, Array]) -> tuple[Header, Arrays]:
         """What a call comes to. A kernel comes as its library, shape (bytes,)."""
         call = header["call"]
         if call == "calibrate":

@@ -36,11 +36,11 @@ from tilewright.targets.cpu.bounds import bytes_of, least_operations
 from tilewright.targets.cpu.compile import Compiled
 from tilewright.targets.cpu.compile_pool import shared_pool
 from tilewright.targets.cpu.estimates import CpuMachine, estimate
-from tilewright.targets.cpu.hidden import COLUMNS
+from tilewright.targets.cpu.hidden_features import COLUMNS
+from tilewright.targets.cpu.kernels.amx_tiles import TILE
 from tilewright.targets.cpu.kernels.int8_dot_product import dot_product
 from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
-from tilewright.targets.cpu.kernels.matrix_tiles import TILE
-from tilewright.targets.cpu.network import NetworkKernels
+from tilewright.targets.cpu.network_kernels import NetworkKernels
 from tilewright.targets.cpu.runner import Runner, quiet_machine
 from tilewright.targets.cpu.spec import DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.cpu.timing import Timing

@@ -29,7 +29,8 @@ MOST = 2.0
 LONGEST = 0.002
 """Seconds: repeats of the reference are no longer, however slow a kernel is."""
 LARGE = 1 << 18
-"""Bytes of weights that are streamed. Of fewer, a kernel takes as long with warm ones."""
+"""Bytes of weights that are streamed. Of fewer, a kernel takes as long with warm ones
+(docs/decisions/measuring-on-a-cpu.md)."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Estimates schedules in closed form: seconds and their parts, without compiling.
 
     estimate        configs of a workload → `targets.features.Features`
-    machine         what is known of a core; what all estimates share
-    direct, winograd, grouped_tiles, matrix, matrix_tiles     a family of kernels each
+    cost_model      what is known of a core; what all estimates share
+    convolution, grouped_convolution, matrix_products     a family of kernels each
 
 A register tile takes as long as its multiply-adds, its loads, or the wait for its sums. Traffic
 between caches follows from what an iteration of each loop touches. Estimates are for ranking:
@@ -16,8 +16,10 @@ from dataclasses import fields
 import numpy as np
 
 from tilewright.targets.base import Configs, Space
-from tilewright.targets.cpu.estimates import direct, grouped_tiles, matrix, matrix_tiles, winograd
-from tilewright.targets.cpu.estimates.machine import COLUMNS, CpuMachine, Knobs, Mask, Parts
+from tilewright.targets.cpu.estimates.convolution import estimate_direct, estimate_winograd
+from tilewright.targets.cpu.estimates.cost_model import COLUMNS, CpuMachine, Knobs, Mask, Parts
+from tilewright.targets.cpu.estimates.grouped_convolution import estimate_grouped
+from tilewright.targets.cpu.estimates.matrix_products import estimate_tiles, estimate_vectors
 from tilewright.targets.cpu.kernels.kernel_registry import tile_product
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
@@ -36,18 +38,18 @@ def estimate(workload: Workload, machine: CpuMachine, space: Space, configs: Con
 def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     product = tile_product(w, machine.spec)
     if product is not None:
-        return matrix_tiles.estimate(w, product, machine, knobs)
+        return estimate_tiles(w, product, machine, knobs)
     if w.operator != "conv2d":
-        return matrix.estimate(w, machine, knobs)
+        return estimate_vectors(w, machine, knobs)
     if w.groups > 1:
-        return grouped_tiles.estimate(w, machine, knobs)
-    plain = direct.estimate(w, machine, knobs)
+        return estimate_grouped(w, machine, knobs)
+    plain = estimate_direct(w, machine, knobs)
     if "algorithm" not in knobs:
         return plain
     other = knobs["algorithm"] > 0
     if not other.any():
         return plain
-    return _either(other, winograd.estimate(w, machine, knobs), plain)
+    return _either(other, estimate_winograd(w, machine, knobs), plain)
 
 
 def _either(which: Mask, one: Parts, other: Parts) -> Parts:

@@ -1,21 +1,61 @@
-"""Implements convolution without groups in float32: one space over several algorithms."""
+"""Implements convolution without groups in float32, by a direct algorithm and Winograd's.
+
+The direct algorithm computes a register tile of pixels × output channels, on channels in blocks. An
+instruction takes one vector of weights and one broadcast number of data.
+
+    parallel (output channels / image rows / columns, in chunks)
+      input channels, in chunks                partial sums in memory, if there are several
+        channels, rows, columns                tiles of registers
+          input channels, kernel rows, kernel columns, channels of a block
+            tile of pixels × vectors           unrolled
+      bias, residual, clip                     on the tile while it is in registers, or on the chunk
+
+A kernel whose taps are far apart reads little but padding near the border. With a dilation of 18,
+on 32 × 32 pixels, that is three fifths of all products. A register tile leaves out a tap that
+stands wholly in the padding (`skipping`).
+
+Tile sizes are chosen in `conv2d_tile_sizes`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import (
+    Array,
+    Block,
+    Expression,
+    For,
+    Loop,
+    LoopVar,
+    Place,
+    PrimFunc,
+    Schedule,
+    Statement,
+    Tensor,
+)
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels import direct, winograd
-from tilewright.targets.cpu.kernels.heuristic_schedule import baseline_values
+from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.conv2d_shapes import (
+    CpuTiling,
+    check_unrolled,
+    packed_shape,
+    pixels,
+)
+from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
+from tilewright.targets.cpu.kernels.epilogue import epilogue_inputs, with_epilogue
 from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.kernels.shared import divisors, even_parts
-from tilewright.targets.cpu.kernels.tiling import packed_shape, pixels
-from tilewright.targets.cpu.kernels.winograd_transforms import SIZES
-from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.kernels.padding import is_padded
+from tilewright.targets.cpu.kernels.tile_arithmetic import divisors
+from tilewright.targets.cpu.kernels.winograd import WINOGRAD_SIZES
+from tilewright.targets.cpu.layouts import channel_block, pack_filters
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
+
+te = lazy_module("tvm.te")
+tirx = lazy_module("tvm.tirx")
+s_tir = lazy_module("tvm.s_tir")
+tvm = lazy_module("tvm")
+tvm_ffi = lazy_module("tvm_ffi")
 
 
 class Convolution:
@@ -29,7 +69,7 @@ class Convolution:
         w, ib = workload, channel_block(workload.in_channels, spec.lanes)
         in_blocks = w.in_channels // ib
         return (
-            Knob("algorithm", (0, *SIZES) if winograd.serves(w) else (0,)),
+            Knob("algorithm", (0, *WINOGRAD_SIZES) if winograd.serves(w) else (0,)),
             *direct_knobs(w, spec, divisors(in_blocks, in_blocks), ib),
             Knob("stages", (0, 1) if winograd.serves(w) else (0,)),
             Knob("parallel", (0, 1) if spec.threads > 1 else (0,)),
@@ -45,52 +85,261 @@ class Convolution:
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec, out=True)
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
-        way = winograd if values["algorithm"] else direct
-        return way.define(workload, spec, values)
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        define = winograd.define if values["algorithm"] else define_direct
+        return define(workload, spec, values)
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
-        way = winograd if values["algorithm"] else direct
-        return way.schedule(function, workload, spec, values)
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
+        schedule = winograd.schedule if values["algorithm"] else schedule_direct
+        return schedule(function, workload, spec, values)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
-        pack = winograd.pack if values["algorithm"] else direct.pack
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
+        pack = winograd.pack if values["algorithm"] else pack_direct
         return pack(weights, workload, spec, values)
 
 
-def direct_knobs(
-    w: Workload, spec: CpuSpec, parts_ic: tuple[int, ...], steps: int
-) -> tuple[Knob, ...]:
-    """The decisions of a direct convolution whose blocks of input channels are `steps` steps of a
-    register tile."""
-    rows, columns = pixels(w)
-    out_blocks = w.out_channels // channel_block(w.out_channels, spec.lanes)
-    room = spec.registers - 2
-    return (
-        Knob("tile_ow", _parts(columns, room)),
-        Knob("tile_oh", tuple(each for each in (1, 2, 3, 4, 7) if each <= min(rows, room))),
-        Knob("tile_oc", divisors(out_blocks, min(8, room))),
-        Knob("parts_oc", divisors(out_blocks, out_blocks)),
-        Knob("parts_oh", _counts(rows)),
-        Knob("parts_ow", _counts(columns if rows == 1 else min(columns, 4))),
-        Knob("parts_ic", parts_ic),
-        Knob("chunks_first", (0, 1)),
-        Knob("tiles_first", (0, 1)),
-        Knob("pixels_first", (0, 1)),
-        Knob("unroll_kernel", (0, 1, 2) if w.kernel_h * w.kernel_w > 1 else (0,)),
-        Knob("unroll_channels", divisors(steps, 8)),
-        Knob("copy", (0, 1, 2)),
+# -- the direct algorithm ----------------------------------------------------------------------
+
+
+def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+    """The convolution as a TensorIR function; weights as `pack_direct` lays them."""
+    t = CpuTiling.of(w, spec, values, pixels(w))
+    blocks, _, _ = t.tile
+    in_blocks = w.in_channels // t.ib
+    data = te.placeholder(packed_shape(w, spec), name="data")
+    weights = te.placeholder(
+        (t.tiles[0], in_blocks, w.kernel_h, w.kernel_w, t.ib, blocks * t.ob), name="weights"
     )
+    source = _bordered(w, t, data) if _needs_copy(w, t) or values["copy"] else data
+    out_shape = packed_shape(w, spec, out=True)
+    shape = (w.batch, t.tiles[0] * blocks, *t.covered, t.ob)
+
+    def product(
+        c: Expression, kh: Expression, kw: Expression, i: Expression, at: Place
+    ) -> Expression:
+        n, o, y, x, b = at
+        row = y * w.stride_h + kh * w.dilation_h
+        column = x * w.stride_w + kw * w.dilation_w
+        lane = tirx.indexmod(o, blocks) * t.ob + b
+        return source[n, c, row, column, i] * weights[
+            tirx.indexdiv(o, blocks), c, kh, kw, i, lane
+        ]  # fmt: skip
+
+    c = te.reduce_axis((0, t.channels), "c")
+    kh = te.reduce_axis((0, w.kernel_h), "kh")
+    kw = te.reduce_axis((0, w.kernel_w), "kw")
+    i = te.reduce_axis((0, t.ib), "i")
+    if t.channels == in_blocks:
+        sums = te.compute(
+            shape, lambda *at: te.sum(product(c, kh, kw, i, at), axis=[c, kh, kw, i]), name="part"
+        )
+    else:
+        rounds = te.reduce_axis((0, in_blocks // t.channels), "rounds")
+        part = te.compute(
+            (in_blocks // t.channels, *shape),
+            lambda r, *at: te.sum(product(r * t.channels + c, kh, kw, i, at), axis=[c, kh, kw, i]),
+            name="part",
+        )
+        sums = te.compute(shape, lambda *at: te.sum(part[(rounds, *at)], axis=rounds), name="sums")
+    inputs = epilogue_inputs(w, out_shape, t.ob)
+    result = with_epilogue(w, sums, out_shape, inputs)
+    return te.create_prim_func([data, weights, *inputs.values(), result])
 
 
-def _parts(length: int, at_most: int) -> tuple[int, ...]:
-    """Lengths of equal parts that cover `length`, none above `at_most`."""
-    return tuple(sorted({even_parts(length, most) for most in range(1, at_most + 1)}))
+def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+    """The scheduled function. Raises `DoesNotApply`."""
+    t = CpuTiling.of(w, spec, values, pixels(w))
+    kernel = (w.kernel_h, w.kernel_w)
+    check_unrolled(t, values, kernel)
+    sch = s_tir.Schedule(tvm.IRModule({"main": function}))
+    part = sch.get_sblock("part")
+    several = t.channels < w.in_channels // t.ib
+    sums = sch.get_sblock("sums") if several else part
+    n, o, y, x, b, *reduced = sch.get_loops(sums)
+    (oc, ot, oi), (yc, yt, yi), (xc, xt, xi) = (
+        sch.split(loop, [None, chunk, tile])
+        for loop, chunk, tile in zip((o, y, x), t.chunk, t.tile, strict=True)
+    )
+    chunks = [yc, xc, oc] if values["chunks_first"] else [oc, yc, xc]
+    tiles = [yt, xt, ot] if values["tiles_first"] else [ot, yt, xt]
+    inner = [yi, xi, oi] if values["pixels_first"] else [oi, yi, xi]
+    if several:
+        sch.reorder(n, *chunks, *reduced, *tiles, *inner, b)
+    else:
+        sch.reorder(n, *chunks, *tiles, *reduced, *inner, b)
+    chunk = sch.fuse(n, *chunks)
+    if values["parallel"]:
+        sch.parallel(chunk)
+    last = tiles[-1]
+    out = sch.get_sblock("out")
+    if several:
+        sch.vectorize(b)
+        for loop in inner:
+            sch.unroll(loop)
+        sch.compute_at(part, last, preserve_unit_loops=True)
+        _border(sch, w, values, t, (chunk, reduced[0]))
+        *_, po, py, px, pb, c, kh, kw, i = sch.get_loops(part)
+        _product(sch, part, values, (c, kh, kw, i), (po, py, px), pb)
+        sch.reverse_compute_at(out, chunk, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(out)[-1])
+        initial = sch.decompose_reduction(sums, reduced[0])
+        sch.vectorize(sch.get_loops(initial)[-1])
+    else:
+        _border(sch, w, values, t, (chunk, reduced[0]))
+        sch.reverse_compute_at(out, last, preserve_unit_loops=True)
+        *_, ob, oy, ox, lanes = sch.get_loops(out)
+        for loop in (ob, oy, ox):
+            sch.unroll(loop)
+        sch.vectorize(lanes)
+        _product(sch, part, values, tuple(reduced), (oi, yi, xi), b)
+    made = sch.mod["main"]
+    return skipping(made, w, (t.tile[1], t.tile[2])) if skips(w) else made
 
 
-def _counts(length: int) -> tuple[int, ...]:
-    """Into how many parts a length may be cut: up to four, then doubling."""
-    doubled = (1 << power for power in range(3, length.bit_length()))
-    return tuple(sorted({*range(1, min(length, 4) + 1), *doubled, length}))
+def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
+    """(o, c, kh, kw) → (o / tile, c / ib, kh, kw, ib, tile)."""
+    t = CpuTiling.of(w, spec, values, pixels(w))
+    return pack_filters(weights, t.ib, t.tile[0] * t.ob)
+
+
+def _border(
+    sch: Schedule, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[Loop, Loop]
+) -> None:
+    if not (_needs_copy(w, t) or values["copy"]):
+        return
+    padded = sch.get_sblock("padded")
+    if values["copy"] == 1:
+        sch.compute_at(padded, at[0], preserve_unit_loops=True)
+    elif values["copy"] == 2 and t.channels < w.in_channels // t.ib:
+        sch.compute_at(padded, at[1], preserve_unit_loops=True)
+    else:
+        n, c, y, _, _ = sch.get_loops(padded)
+        if values["parallel"]:
+            sch.parallel(sch.fuse(n, c, y))
+    sch.vectorize(sch.get_loops(padded)[-1])
+
+
+def _product(
+    sch: Schedule,
+    part: Block,
+    values: KnobValues,
+    reduced: tuple[Loop, ...],
+    tile: tuple[Loop, ...],
+    lanes: Loop,
+) -> None:
+    """Orders and unrolls the loops of a register tile: reduced (c, kh, kw, i), then the tile
+    (blocks, rows, columns) and its `lanes`."""
+    c, kh, kw, i = reduced
+    blocks, rows, columns = tile
+    i_outer, i_inner = sch.split(i, [None, values["unroll_channels"]])
+    spatial = [rows, columns, blocks] if values["pixels_first"] else [blocks, rows, columns]
+    sch.reorder(c, kh, kw, i_outer, i_inner, *spatial, lanes)
+    if values["unroll_kernel"] > 0:
+        sch.unroll(kw)
+    if values["unroll_kernel"] > 1:
+        sch.unroll(kh)
+    for loop in (i_inner, *spatial):
+        sch.unroll(loop)
+    sch.vectorize(lanes)
+    sch.set_scope(part, 0, "local")
+    initial = sch.decompose_reduction(part, c)
+    *_, first, second, third, vector = sch.get_loops(initial)
+    for loop in (first, second, third):
+        sch.unroll(loop)
+    sch.vectorize(vector)
+
+
+def _bordered(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
+    """The data with a border of zeros, as far as the tiles read."""
+    n, blocks, height, width, ib = (int(size) for size in data.shape)
+    rows, columns = t.covered
+    shape = (
+        n, blocks, (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
+        (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1, ib,
+    )  # fmt: skip
+
+    def inside(
+        n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+    ) -> Expression:
+        row, column = y - w.pad_top, x - w.pad_left
+        limits = []
+        if w.pad_top:
+            limits.append(row >= 0)
+        if shape[2] - w.pad_top > height:
+            limits.append(row < height)
+        if w.pad_left:
+            limits.append(column >= 0)
+        if shape[3] - w.pad_left > width:
+            limits.append(column < width)
+        value = data[n, c, row, column, i]
+        if not limits:
+            return value
+        return tirx.if_then_else(tirx.all(*limits), value, tirx.const(0, "float32"))
+
+    return te.compute(shape, inside, name="padded")
+
+
+def _needs_copy(w: Workload, t: CpuTiling) -> bool:
+    return is_padded(w) or t.covered != pixels(w)
+
+
+# -- taps in the padding -----------------------------------------------------------------------
+
+
+REDUCED = 4
+"""Axes of the sums: input channels, kernel rows, kernel columns, channels of a block."""
+
+
+def skips(w: Workload) -> bool:
+    """Whether taps may stand wholly in the padding."""
+    return max(w.dilation_h, w.dilation_w) > 1 and max(w.pad_top, w.pad_left) > 1
+
+
+def skipping(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
+    """The function of `targets.cpu.kernels.conv2d`, whose register tiles are of `tile` (rows,
+    columns)."""
+
+    def loop(found: For) -> Statement:
+        if str(found.loop_var.name) != "kw":
+            return found
+        place = _place_of_tile(found)
+        if place is None:
+            return found
+        y, x, kh, kw = place
+        row = y * w.stride_h + kh * w.dilation_h - w.pad_top
+        column = x * w.stride_w + kw * w.dilation_w - w.pad_left
+        inside = tirx.all(
+            row + (tile[0] - 1) * w.stride_h >= 0, row < w.height,
+            column + (tile[1] - 1) * w.stride_w >= 0, column < w.width,
+        )  # fmt: skip
+        return tirx.For(
+            found.loop_var, found.min, found.extent, found.kind,
+            tirx.IfThenElse(inside, found.body, None), found.thread_binding, found.annotations,
+        )  # fmt: skip
+
+    body = tvm_ffi.structural_map(function.body, (tirx.For, loop))
+    return tirx.PrimFunc(function.params, body, function.ret_type).with_attrs(function.attrs)
+
+
+def _place_of_tile(loop: For) -> tuple[Expression, Expression, Expression, Expression] | None:
+    """Of the products within a loop over kernel columns: the first row and column of the tile, the
+    row and column of the kernel; None for a loop without products."""
+    inner, node = list[LoopVar](), loop.body
+    while isinstance(node, tirx.For):
+        inner.append(node.loop_var)
+        node = node.body
+    if not isinstance(node, s_tir.SBlockRealize) or str(node.block.name_hint) != "part_update":
+        return None
+
+    def first(found: LoopVar) -> Expression:
+        return tirx.const(0, "int32") if any(map(found.same_as, inner)) else found
+
+    values = list(node.iter_values)
+    y, x, _ = values[-REDUCED - 3 : -REDUCED]
+    _, kh, kw, _ = values[-REDUCED:]
+    y, x = (tvm_ffi.structural_map(each, (tirx.Var, first)) for each in (y, x))
+    return y, x, kh, kw

@@ -1,33 +1,60 @@
-"""Implements convolution without groups in int8: by dot products, or by Winograd's algorithm."""
+"""Implements convolution without groups in int8: by dot products, or by Winograd's algorithm.
+
+The direct algorithm computes a register tile of pixels × output channels by dot products
+(`targets.cpu.kernels.int8_dot_product`), on channels in blocks.
+
+    parallel (output channels / image rows / columns, in chunks)
+      data of the chunk copied               between their border; or all before; or not
+        channels, rows, columns              tiles of registers
+          input channels, kernel rows, kernel columns, steps of a block
+            tile of pixels × vectors         unrolled
+          epilogue                           while the sums are in registers
+
+Tiles overlap at the end, see `targets.cpu.kernels.loops`. Tile sizes are chosen in
+`conv2d_tile_sizes`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from itertools import product
 
-from numpy.typing import NDArray
+import numpy as np
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels import direct_dots, winograd
-from tilewright.targets.cpu.kernels.conv2d import direct_knobs
-from tilewright.targets.cpu.kernels.heuristic_schedule import baseline_values
-from tilewright.targets.cpu.kernels.int8_dot_product import check_dots, dot_product, vector_of
-from tilewright.targets.cpu.kernels.kernel import KnobValues
-from tilewright.targets.cpu.kernels.padding import padded
-from tilewright.targets.cpu.kernels.shared import (
-    data_zero,
-    divisors,
-    epilogue_inputs,
-    with_epilogue,
+from tilewright.targets.cpu.kernels import winograd
+from tilewright.targets.cpu.kernels.conv2d_shapes import (
+    CpuTiling,
+    check_unrolled,
+    packed_shape,
+    pixels,
 )
-from tilewright.targets.cpu.kernels.tiling import CpuTiling, packed_shape, pixels
-from tilewright.targets.cpu.kernels.winograd_transforms import SIZES
+from tilewright.targets.cpu.kernels.conv2d_tile_sizes import baseline_values, direct_knobs
+from tilewright.targets.cpu.kernels.epilogue import data_zero, epilogue_inputs, with_epilogue
+from tilewright.targets.cpu.kernels.int8_dot_product import (
+    TWOS,
+    DotProduct,
+    check_dots,
+    dot_product,
+    store,
+    vector,
+    vector_of,
+)
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, Nest, split_index, tile_start
+from tilewright.targets.cpu.kernels.padding import is_padded, padded
+from tilewright.targets.cpu.kernels.tile_arithmetic import divisors
+from tilewright.targets.cpu.kernels.winograd import WINOGRAD_SIZES
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 te = lazy_module("tvm.te")
 tirx = lazy_module("tvm.tirx")
+ir_builder = lazy_module("tvm.script.ir_builder")
+T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class ConvolutionInt8:
@@ -48,7 +75,7 @@ class ConvolutionInt8:
             return (*direct_knobs(workload, spec, (1,), steps), parallel)
         blocks = workload.in_channels // channel_block(workload.in_channels, spec.lanes)
         direct = direct_knobs(workload, spec, divisors(blocks, blocks), steps)
-        return (Knob("algorithm", (0, *SIZES)), *direct, Knob("stages", (0, 1)), parallel)
+        return (Knob("algorithm", (0, *WINOGRAD_SIZES)), *direct, Knob("stages", (0, 1)), parallel)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """A good config without any measurement."""
@@ -61,14 +88,14 @@ class ConvolutionInt8:
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
         return packed_shape(workload, spec, out=True)
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The convolution as a tensor expression, on weights as they are packed."""
         if _transforms(values):
             return winograd.define(workload, spec, values)
         w, t = workload, CpuTiling.of(workload, spec, values, pixels(workload))
         dot = dot_product(spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
-        weights = te.placeholder(direct_dots.weights_shape(w, t, dot), "int32", name="weights")
+        weights = te.placeholder(weights_shape(w, t, dot), "int32", name="weights")
         blocks, lanes = w.in_channels // t.ib, vector_of(t.ob)
         each = dot.numbers * dot.steps(t.ib)
         shape = packed_shape(w, spec, out=True)
@@ -84,7 +111,9 @@ class ConvolutionInt8:
         c, i = te.reduce_axis((0, blocks), "c"), te.reduce_axis((0, t.ib), "i")
         kh, kw = te.reduce_axis((0, w.kernel_h), "kh"), te.reduce_axis((0, w.kernel_w), "kw")
 
-        def product(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
+        def product(
+            n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
+        ) -> Expression:
             number = ((c * w.kernel_h + kh) * w.kernel_w + kw) * each + i
             lane = tirx.indexmod(o, t.tile[0]) * lanes + b
             weight = dot.weight_at(weights, tirx.indexdiv(o, t.tile[0]), number, lane)
@@ -95,16 +124,18 @@ class ConvolutionInt8:
         out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         if _transforms(values):
             return winograd.schedule(function, workload, spec, values)
-        return direct_dots.written(workload, spec, values)
+        return direct_function(workload, spec, values)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
-        pack = winograd.pack if _transforms(values) else direct_dots.pack
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
+        pack = winograd.pack if _transforms(values) else pack_direct
         return pack(weights, workload, spec, values)
 
 
@@ -115,3 +146,239 @@ def _may_transform(w: Workload) -> bool:
 def _transforms(values: KnobValues) -> bool:
     """Whether a config is of Winograd's algorithm."""
     return values.get("algorithm", 0) > 0
+
+
+# -- the direct algorithm ----------------------------------------------------------------------
+
+
+COPY_CHUNK = 1
+Read = Callable[[Expression, Expression, Expression, Expression], Expression]
+"""A step of data: of a block of channels, a row and a column of the padded image, and of which step
+of the block."""
+
+
+def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:
+    """Whether data in blocks of so many channels are not read where they lie."""
+    return is_padded(w) or block % dot.numbers > 0 or dot is TWOS
+
+
+def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+    """The function of TensorIR. Raises `DoesNotApply`."""
+    convolution = _Convolution(w, spec, values)
+    with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        convolution.write()
+    return builder.get()
+
+
+def weights_shape(w: Workload, t: CpuTiling, dot: DotProduct) -> tuple[int, int, int]:
+    """Of packed weights: tiles of output channels, steps and one, lanes of a tile."""
+    taps = w.in_channels // t.ib * w.kernel_h * w.kernel_w
+    return t.tiles[0], 1 + taps * dot.steps(t.ib), t.tile[0] * vector_of(t.ob)
+
+
+def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
+    """(o, c, kh, kw) → the shape of `weights_shape`, see
+    `targets.cpu.kernels.int8_dot_product.DotProduct.pack`: blocks of input channels, kernel rows,
+    kernel columns, channels; zeros where a block fills no step or no vector."""
+    t, dot = CpuTiling.of(w, spec, values, pixels(w)), dot_product(spec)
+    inputs, lanes = w.in_channels // t.ib, vector_of(t.ob)
+    kernel = (w.kernel_h, w.kernel_w)
+    numbers = dot.steps(t.ib) * dot.numbers
+    whole = np.zeros((t.tiles[0], t.tile[0], lanes, inputs, numbers, *kernel), np.int16)
+    whole[:, :, : t.ob, :, : t.ib] = weights.reshape(
+        t.tiles[0], t.tile[0], t.ob, inputs, t.ib, *kernel
+    )
+    ordered = whole.transpose(0, 3, 5, 6, 4, 1, 2)
+    return dot.pack(ordered.reshape(t.tiles[0], -1, t.tile[0] * lanes), w.dequantises)
+
+
+class _Convolution:
+    """Writes the loops of one kernel."""
+
+    def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
+        self.w, self.v, self.lanes = w, values, spec.lanes
+        self.size, self.dot = pixels(w), dot_product(spec)
+        self.t = CpuTiling.of(w, spec, values, self.size)
+        check_unrolled(self.t, values, (w.kernel_h, w.kernel_w))
+        self.blocks, self.steps = w.in_channels // self.t.ib, self.dot.steps(self.t.ib)
+        self.vector = vector_of(self.t.ob)
+        _, _, self.height, self.width, _ = packed_shape(w, spec)
+        out = packed_shape(w, spec, out=True)
+        data = (w.batch, self.blocks, self.height, self.width * self.t.ib)
+        self.shapes = data, weights_shape(w, self.t, self.dot), (out[1], out[4]), out
+
+    def write(self) -> None:
+        """The whole kernel, into the function that is being built."""
+        w, t, v = self.w, self.t, self.v
+        self.a = Arguments(w, *self.shapes)
+        copies = must_copy(t.ib, w, self.dot) or v["copy"] > 0
+        whole = self._copy_of_everything() if copies and v["copy"] != COPY_CHUNK else None
+        oc, yc, xc = (count // each for count, each in zip(t.tiles, t.chunk, strict=True))
+        with self._tasks(w.batch * oc * yc * xc) as (index,):
+            if v["chunks_first"]:
+                n, y, x, o = split_index(index, w.batch, yc, xc, oc)
+            else:
+                n, o, y, x = split_index(index, w.batch, oc, yc, xc)
+            first = tuple(at * each for at, each in zip((o, y, x), t.chunk, strict=True))
+            if whole is not None:
+                read = self._whole(n, whole)
+            else:
+                read = self._chunk(n, first) if copies else self._in_place(n)
+            orders = (1, 2, 0) if v["tiles_first"] else (0, 1, 2)
+            with Nest([T.serial(0, t.chunk[axis]) for axis in orders]) as inside:
+                at = dict(zip(orders, inside, strict=True))
+                self._tile(n, [first[axis] + at[axis] for axis in range(3)], read)
+
+    def _tasks(self, count: int) -> Nest:
+        return Nest([(T.parallel if self.v["parallel"] else T.serial)(0, count)])
+
+    def _start(self, axis: int, tile: Expression) -> Expression:
+        """The first row (1) or column (2) of a tile."""
+        return tile_start(tile, self.size[axis - 1], self.t.tile[axis])
+
+    # -- a register tile -----------------------------------------------------------------------
+
+    def _tile(self, n: Expression, tile: list[Expression], read: Read) -> None:
+        w, t, lanes = self.w, self.t, self.vector
+        y, x = self._start(1, tile[1]), self._start(2, tile[2])
+        places = list(product(*map(range, t.tile)))
+        sums = {place: T.alloc_buffer((lanes,), "int32") for place in places}
+        for place, buffer in sums.items():
+            packed = vector(self.a.weights, [tile[0], 0, place[0] * lanes], lanes)
+            store(buffer, self.dot.begin(w, packed, self.a.zero, lanes), [0], lanes)
+        kernel, unroll = self.v["unroll_kernel"], self.v["unroll_channels"]
+        loops = [
+            T.serial(0, self.blocks),
+            (T.unroll if kernel > 1 else T.serial)(0, w.kernel_h),
+            (T.unroll if kernel > 0 else T.serial)(0, w.kernel_w),
+            T.serial(0, self.steps // unroll),
+            T.unroll(0, unroll),
+        ]
+        with Nest(loops) as (c, kh, kw, outer, inner):
+            inside = outer * unroll + inner
+            step = 1 + ((c * w.kernel_h + kh) * w.kernel_w + kw) * self.steps + inside
+            for o, r, s in places if not self.v["pixels_first"] else sorted(places, key=_pixel):
+                row = (y + r) * w.stride_h + kh * w.dilation_h
+                column = (x + s) * w.stride_w + kw * w.dilation_w
+                weights = vector(self.a.weights, [tile[0], step, o * lanes], lanes)
+                self.dot.add(sums[o, r, s], 0, read(c, row, column, inside), weights, lanes)
+        for (o, r, s), buffer in sums.items():
+            with T.vectorized(0, t.ob) as i:
+                block = tile[0] * t.tile[0] + o
+                self.a.finish(buffer[i], (n, block, y + r, x + s, i), (block, i))
+
+    # -- where it reads ------------------------------------------------------------------------
+
+    def _in_place(self, n: Expression) -> Read:
+        block, dot = self.t.ib, self.dot
+
+        def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
+            place = [n, c, y, x * block + step * dot.numbers]
+            return dot.loaded(self.w, self.a.data, place, self.a.zero)
+
+        return read
+
+    def _reach(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows and columns of data that so many of the output read."""
+        w = self.w
+        return (
+            (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
+            (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1,
+        )
+
+    def _copy_of_everything(self) -> TirBuffer:
+        """A buffer of all data between their border."""
+        rows, columns = self._reach(*self.size)
+        images = self.w.batch * self.blocks
+        copy = T.alloc_buffer((images, rows, columns * self.steps), "int32")
+        with self._tasks(images * rows) as (index,):
+            n, c, row = split_index(index, self.w.batch, self.blocks, rows)
+            self._copy_row(copy, [n * self.blocks + c, row], (n, c, row, 0), columns)
+        return copy
+
+    def _whole(self, n: Expression, copy: TirBuffer) -> Read:
+        def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
+            return copy[n * self.blocks + c, y, x * self.steps + step]
+
+        return read
+
+    def _chunk(self, n: Expression, first: tuple[Expression, ...]) -> Read:
+        """Copies what a chunk reads."""
+        w, t = self.w, self.t
+        rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
+        top = self._start(1, first[1]) * w.stride_h
+        left = self._start(2, first[2]) * w.stride_w
+        copy = T.alloc_buffer((self.blocks, rows, columns * self.steps), "int32")
+        with T.serial(0, self.blocks) as c, T.serial(0, rows) as row:
+            self._copy_row(copy, [c, row], (n, c, top + row, left), columns)
+
+        def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
+            return copy[c, y - top, (x - left) * self.steps + step]
+
+        return read
+
+    def _copy_row(
+        self,
+        copy: TirBuffer,
+        to: list[Expression],
+        source: tuple[Expression, Expression, Expression, Expression],
+        columns: int,
+    ) -> None:
+        """A row of so many columns of the padded image, from `source` (image, block of channels,
+        row, column) on."""
+        w = self.w
+        n, c, y, x = source
+        y, x = y - w.pad_top, x - w.pad_left
+
+        def border(begin: Expression, end: Expression) -> None:
+            with T.serial(begin, end) as column, T.vectorized(0, self.steps) as step:
+                outside = self.dot.border(w, self.a.zero)
+                T.buffer_store(copy, outside, [*to, column * self.steps + step])
+
+        with T.If(tirx.all(y >= 0, y < self.height)):
+            with T.Then():
+                begin = tirx.min(tirx.max(-x, 0), columns)
+                end = tirx.max(tirx.min(self.width - x, columns), begin)
+                border(0, begin)
+                self._copy_columns(copy, to, (n, c, y), (x, begin, end))
+                border(end, columns)
+            with T.Else():
+                border(0, columns)
+
+    def _copy_columns(
+        self,
+        copy: TirBuffer,
+        to: list[Expression],
+        row: tuple[Expression, ...],
+        columns: tuple[Expression, Expression, Expression],
+    ) -> None:
+        """Columns from the second to before the third, of an image whose first is at -`x`."""
+        x, begin, end = columns
+        block, each, dot, zero = self.t.ib, self.steps, self.dot, self.a.zero
+        if block % dot.numbers:
+            with T.serial(begin, end) as column, T.serial(0, each) as step:
+                place = [*row, (x + column) * block]
+                first = step * dot.numbers
+                value = dot.gathered(self.w, self.a.data, place, zero, first, block)
+                T.buffer_store(copy, value, [*to, column * each + step])
+            return
+        wide = self.lanes if self.lanes % each == 0 else each
+        count = (end - begin) * each
+        whole = tirx.indexdiv(count, wide)
+
+        def move(at: Expression, lanes: int) -> None:
+            place = [*row, (x + begin) * block + at * dot.numbers]
+            value = dot.loaded(self.w, self.a.data, place, zero, lanes)
+            store(copy, value, [*to, begin * each + at], lanes)
+
+        with T.serial(0, whole) as index:
+            move(index * wide, wide)
+        if wide > each:
+            with T.serial(0, tirx.indexdiv(count - whole * wide, each)) as index:
+                move(whole * wide + index * each, each)
+
+
+def _pixel(place: tuple[int, ...]) -> tuple[int, ...]:
+    """Orders (vector, row, column) by pixels."""
+    return place[1:] + place[:1]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
+from tilewright.targets.cpu.kernels.epilogue import row_inputs, with_row_epilogue
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import tiles
-from tilewright.targets.cpu.kernels.matrix import multiply
-from tilewright.targets.cpu.kernels.shared import row_inputs, with_row_epilogue
+from tilewright.targets.cpu.kernels.matrix_product import GemmShape, multiply
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -29,7 +27,7 @@ class Dense:
         return workload.operator == "dense" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix`."""
+        """See `targets.cpu.kernels.matrix_product`."""
         return GemmShape.of(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
@@ -44,7 +42,7 @@ class Dense:
         """(rows, out)."""
         return workload.batch, workload.out_channels
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """Rows times packed columns, as a tensor expression."""
         w, width = workload, GemmShape.of(workload, spec).width(values)
         data = te.placeholder(self.data_shape(w, spec), name="data")
@@ -52,7 +50,7 @@ class Dense:
         weights = te.placeholder(shape, name="weights")
         k = te.reduce_axis((0, w.in_channels), "k")
 
-        def product(row: Any, column: Any) -> Any:
+        def product(row: Expression, column: Expression) -> Expression:
             tile = tirx.indexdiv(column, width)
             inside = column - tirx.min(tile * width, w.out_channels - width)
             return te.sum(data[row, k] * weights[tile, k, inside], axis=k)
@@ -62,13 +60,15 @@ class Dense:
         out = with_row_epilogue(w, sums, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         return multiply(workload, GemmShape.of(workload, spec), values, packed=True)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """(out, in) or (out, in, 1, 1) → (tiles, in, columns of a tile). The last tile begins
         earlier where it would reach beyond the end: some columns are in two tiles."""
         width, out = GemmShape.of(workload, spec).width(values), workload.out_channels

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.kernels.dense import Dense, tile_starts
-from tilewright.targets.cpu.kernels.gemm_shape import GemmShape
+from tilewright.targets.cpu.kernels.epilogue import data_zero, row_inputs, with_row_epilogue
 from tilewright.targets.cpu.kernels.int8_dot_product import (
     FOURS,
     SIGNED_FOURS,
@@ -25,8 +24,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 )
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Nest, tile_start, tiles
-from tilewright.targets.cpu.kernels.matrix import Share, multiply
-from tilewright.targets.cpu.kernels.shared import data_zero, row_inputs, with_row_epilogue
+from tilewright.targets.cpu.kernels.matrix_product import GemmShape, Share, multiply
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -43,8 +41,8 @@ class DenseInt8(Dense):
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix`. Raises `WorkloadError` for a processor without dot
-        products."""
+        """See `targets.cpu.kernels.matrix_product`. Raises `WorkloadError` for a processor without
+        dot products."""
         check_dots(workload, spec)
         pack = (1,) if must_pack(workload, dot_product(spec)) else (0, 1)
         return tuple(
@@ -58,7 +56,7 @@ class DenseInt8(Dense):
         usual = shape.baseline_values(spec, packed=True, products=products)
         return {**usual, "pack_data": 1}
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """Rows times packed columns, as a tensor expression."""
         w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
         width, out = p.width(values), self.out_shape(workload, spec)
@@ -68,7 +66,7 @@ class DenseInt8(Dense):
         inputs = row_inputs(w, out)
         k = te.reduce_axis((0, w.in_channels), "k")
 
-        def product(row: Any, column: Any) -> Any:
+        def product(row: Expression, column: Expression) -> Expression:
             tile = tirx.indexdiv(column, width)
             inside = column - tirx.min(tile * width, w.out_channels - width)
             vectors, lane = tirx.indexdiv(inside, p.lanes), tirx.indexmod(inside, p.lanes)
@@ -79,14 +77,16 @@ class DenseInt8(Dense):
         result = with_row_epilogue(w, te.compute(out, product, name="sums"), inputs)
         return te.create_prim_func([data, weights, *inputs.values(), result])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         share = share_of(dot_product(spec))
         return multiply(workload, GemmShape.of(workload, spec), values, True, share)
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """(out, in) → (tiles, 1 + steps, lanes of a tile), see
         `targets.cpu.kernels.int8_dot_product.DotProduct.pack`; zeros where columns fill no
         vector."""
@@ -120,27 +120,29 @@ class DotShare(Share):
     def vector_of(self, p: GemmShape) -> int:
         return vector_of(p.lanes)
 
-    def begin(self, column: Any, at: Any) -> Any:
+    def begin(self, column: Expression, at: Expression) -> Expression:
         buffer, place = self._packed(column)
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
-    def _packed(self, column: Any) -> tuple[Any, list[Any]]:
+    def _packed(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
         """Where the packed weights of a tile of columns are: a buffer, and the place in it."""
         if self.weights is None:
             return self.a.weights, [column]
         return self.weights, [column - self.columns[0]]
 
-    def plus(self, one: Any, other: Any) -> Any:
+    def plus(self, one: Expression, other: Expression) -> Expression:
         return wrapping_sum(one, other)
 
-    def number(self, row: Any, r: int, k: Any) -> Any:
+    def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
         w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
         each, zero = self.dot.numbers, self.a.zero
         if w.in_channels % each == 0:
             return self.dot.loaded(w, data, [*place, k * each], zero)
         return self.dot.gathered(w, data, [*place, 0], zero, k * each, w.in_channels)
 
-    def add(self, sums: list[Any], row: Any, column: Any, k: Any) -> None:
+    def add(
+        self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
+    ) -> None:
         packed, place = self._packed(column)
         for r, buffer in enumerate(sums):
             step = self.left(row, r, k)
@@ -149,7 +151,7 @@ class DotShare(Share):
                 weights = vector(packed, [*place, 1 + k, at], self.vector)
                 self.dot.add(buffer, at, step, weights, self.vector)
 
-    def pack_weights(self) -> Any:
+    def pack_weights(self) -> TirBuffer:
         """A buffer of the columns of the share, tile behind tile, in steps; before them, where
         their sums begin."""
         lanes, vectors, each = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
@@ -163,7 +165,7 @@ class DotShare(Share):
             with Nest.tile(vectors, self.vector) as (c, i):
                 T.buffer_store(begin, zero, [c * self.vector + i])
 
-            def step(k: Any, numbers: int) -> None:
+            def step(k: Expression, numbers: int) -> None:
                 with Nest.tile(vectors, lanes) as (c, i):
                     start = tile_start(column, self.p.columns, self.width)
                     source = start + c * lanes + i

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.grouped_tiles import (
+from tilewright.targets.cpu.kernels.epilogue import (
+    epilogue_inputs,
+    multiplied,
+    packed_words,
+    sums_type,
+    with_epilogue,
+)
+from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
+    TilePixels,
     WindowLoops,
     even_shares,
     window_knobs,
@@ -29,14 +35,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, tiles
 from tilewright.targets.cpu.kernels.padding import PaddedSource, real_data
-from tilewright.targets.cpu.kernels.shared import (
-    epilogue_inputs,
-    multiplied,
-    packed_words,
-    sums_type,
-    vectors,
-    with_epilogue,
-)
+from tilewright.targets.cpu.kernels.tile_arithmetic import vectors
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -45,12 +44,14 @@ te = lazy_module("tvm.te")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 25
+"""Taps that a config may write out: those of a kernel of 5×5."""
 MAX_TILE_ROWS = 4
+"""Rows of a register tile that a config may have."""
 
 
 @dataclass(frozen=True)
 class _ChannelTaps:
-    """Keeps `targets.cpu.kernels.grouped_tiles.Taps`."""
+    """Keeps `targets.cpu.kernels.grouped_loops.Taps`."""
 
     w: Workload
     tasks: int
@@ -60,12 +61,12 @@ class _ChannelTaps:
     sums: int = 1
     unrolled: int = 1
 
-    def first_block(self, task: Any) -> Any:
+    def first_block(self, task: Expression) -> Expression:
         return task
 
     def add(
-        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
-        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
+        tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         y, column, (first, end) = pixels
         if sums_type(self.w) == "int32":
@@ -91,12 +92,17 @@ class Depthwise:
         return w.operator == "conv2d" and 1 < w.groups == w.in_channels == w.out_channels
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.grouped_tiles`. Raises `WorkloadError` as `check_dots`."""
+        """See `targets.cpu.kernels.grouped_loops`. Raises `WorkloadError` as `check_dots`."""
         check_dots(workload, spec)
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
+        """Return the rule schedule.
+
+        Half of the registers hold sums, the others data and weights. This limit, and those of what
+        is written out, are choices of ours. `python -m benchmarks.cpu.networks --networks
+        mobilenet_v1,mobilenet_v2,efficientnet_b0` measures networks of such layers.
+        """
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         each = vectors(_block(w, spec), spec.lanes)
@@ -133,7 +139,7 @@ class Depthwise:
         w, block = workload, _block(workload, spec)
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The convolution as a tensor expression."""
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
@@ -144,7 +150,9 @@ class Depthwise:
         inputs = epilogue_inputs(w, shape, block)
         source = real_data(w, data, inputs)
 
-        def product(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+        def product(
+            n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+        ) -> Expression:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
             number = source[n, c, row, column, i]
             return te.sum(multiplied(w, number, weights[c, kh, kw, i]), axis=[kh, kw])
@@ -153,7 +161,9 @@ class Depthwise:
         out = with_epilogue(w, sums, shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))
@@ -162,8 +172,8 @@ class Depthwise:
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
         w, block = workload, _block(workload, spec)
         blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)

@@ -10,17 +10,24 @@ single numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
 from tilewright.targets.base import Knob
-from tilewright.targets.cpu.kernels.grouped_tiles import (
+from tilewright.targets.cpu.kernels.epilogue import (
+    epilogue_inputs,
+    multiplied,
+    packed_words,
+    sums_type,
+    with_epilogue,
+)
+from tilewright.targets.cpu.kernels.grouped_loops import (
     COPY_NOTHING,
+    TilePixels,
     WindowLoops,
     even_shares,
     window_knobs,
@@ -36,15 +43,7 @@ from tilewright.targets.cpu.kernels.int8_dot_product import (
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.loops import Arguments, Nest, tiles
 from tilewright.targets.cpu.kernels.padding import PaddedSource, real_data
-from tilewright.targets.cpu.kernels.shared import (
-    divisors,
-    epilogue_inputs,
-    multiplied,
-    packed_words,
-    sums_type,
-    vectors,
-    with_epilogue,
-)
+from tilewright.targets.cpu.kernels.tile_arithmetic import divisors, vectors
 from tilewright.targets.cpu.layouts import channel_block
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -54,8 +53,11 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 9
+"""Taps that a config may write out: those of a kernel of 3×3."""
 MAX_TILE_ROWS = 3
+"""Rows of a register tile that a config may have."""
 MAX_TILE_BLOCKS = 4
+"""Blocks of output channels that a register tile may have."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +103,14 @@ class Reach:
         first = np.arange(self.tasks, dtype=np.int64) * self.tile // each_out * each_in
         return np.minimum(first, self.workload.in_channels - self.span)
 
-    def start(self, task: Any) -> Any:
+    def start(self, task: Expression) -> Expression:
         """An element of `starts` in TensorIR."""
         each_in, each_out = self._sizes
         first = tirx.indexdiv(task * self.tile, each_out) * each_in
         last = self.workload.in_channels - self.span
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
 
-    def needed(self, task: Any) -> tuple[Any, Any]:
+    def needed(self, task: Expression) -> tuple[Expression, Expression]:
         """The first and the number of those of its `span` channels that a tile needs, in
         TensorIR."""
         each_in, each_out = self._sizes
@@ -144,7 +146,7 @@ def first_of_last(reach: Reach) -> int:
 
 @dataclass(frozen=True)
 class _GroupTaps:
-    """Keeps `targets.cpu.kernels.grouped_tiles.Taps`."""
+    """Keeps `targets.cpu.kernels.grouped_loops.Taps`."""
 
     reach: Reach
     out_block: int
@@ -160,17 +162,17 @@ class _GroupTaps:
     def blocks(self) -> int:
         return self.reach.blocks
 
-    def first_block(self, task: Any) -> Any:
+    def first_block(self, task: Expression) -> Expression:
         return tirx.indexdiv(self.reach.start(task), self.reach.block)
 
     def add(
-        self, arguments: Arguments, task: Any, source: PaddedSource, sums: list[Any],
-        tap: tuple[Any, Any], pixels: tuple[Any, Callable[[Any], Any], tuple[int, int]],
+        self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
+        tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
         reach, block, lanes = self.reach, self.reach.block, self.out_block
         offset = 0 if reach.aligned else tirx.indexmod(reach.start(task), block)
 
-        def channel(c: Any, of_block: tuple[Any, Any]) -> None:
+        def channel(c: Expression, of_block: tuple[Expression, Expression]) -> None:
             y, column, (first, end) = pixels
             for v, buffer in enumerate(sums):
                 if sums_type(reach.workload) == "int32":
@@ -186,7 +188,7 @@ class _GroupTaps:
                     value = source.at(of_block[0], y, column(pixel), of_block[1]) * weight
                     T.buffer_store(buffer, buffer[place] + value, [place])
 
-        def scattered(at: Any) -> None:
+        def scattered(at: Expression) -> None:
             place = offset + at
             channel(at, (tirx.indexdiv(place, block), tirx.indexmod(place, block)))
 
@@ -216,7 +218,7 @@ class Grouped:
         return w.operator == "conv2d" and w.groups > 1
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.grouped_tiles`. Raises `WorkloadError` as `check_dots`."""
+        """See `targets.cpu.kernels.grouped_loops`. Raises `WorkloadError` as `check_dots`."""
         check_dots(workload, spec)
         w = workload
         _, ob = _blocks(w, spec)
@@ -230,7 +232,12 @@ class Grouped:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
+        """Return the rule schedule.
+
+        The weights of loads and short tiles in the cost are choices of ours, as in
+        `matrix_product`. `python -m benchmarks.cpu.networks --networks shufflenet` measures a
+        network with groups.
+        """
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
         per_block = vectors(_blocks(w, spec)[1], spec.lanes)
@@ -277,7 +284,7 @@ class Grouped:
         reach = _reach(w, spec, values["tile_blocks"])
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         """The convolution as a tensor expression."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
@@ -291,7 +298,9 @@ class Grouped:
         inputs = epilogue_inputs(w, shape, ob)
         source = real_data(w, data, inputs)
 
-        def product(n: Any, o: Any, y: Any, x: Any, i: Any) -> Any:
+        def product(
+            n: Expression, o: Expression, y: Expression, x: Expression, i: Expression
+        ) -> Expression:
             row, column = y * w.stride_h + kh * w.dilation_h, x * w.stride_w + kw * w.dilation_w
             out = o * ob + i
             task = tirx.indexdiv(out, reach.tile)
@@ -306,7 +315,9 @@ class Grouped:
         out = with_epilogue(w, te.compute(shape, product, name="sums"), shape, inputs)
         return te.create_prim_func([data, weights, *inputs.values(), out])
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
         """The loops written out; `function` says what they compute."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
@@ -317,8 +328,8 @@ class Grouped:
         return written(windows, self.data_shape(w, spec), weights, self.out_shape(w, spec))
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
         """(o, c / groups, kh, kw) → `weights_shape`, zeros between different groups."""
         w, reach = workload, _reach(workload, spec, values["tile_blocks"])
         packed = np.zeros(self.weights_shape(w, spec, values), weights.dtype)

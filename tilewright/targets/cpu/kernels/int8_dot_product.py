@@ -17,13 +17,13 @@ Nothing saturates: sums wrap modulo 2^32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, Tensor, TirBuffer
 from tilewright.targets.cpu.spec import ARM_DOTS, CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -62,20 +62,20 @@ class DotProduct:
         """Vector registers that hold products before they are added: `vpmaddwd` only multiplies."""
         return 1 if self is TWOS else 0
 
-    def offset(self, w: Workload, zero: Any) -> Any:
+    def offset(self, w: Workload, zero: Expression) -> Expression:
         """What the numbers of the data are larger by in `prepared` than the real ones, an int32;
         `zero` is their zero point."""
         if self is TWOS:
             return tirx.const(0, "int32")
         return zero + tirx.const(self.flip(w.data_dtype), "int32")
 
-    def begin(self, w: Workload, packed: Any, zero: Any, lanes: int) -> Any:
+    def begin(self, w: Workload, packed: Expression, zero: Expression, lanes: int) -> Expression:
         """What so many sums begin with; `packed` is what the weights say of it, a vector."""
         if self is TWOS:
             return _spread(tirx.const(0, "int32"), lanes)
         return packed * _spread(self.offset(w, zero), lanes) if w.dequantises else packed
 
-    def border(self, w: Workload, zero: Any) -> Any:
+    def border(self, w: Workload, zero: Expression) -> Expression:
         """The step of numbers in the padding: each is the zero point."""
         if self is TWOS or not (w.dequantises or self.flip(w.data_dtype)):
             return tirx.const(0, "int32")  # TVM reinterprets no constant 0
@@ -84,7 +84,14 @@ class DotProduct:
             byte = tirx.bitwise_and(byte, tirx.const(0xFF, "uint32"))
         return tirx.reinterpret("int32", byte * tirx.const(0x01010101, "uint32"))
 
-    def loaded(self, w: Workload, data: Any, place: list[Any], zero: Any, lanes: int = 1) -> Any:
+    def loaded(
+        self,
+        w: Workload,
+        data: TirBuffer,
+        place: list[Expression],
+        zero: Expression,
+        lanes: int = 1,
+    ) -> Expression:
         """`lanes` steps of a buffer of bytes from `place` on, each as the instruction takes it, an
         int32."""
         count = self.numbers * lanes
@@ -98,8 +105,14 @@ class DotProduct:
         return tirx.reinterpret(kind, wide)
 
     def gathered(
-        self, w: Workload, data: Any, place: list[Any], zero: Any, first: Any, end: int
-    ) -> Any:
+        self,
+        w: Workload,
+        data: TirBuffer,
+        place: list[Expression],
+        zero: Expression,
+        first: Expression,
+        end: int,
+    ) -> Expression:
         """A step of numbers read one by one, number `first` of those behind `place` and its next;
         from number `end` on they are any, for their weights are zero."""
         found = tirx.const(0, "int32")
@@ -111,7 +124,7 @@ class DotProduct:
             found = tirx.bitwise_or(found, self.placed(value, each))
         return self._flipped(w, found)
 
-    def placed(self, number: Any, place: int) -> Any:
+    def placed(self, number: Expression, place: int) -> Expression:
         """A number as that of a step, an int32 that is zero else."""
         bits = 32 // self.numbers
         wide = tirx.bitwise_and(tirx.Cast("int32", number), tirx.const((1 << bits) - 1, "int32"))
@@ -122,7 +135,9 @@ class DotProduct:
         """A step of data that are one."""
         return 0x00010001 if self is TWOS else 0x01010101
 
-    def add(self, sums: Any, at: int, step: Any, weights: Any, lanes: int) -> None:
+    def add(
+        self, sums: TirBuffer, at: int, step: Expression, weights: Expression, lanes: int
+    ) -> None:
         """Adds to `lanes` sums, from place `at` of a buffer on, the products of a step of data, an
         int32, and of weights, a vector of them."""
         before, spread = vector(sums, [at], lanes), tirx.Broadcast(step, lanes)
@@ -133,7 +148,7 @@ class DotProduct:
             found = _fours(name, before, spread, weights, lanes)
         store(sums, found, [at], lanes)
 
-    def pack(self, weights: NDArray[Any], per_offset: bool = False) -> NDArray[np.int32]:
+    def pack(self, weights: Array, per_offset: bool = False) -> NDArray[np.int32]:
         """(tiles, numbers, width), numbers in whole steps → (tiles, 1 + steps, width): where the
         sums begin, then the weights of a step as an int32. Sums of `TWOS` begin at 0, others at
         minus the sum of their weights times `flip` of int8, or, `per_offset`, times 1."""
@@ -147,14 +162,16 @@ class DotProduct:
         words = np.ascontiguousarray(steps.transpose(0, 1, 3, 2)).view("<i4")[..., 0]
         return np.concatenate([begin, words], axis=1).astype(np.int32)
 
-    def weight_at(self, weights: Any, tile: Any, number: Any, lane: Any) -> Any:
+    def weight_at(
+        self, weights: Tensor, tile: Expression, number: Expression, lane: Expression
+    ) -> Expression:
         """A weight out of what `pack` packed, as an int32."""
         bits = 32 // self.numbers
         word = weights[tile, 1 + tirx.indexdiv(number, self.numbers), lane]
         shift = tirx.Cast("int32", tirx.indexmod(number, self.numbers)) * bits
         return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
 
-    def _flipped(self, w: Workload, step: Any, lanes: int = 1) -> Any:
+    def _flipped(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
         """Numbers of data in an int32, or `lanes` of such, as it takes them."""
         if not self.flip(w.data_dtype):
             return step
@@ -196,8 +213,12 @@ def vector_of(numbers: int) -> int:
     return next(width for width in WIDTHS if width >= numbers)
 
 
-def _fours(name: str, before: Any, spread: Any, weights: Any, lanes: int) -> Any:
-    def as_bytes(value: Any) -> Any:  # LLVM took int32 once, as TVM's own intrinsics still do
+def _fours(
+    name: str, before: Expression, spread: Expression, weights: Expression, lanes: int
+) -> Expression:
+    def as_bytes(
+        value: Expression,
+    ) -> Expression:  # LLVM took int32 once, as TVM's own intrinsics still do
         return tirx.reinterpret(f"int8x{4 * lanes}", value)
 
     return tirx.call_llvm_pure_intrin(
@@ -205,13 +226,13 @@ def _fours(name: str, before: Any, spread: Any, weights: Any, lanes: int) -> Any
     )
 
 
-def _twos(before: Any, one: Any, other: Any, lanes: int) -> Any:
+def _twos(before: Expression, one: Expression, other: Expression, lanes: int) -> Expression:
     """With the products of two pairs of 16 bits in each of so many lanes. LLVM makes one
     instruction of both additions where there is one (`vpdpwssd`). Without the fence, which is no
     instruction, it would add the products of several steps first, for which there are no
     registers."""
 
-    def as_words(value: Any) -> Any:
+    def as_words(value: Expression) -> Expression:
         return tirx.reinterpret(f"int16x{2 * lanes}", value)
 
     products = tirx.call_llvm_pure_intrin(
@@ -222,7 +243,7 @@ def _twos(before: Any, one: Any, other: Any, lanes: int) -> Any:
     return tirx.reinterpret(f"int32x{lanes}", fenced)
 
 
-def wrapping_sum(one: Any, other: Any, lanes: int = 1) -> Any:
+def wrapping_sum(one: Expression, other: Expression, lanes: int = 1) -> Expression:
     """Of two int32, or vectors of them, modulo 2^32. TVM tells LLVM that sums of signed numbers
     never wrap, and takes what is cast from unsigned ones for positive: neither is so."""
     kind = "int32" if lanes == 1 else f"int32x{lanes}"
@@ -230,16 +251,16 @@ def wrapping_sum(one: Any, other: Any, lanes: int = 1) -> Any:
     return tirx.reinterpret(kind, unsigned)
 
 
-def _spread(number: Any, lanes: int) -> Any:
+def _spread(number: Expression, lanes: int) -> Expression:
     return number if lanes == 1 else tirx.Broadcast(number, lanes)
 
 
-def vector(buffer: Any, place: list[Any], lanes: int) -> Any:
+def vector(buffer: TirBuffer, place: list[Expression], lanes: int) -> Expression:
     """`lanes` int32 of a buffer from `place` on."""
     return buffer.vload(place, f"int32x{lanes}")
 
 
-def store(buffer: Any, value: Any, place: list[Any], lanes: int) -> None:
+def store(buffer: TirBuffer, value: Expression, place: list[Expression], lanes: int) -> None:
     """Puts a vector of `lanes`, or one number, into a buffer of int32 from `place` on."""
     T.buffer_store(buffer, value, [*place[:-1], lanes_at(place[-1], lanes)])
 
@@ -250,7 +271,14 @@ def multiplies_pairs(spec: CpuSpec, lanes: int) -> bool:
     return spec.architecture == "x86_64" and lanes in WIDTHS
 
 
-def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int, pairs: bool) -> None:
+def add_products(
+    sums: TirBuffer,
+    at: Expression,
+    numbers: Expression,
+    weights: Expression,
+    lanes: int,
+    pairs: bool,
+) -> None:
     """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
     `weights` of `pack_words`, vectors of so many. `vpmaddwd` adds the products of two `pairs` of 16
     bits, and the upper half of these weights is zero."""
@@ -259,26 +287,26 @@ def add_products(sums: Any, at: Any, numbers: Any, weights: Any, lanes: int, pai
     store(sums, found, [at], lanes)
 
 
-def words(numbers: Any, lanes: int) -> Any:
+def words(numbers: Expression, lanes: int) -> Expression:
     """A vector of so many int8 as int32."""
     return tirx.Cast("int32" if lanes == 1 else f"int32x{lanes}", numbers)
 
 
-def spread(number: Any, lanes: int) -> Any:
+def spread(number: Expression, lanes: int) -> Expression:
     """One int8 as so many int32."""
     return _spread(tirx.Cast("int32", number), lanes)
 
 
-def lanes_at(place: Any, lanes: int) -> Any:
+def lanes_at(place: Expression, lanes: int) -> Expression:
     """The index of so many elements from `place` on."""
     return tirx.Ramp(place, 1, lanes) if lanes > 1 else place
 
 
-def pack_words(weights: NDArray[Any], pairs: bool) -> NDArray[np.int32]:
+def pack_words(weights: Array, pairs: bool) -> NDArray[np.int32]:
     """Weights of any shape for `add_products`, by `pairs` or not."""
     return weights.astype(np.int32) & np.int32(0xFFFF if pairs else -1)
 
 
-def word_at(word: Any) -> Any:
+def word_at(word: Expression) -> Expression:
     """The weight that is in an int32 of `pack_words`, as an int32."""
     return tirx.Cast("int32", tirx.Cast("int16", word))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from numpy.typing import NDArray
-
+from tilewright.core.tvm_types import Array, PrimFunc
 from tilewright.targets.base import Knob
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
@@ -27,33 +26,53 @@ class DoesNotApply(Exception):
 class Kernel(Protocol):
     """A way to compute an operator.
 
-    A compiled kernel is called with data, weights, then the bias and the residual if there are such
-    ones, and the output, in the layouts that `pack` gives them.
+    A compiled kernel is called with the data, the packed weights, what its epilogue reads in the
+    order of `kernels.epilogue.epilogue_tensors`, and the output.
     """
 
     def serves(self, workload: Workload) -> bool:
-        """Whether it computes this workload at all."""
+        """Return whether the kernel computes this workload."""
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """The schedule's decisions."""
+        """Return the decisions of a schedule.
+
+        Raises:
+            WorkloadError: the processor lacks the instructions.
+        """
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """A good config of these knobs without any measurement: the baseline."""
+        """Return the rule schedule: a good config, by the names of the knobs, without measuring."""
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Of the data as the kernel takes them: those of `pack_channels`, maybe seen with other
-        axes. The values lie in the same order."""
+        """Return the shape in which the kernel takes the data: that of
+        `targets.cpu.layouts.pack_channels`, perhaps with other axes. The values lie in the same
+        order."""
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Of the output, and of a residual."""
+        """Return the shape of the output, which is also that of a residual."""
 
-    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
-        """The computation as a TensorIR function, unscheduled. Layouts may depend on the knobs."""
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """Return the computation as a TensorIR function without a schedule. Its layouts may depend
+        on the knobs."""
 
-    def schedule(self, function: Any, workload: Workload, spec: CpuSpec, values: KnobValues) -> Any:
-        """The scheduled function. Raises `DoesNotApply`."""
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
+        """Return the function with the schedule that the knobs select.
+
+        Raises:
+            DoesNotApply: the knobs contradict each other, or unroll too much.
+        """
 
     def pack_weights(
-        self, weights: NDArray[Any], workload: Workload, spec: CpuSpec, values: KnobValues
-    ) -> NDArray[Any]:
-        """Weights as in the model (OIHW, or out × in) in the layout of this schedule."""
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
+        """Return weights in the layout that this schedule reads.
+
+        Args:
+            weights: as the model has them, (o, c / groups, kh, kw), (out, in) of a dense layer, or
+                (batch, depth, columns) of a batched product.
+            workload: what is computed.
+            spec: the processor.
+            values: the config, by the names of the knobs.
+        """

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.cpu.kernels import conv2d_tiles, matmul_tiles
-from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul
-from tilewright.targets.cpu.kernels.batch_matmul_int8 import BatchMatmulInt8
+from tilewright.targets.cpu.kernels import conv2d_amx, matmul_amx
+from tilewright.targets.cpu.kernels.amx_product import TileBlocks
+from tilewright.targets.cpu.kernels.batch_matmul import BatchMatmul, BatchMatmulInt8
 from tilewright.targets.cpu.kernels.conv2d import Convolution
+from tilewright.targets.cpu.kernels.conv2d_amx import ConvolutionTiles
 from tilewright.targets.cpu.kernels.conv2d_int8 import ConvolutionInt8
-from tilewright.targets.cpu.kernels.conv2d_tiles import ConvolutionTiles
 from tilewright.targets.cpu.kernels.dense import Dense
 from tilewright.targets.cpu.kernels.dense_int8 import DenseInt8
 from tilewright.targets.cpu.kernels.depthwise import Depthwise
+from tilewright.targets.cpu.kernels.epilogue import computes
 from tilewright.targets.cpu.kernels.grouped import Grouped
 from tilewright.targets.cpu.kernels.kernel import Kernel
-from tilewright.targets.cpu.kernels.matmul_tiles import MatmulTiles
-from tilewright.targets.cpu.kernels.shared import computes
-from tilewright.targets.cpu.kernels.tile_product import TileBlocks
+from tilewright.targets.cpu.kernels.matmul_amx import MatmulTiles
 from tilewright.targets.cpu.spec import DOTS_BFLOAT16, CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -33,7 +32,7 @@ def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | 
     if kernel_for(workload, spec) not in BY_TILES:
         return None
     convolution = workload.operator == "conv2d"
-    of = conv2d_tiles.product_of if convolution else matmul_tiles.product_of
+    of = conv2d_amx.product_of if convolution else matmul_amx.product_of
     return of(workload)
 
 

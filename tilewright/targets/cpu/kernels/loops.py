@@ -8,18 +8,19 @@ Neither can be said by splitting loops of a whole tensor, as `Schedule` does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
 
 from tilewright.core.lazy_module import lazy_module
-from tilewright.targets.cpu.kernels.kernel import DoesNotApply
-from tilewright.targets.cpu.kernels.shared import (
+from tilewright.core.tvm_types import Expression, TirBuffer
+from tilewright.targets.cpu.kernels.epilogue import (
     data_zero,
     epilogue_tensors,
     epilogue_value,
     shape_of_tensor,
     sums_type,
 )
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply
 from tilewright.targets.workload import Workload
 
 tirx = lazy_module("tvm.tirx")
@@ -31,7 +32,8 @@ STACK_BYTES = 1023
 """A buffer larger than this TVM does not put on the stack, and only what is there LLVM puts into
 registers: sums are kept in several buffers where they are more."""
 MAX_UNROLLED = 1024
-"""Multiply-adds written out one by one: more compile for seconds."""
+"""Multiply-adds written out one by one: more compile for seconds
+(docs/decisions/measuring-on-a-cpu.md)."""
 
 
 def check_tile(accumulators: int, unrolled: int) -> None:
@@ -49,13 +51,13 @@ def tiles(size: int, tile: int) -> int:
     return -(-size // tile)
 
 
-def tile_start(index: Any, size: int, tile: int) -> Any:
+def tile_start(index: Expression, size: int, tile: int) -> Expression:
     """Where tile number `index` of `size` begins: the last one earlier where it would reach beyond
     the end."""
     return index * tile if size % tile == 0 else tirx.min(index * tile, size - tile)
 
 
-def share(index: Any, parts: int, whole: int) -> tuple[Any, Any]:
+def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expression]:
     """Begin and end of part `index` of `whole` things divided evenly into `parts`."""
     if whole % parts == 0:
         return index * (whole // parts), (index + 1) * (whole // parts)
@@ -63,7 +65,7 @@ def share(index: Any, parts: int, whole: int) -> tuple[Any, Any]:
 
 
 @contextmanager
-def within(index: Any, parts: int, whole: int) -> Iterator[Any]:
+def within(index: Expression, parts: int, whole: int) -> Iterator[Expression]:
     """A loop over a `share`. It begins at 0 where all parts have equally many: TVM cannot bound one
     of a single turn that begins elsewhere."""
     begin, end = share(index, parts, whole)
@@ -75,7 +77,7 @@ def within(index: Any, parts: int, whole: int) -> Iterator[Any]:
             yield begin + found
 
 
-def split_index(index: Any, *sizes: int) -> list[Any]:
+def split_index(index: Expression, *sizes: int) -> list[Expression]:
     """The indices that one fused index stands for, the last fastest."""
     found = []
     for size in reversed(sizes):
@@ -87,7 +89,7 @@ def split_index(index: Any, *sizes: int) -> list[Any]:
 class Nest:
     """`with Nest.unrolled(3, 4) as (i, j)`: several loops at once."""
 
-    def __init__(self, frames: Sequence[Any]) -> None:
+    def __init__(self, frames: Sequence[AbstractContextManager[Expression]]) -> None:
         self._frames, self._stack = frames, ExitStack()
 
     @classmethod
@@ -101,11 +103,16 @@ class Nest:
         loops = [T.unroll(0, extent) for extent in extents[:-1]]
         return cls([*loops, T.vectorized(0, extents[-1])])
 
-    def __enter__(self) -> tuple[Any, ...]:
+    def __enter__(self) -> tuple[Expression, ...]:
         return tuple(self._stack.enter_context(frame) for frame in self._frames)
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
 
 class Arguments:
@@ -119,24 +126,26 @@ class Arguments:
         bias: tuple[int, ...], out: tuple[int, ...], weights_type: str = "",
         data_type: str = "",
     ) -> None:  # fmt: skip
-        def argument(name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        def argument(name: str, shape: tuple[int, ...], dtype: str) -> TirBuffer:
             return T.arg(name, T.buffer(shape, dtype))
 
         self.workload = workload
         self.data = argument("data", data, data_type or workload.data_dtype)
         self.weights = argument("weights", weights, weights_type or sums_type(workload))
-        self._inputs: dict[str, Any] = {
+        self._inputs: dict[str, TirBuffer] = {
             name: argument(name, shape_of_tensor(workload, name, bias, out), dtype)
             for name, dtype in epilogue_tensors(workload).items()
         }
         self.out = argument("out", out, workload.out_dtype)
 
     @property
-    def zero(self) -> Any:
+    def zero(self) -> Expression:
         """The zero point of the data, an int32."""
         return data_zero(self._inputs)
 
-    def finish(self, value: Any, place: tuple[Any, ...], channel: tuple[Any, ...]) -> None:
+    def finish(
+        self, value: Expression, place: tuple[Expression, ...], channel: tuple[Expression, ...]
+    ) -> None:
         """Stores `value` at `place` of the output after the epilogue; `channel` is the place in the
         bias."""
         found = epilogue_value(self.workload, self._inputs, value, place, channel)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Expression, Tensor, TirBuffer
+from tilewright.targets.cpu.kernels.epilogue import data_zero, real
 from tilewright.targets.cpu.kernels.loops import split_index
-from tilewright.targets.cpu.kernels.shared import data_zero, real
 from tilewright.targets.workload import Workload
 
 te = lazy_module("tvm.te")
@@ -21,7 +21,7 @@ def is_padded(w: Workload) -> bool:
     return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
 
 
-def padded(w: Workload, data: Any, size: tuple[int, int] | None = None) -> Any:
+def padded(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     """A te tensor in blocks of channels between its padding; with as many zeros behind it as make
     it of that size (rows, columns), if one is given."""
     if size is None:
@@ -31,7 +31,9 @@ def padded(w: Workload, data: Any, size: tuple[int, int] | None = None) -> Any:
     n, c, _, _, block = data.shape
     shape = (n, c, *size, block)
 
-    def inside(n: Any, c: Any, y: Any, x: Any, i: Any) -> Any:
+    def inside(
+        n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+    ) -> Expression:
         row, column = y - w.pad_top, x - w.pad_left
         within = tirx.all(row >= 0, row < w.height, column >= 0, column < w.width)
         return tirx.if_then_else(within, data[n, c, row, column, i], tirx.const(0, data.dtype))
@@ -40,8 +42,11 @@ def padded(w: Workload, data: Any, size: tuple[int, int] | None = None) -> Any:
 
 
 def real_data(
-    w: Workload, data: Any, inputs: Mapping[str, Any], size: tuple[int, int] | None = None
-) -> Any:
+    w: Workload,
+    data: Tensor,
+    inputs: Mapping[str, Tensor | TirBuffer],
+    size: tuple[int, int] | None = None,
+) -> Tensor:
     """`padded` data; the integers of an epilogue with a `dequantise` step as the numbers that they
     stand for times their scale, in float32. `inputs` are what the epilogue takes."""
     if not w.dequantises:
@@ -56,7 +61,7 @@ def real_data(
 class PaddedSource:
     """Where a task reads: `at(block, y, x, i)` in coordinates of the unpadded image."""
 
-    at: Callable[[Any, Any, Any, Any], Any]
+    at: Callable[[Expression, Expression, Expression, Expression], Expression]
 
 
 class Copies:
@@ -64,7 +69,12 @@ class Copies:
     channels; copies are of the element type `kind`, as `convert` makes them of the data's."""
 
     def __init__(
-        self, w: Workload, data: Any, block: int, kind: str, convert: Callable[[Any], Any]
+        self,
+        w: Workload,
+        data: TirBuffer,
+        block: int,
+        kind: str,
+        convert: Callable[[Expression], Expression],
     ) -> None:
         self.w, self.data, self.block, self.kind, self.convert = w, data, block, kind, convert
         self.width = (w.out_width - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1
@@ -74,7 +84,7 @@ class Copies:
         w = self.w
         return (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1
 
-    def of_everything(self) -> Any:
+    def of_everything(self) -> TirBuffer:
         """A buffer of all data between its padding, as far as anything reads it."""
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
         copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), self.kind)
@@ -83,7 +93,9 @@ class Copies:
             self._row(copy, [n, c, y], [n, c, y - w.pad_top])
         return copy
 
-    def of_rows(self, place: tuple[Any, Any], blocks: int, first: Any, rows: int) -> PaddedSource:
+    def of_rows(
+        self, place: tuple[Expression, Expression], blocks: int, first: Expression, rows: int
+    ) -> PaddedSource:
         """What `rows` rows of output from `first` on read of so many `blocks` of channels, from
         `place` (image, block) on."""
         w, (n, block) = self.w, place
@@ -93,7 +105,7 @@ class Copies:
             self._row(copy, [c, y], [n, block + c, top + y])
         return PaddedSource(lambda c, y, x, i: copy[c, y - top, x + w.pad_left, i])
 
-    def _row(self, copy: Any, to: list[Any], source: list[Any]) -> None:
+    def _row(self, copy: TirBuffer, to: list[Expression], source: list[Expression]) -> None:
         w, zero = self.w, tirx.const(0, self.kind)
         end = min(w.pad_left + w.width, self.width)
 

@@ -11,28 +11,35 @@ batch are more than a cache holds, each has its stages in turn, in the same memo
 Weights become 1.8 (m = 2) or 4 times as many numbers when they are packed; where those would be
 many, in the kernel. It reads fewer bytes then, and takes about 3 % longer. It transforms the
 weights of some input channels after others (`parts_ic`), so that they stay in a cache.
+
+Each transform is applied to the columns of a square, then to its rows. Common parts are written
+alike, so that LLVM computes them once. Source: Lavin and Gray, Fast Algorithms for Convolutional
+Neural Networks (2016).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import (
+    Array,
+    Block,
+    Expression,
+    Loop,
+    Place,
+    PrimFunc,
+    Schedule,
+    Tensor,
+)
+from tilewright.targets.cpu.kernels.conv2d_shapes import CpuTiling, check_unrolled, packed_shape
+from tilewright.targets.cpu.kernels.epilogue import epilogue_inputs, epilogue_value
 from tilewright.targets.cpu.kernels.kernel import KnobValues
 from tilewright.targets.cpu.kernels.padding import real_data
-from tilewright.targets.cpu.kernels.shared import SECOND_CACHE, epilogue_inputs, epilogue_value
-from tilewright.targets.cpu.kernels.tiling import CpuTiling, check_unrolled, packed_shape
-from tilewright.targets.cpu.kernels.winograd_transforms import (
-    chosen,
-    data_row,
-    filter_row,
-    inverse_row,
-    transformed_filters,
-)
+from tilewright.targets.cpu.kernels.tile_arithmetic import SECOND_CACHE
 from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
@@ -41,16 +48,29 @@ tirx = lazy_module("tvm.tirx")
 s_tir = lazy_module("tvm.s_tir")
 tvm = lazy_module("tvm")
 
+WINOGRAD_SIZES = (2, 4)
+"""Pixels a side that one tile gives (m)."""
+
+_Matrix = tuple[tuple[float, ...], ...]
+
+_FILTER: dict[int, _Matrix] = {
+    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+    4: (
+        (1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
+    ),
+}  # fmt: skip
 NUMBER = 4
 """Bytes of a float32."""
 LINE = 16
 """Numbers in a line of a cache."""
 MOST_STORED = 1 << 23
 """Bytes of a layer's transformed weights that are worth storing: our choice. Those of ResNet-34 and
-U-Net made their libraries take more memory than onnxruntime."""
+U-Net made their libraries take more memory than onnxruntime (`tilewright benchmark`)."""
 MUCH_MORE = 8
 """Times the transformed data: at 16 times, transforming weights in the kernel took 1.03 of the
-time, at 5 times 1.12 (measured)."""
+time, at 5 times 1.12 (`python -m benchmarks.cpu.peak --networks resnet18,resnet50`, on the Xeon of
+docs/evidence/cpu.md)."""
 
 
 def serves(workload: Workload) -> bool:
@@ -58,6 +78,22 @@ def serves(workload: Workload) -> bool:
     w = workload
     rest = (w.stride_h, w.stride_w, w.dilation_h, w.dilation_w)
     return (w.kernel_h, w.kernel_w) == (3, 3) and set(rest) == {1}
+
+
+def rule_size(w: Workload, spec: CpuSpec) -> int:
+    """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
+    two to four times as many, must not take longer to read from memory than they save.
+
+    Chosen on the Xeon of docs/evidence/cpu.md, with vectors of 512 and 256 bits. `python -m
+    benchmarks.cpu.peak --networks resnet18,vgg11,unet` measures the layers again."""
+    integers = w.dtype == "int8"
+    if not serves(w) or (integers and (spec.dots or not w.dequantises)):
+        return 0
+    fewest = 32 if integers else spec.lanes // 2  # vectors that are mostly empty
+    if min(w.in_channels, w.out_channels) < fewest:
+        return 0
+    smaller = min(w.out_height, w.out_width)
+    return 4 if smaller > 8 else 0
 
 
 def transforms_weights(workload: Workload, m: int) -> bool:
@@ -87,7 +123,7 @@ def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
     return CpuTiling.of(w, spec, values, (-(-w.out_height // m), -(-w.out_width // m)))
 
 
-def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The convolution as a TensorIR function; weights as `pack` lays them."""
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
@@ -140,7 +176,9 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
         name="square",
     )
 
-    def value(n: Any, o: Any, y: Any, x: Any, b: Any) -> Any:
+    def value(
+        n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
+    ) -> Expression:
         div, mod = tirx.indexdiv, tirx.indexmod
         found = square[n, o, div(y, m), div(x, m), mod(y, m), mod(x, m), b]
         return epilogue_value(w, inputs, found, (n, o, y, x, b))
@@ -149,7 +187,7 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
     return te.create_prim_func([data, given, *inputs.values(), out])
 
 
-def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Any, Any]:
+def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Tensor]:
     """The parameter as `pack` lays it, and the transformed weights."""
     m, tile = values["algorithm"], t.tile[0] * t.ob
     a, in_blocks = m + 2, w.in_channels // t.ib
@@ -160,7 +198,9 @@ def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Any, Any]:
     shape_as_given = (t.tiles[0], in_blocks, t.ib, 3, 3, tile)
     filters = te.placeholder(shape_as_given, _filter_type(w), name="weights")
 
-    def read(o: Any, c: Any, j: int, k: Any, i: Any, b: Any) -> Any:
+    def read(
+        o: Expression, c: Expression, j: int, k: Expression, i: Expression, b: Expression
+    ) -> Expression:
         return tirx.Cast("float32", filters[o, c, i, j, k, b])
 
     columns = te.compute(
@@ -185,14 +225,14 @@ def _filter_type(w: Workload) -> str:
     return "int16" if w.dequantises else "float32"
 
 
-def _products(t: CpuTiling, rounds: int, left: Any, weights: Any) -> Any:
+def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tensor:
     """Sums over the input channels, of one part of them after the other if there are several."""
     n, a, _, in_blocks, rows, columns, _ = (int(size) for size in left.shape)
     blocks, each = t.tile[0], in_blocks // rounds
     shape = (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob)
     c, i = te.reduce_axis((0, each), "c"), te.reduce_axis((0, t.ib), "i")
 
-    def product(first: Any, at: tuple[Any, ...]) -> Any:
+    def product(first: Expression, at: Place) -> Expression:
         n, p, q, o, y, x, b = at
         lane = tirx.indexmod(o, blocks) * t.ob + b
         weight = weights[tirx.indexdiv(o, blocks), p, q, first + c, i, lane]
@@ -205,7 +245,7 @@ def _products(t: CpuTiling, rounds: int, left: Any, weights: Any) -> Any:
     return te.compute(shape, lambda *at: te.sum(partial[(r, *at)], axis=r), name="part")
 
 
-def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> Any:
+def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     """The scheduled function. Raises `DoesNotApply`."""
     t = _tiling(w, spec, values)
     check_unrolled(t, values, (1, 1))
@@ -251,7 +291,7 @@ def schedule(function: Any, w: Workload, spec: CpuSpec, values: KnobValues) -> A
     return sch.mod["main"]
 
 
-def _schedule_products(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> None:
+def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> None:
     """Register tiles of the products of a chunk."""
     *spatial, b, c, i = sch.get_loops(part)[-8:]
     tiles, inner = _tiled(sch, spatial, t, values)
@@ -262,7 +302,7 @@ def _schedule_products(sch: Any, part: Any, t: CpuTiling, values: KnobValues) ->
     _multiply(sch, part, values, (c, i), inner, b)
 
 
-def _schedule_rounds(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> Any:
+def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> Loop:
     """The same, one part of the input channels after the other. Returns the loop over them."""
     *spatial, b, rounds = sch.get_loops(part)[-7:]
     tiles, inner = _tiled(sch, spatial, t, values)
@@ -279,8 +319,8 @@ def _schedule_rounds(sch: Any, part: Any, t: CpuTiling, values: KnobValues) -> A
 
 
 def _tiled(
-    sch: Any, spatial: Sequence[Any], t: CpuTiling, values: KnobValues
-) -> tuple[list[Any], list[Any]]:
+    sch: Schedule, spatial: Sequence[Loop], t: CpuTiling, values: KnobValues
+) -> tuple[list[Loop], list[Loop]]:
     """Loops over products and register tiles, and those of a tile, of the loops (p, q, channel
     block, row, column)."""
     p, q, o, y, x = spatial
@@ -290,13 +330,18 @@ def _tiled(
     return tiles, _ordered((o, yi, xi), values)
 
 
-def _ordered(tile: tuple[Any, Any, Any], values: KnobValues) -> list[Any]:
+def _ordered(tile: tuple[Loop, Loop, Loop], values: KnobValues) -> list[Loop]:
     o, y, x = tile
     return [y, x, o] if values["pixels_first"] else [o, y, x]
 
 
 def _multiply(
-    sch: Any, block: Any, values: KnobValues, reduced: tuple[Any, Any], tile: list[Any], lanes: Any
+    sch: Schedule,
+    block: Block,
+    values: KnobValues,
+    reduced: tuple[Loop, Loop],
+    tile: list[Loop],
+    lanes: Loop,
 ) -> None:
     """A register tile of products, whose reduced loops are (block of channels, channel)."""
     c, i = reduced
@@ -308,7 +353,7 @@ def _multiply(
     _unrolled(sch, sch.decompose_reduction(block, c), 3)
 
 
-def _schedule_weights(sch: Any, place: Any) -> None:
+def _schedule_weights(sch: Schedule, place: Loop) -> None:
     """The transform of the weights that an iteration of a loop reads."""
     columns, squares = sch.get_sblock("columns"), sch.get_sblock("squares")
     sch.compute_at(squares, place, preserve_unit_loops=True)
@@ -321,14 +366,14 @@ def _schedule_weights(sch: Any, place: Any) -> None:
     _spread(sch, squares)
 
 
-def _spread(sch: Any, block: Any) -> None:
+def _spread(sch: Schedule, block: Block) -> None:
     """Lays the (m + 2)² planes of a tensor an odd number of lines apart. All numbers of a transform
     then lie in different sets of a cache, as they do not if planes are a power of two apart."""
     sch.storage_align(block, 0, 2, 2 * LINE, LINE)
 
 
 def _input(
-    sch: Any, values: KnobValues, chunk: Any, blocks: tuple[Any, ...], image: Any | None
+    sch: Schedule, values: KnobValues, chunk: Loop, blocks: tuple[Block, ...], image: Loop | None
 ) -> None:
     """The transform of the data: of a chunk, or before of the whole image, within the loop `image`
     or of all images."""
@@ -361,7 +406,7 @@ def _input(
     sch.vectorize(sch.get_loops(border)[-1])
 
 
-def _unrolled(sch: Any, block: Any, count: int) -> None:
+def _unrolled(sch: Schedule, block: Block, count: int) -> None:
     """Vectorises the innermost loop and unrolls `count` around it."""
     *loops, lanes = sch.get_loops(block)
     for loop in loops[-count:]:
@@ -369,7 +414,7 @@ def _unrolled(sch: Any, block: Any, count: int) -> None:
     sch.vectorize(lanes)
 
 
-def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) -> NDArray[Any]:
+def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
     """(o, c, 3, 3) → (o / tile, c / ib, ib, 3, 3, tile), or transformed, (o / tile, m + 2, m + 2,
     c / ib, ib, tile)."""
     t = _tiling(w, spec, values)
@@ -381,3 +426,60 @@ def pack(weights: NDArray[Any], w: Workload, spec: CpuSpec, values: KnobValues) 
     order = (0, 2, 3, 4, 5, 1) if given else (0, 4, 5, 2, 3, 1)
     dtype = _filter_type(w) if given else "float32"
     return np.ascontiguousarray(blocked.transpose(order), dtype=dtype)
+
+
+# -- transforms --------------------------------------------------------------------------------
+
+
+def data_row(m: int, d: list[Expression]) -> list[Expression]:
+    """Sums of the m + 2 numbers `d` of a row of a patch, as many."""
+    if m == 2:
+        return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+    even, odd = d[4] - d[2] * _number(4), d[3] - d[1] * _number(4)
+    near, far = d[4] - d[2], (d[3] - d[1]) * _number(2)
+    first = d[0] * _number(4) - d[2] * _number(5) + d[4]
+    last = d[1] * _number(4) - d[3] * _number(5) + d[5]
+    return [first, even + odd, even - odd, near + far, near - far, last]
+
+
+def filter_row(m: int, w: list[Expression]) -> list[Expression]:
+    """The m + 2 sums of the three weights `w` of a filter's row."""
+    if m == 2:
+        even, odd = (w[0] + w[2]) * _number(1 / 2), w[1] * _number(1 / 2)
+        return [w[0], even + odd, even - odd, w[2]]
+    even, odd = (w[0] + w[2]) * _number(-1 / 6), w[1] * _number(-1 / 6)
+    near, far = w[0] * _number(1 / 24) + w[2] * _number(1 / 6), w[1] * _number(1 / 12)
+    return [w[0] * _number(1 / 4), even + odd, even - odd, near + far, near - far, w[2]]
+
+
+def inverse_row(m: int, p: list[Expression]) -> list[Expression]:
+    """The m sums of the m + 2 numbers `p` of a row of products."""
+    if m == 2:
+        return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
+    one, other = p[1] + p[2], p[1] - p[2]
+    two, four = p[3] + p[4], p[3] - p[4]
+    return [
+        p[0] + one + two,
+        other + four * _number(2),
+        one + two * _number(4),
+        other + four * _number(8) + p[5],
+    ]
+
+
+def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
+    """Of filters of shape (…, 3, 3), shape (…, m + 2, m + 2)."""
+    matrix = np.asarray(_FILTER[m])
+    found: NDArray[np.float64] = matrix @ filters.astype(np.float64) @ matrix.T
+    return found
+
+
+def chosen(row: Expression, values: list[Expression]) -> Expression:
+    """The value of that row; a choice that is gone once the loop over rows is unrolled."""
+    found = values[-1]
+    for number in reversed(range(len(values) - 1)):
+        found = tirx.Select(row == number, values[number], found)
+    return found
+
+
+def _number(value: float) -> Expression:
+    return tirx.const(value, "float32")

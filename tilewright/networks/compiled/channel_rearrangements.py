@@ -1,0 +1,197 @@
+"""Finds operators that only rearrange channels, and writes them on blocks of channels.
+
+Each is a change of shape, of axes, and of shape again. TVM unpacks an image for it and packs it
+again.
+
+shuffle        (Zhang et al., ShuffleNet, arXiv 1707.01083): (n, g * k, h, w) → (n, g, k, h, w) →
+               (n, k, g, h, w) → (n, g * k, h, w). Each block of channels is put together from those
+               that have them, vector by vector.
+pixels beside  what `networks.onnx_transposed` writes, and a depth-to-space of the same order:
+               (n, sy * sx * o, h, w) → (n, sy, sx, o, h, w) → (n, o, h, sy, w, sx) →
+               (n, o, h * sy, w * sx). Blocks of the o channels stay whole, so only their places
+               change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import SupportsInt
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from tilewright.core.tvm_types import Expression, PrimFunc, RelaxExpr, RelaxVar, Tensor, TirBuffer
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
+
+RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
+
+
+@dataclass(frozen=True, eq=False)
+class MovedImage:
+    """`source` (n, c, h, w) is split to the shape of `split`, whose `axes` then have that order."""
+
+    source: Binding
+    split: Binding
+    axes: tuple[int, ...]
+
+
+def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
+    """What an operator gives that way; None for others, and where somebody else reads a form in
+    between."""
+    chain = [binding]
+    for operator in (RESHAPE, PERMUTE, RESHAPE):
+        last = chain[-1]
+        if last.op != operator or not isinstance(last.args[0], relax.Var):
+            return None
+        before = flat.by_var.get(last.args[0])
+        if before is None:
+            return None
+        chain.append(before)
+    _, permute, split, source = chain
+    axes: Sequence[SupportsInt] | None = permute.value.attrs.axes
+    alone = all(len(flat.users.get(each.var, [])) == 1 for each in (permute, split))
+    if not alone or axes is None or len(source.shape or ()) != 4:
+        return None
+    return MovedImage(source, split, tuple(map(int, axes)))
+
+
+# -- shuffles ----------------------------------------------------------------------------------
+
+
+_SHUFFLED = (0, 2, 1, 3, 4)
+WORTH_THREADS = 1 << 14
+"""Numbers of an image whose copy takes longer than waking threads: as in `default_schedules`.
+`python -m benchmarks.cpu.networks --networks shufflenet --threads 2` measures it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelShuffle:
+    """Of the image `source` of `shape` (n, c, h, w), whose channels lie in `groups`."""
+
+    source: RelaxVar
+    shape: tuple[int, ...]
+    groups: int
+
+    @property
+    def channels(self) -> NDArray[np.int64]:
+        """The channel of the source that each of the result is, (c,)."""
+        return np.arange(self.shape[1], dtype=np.int64).reshape(self.groups, -1).T.ravel()
+
+
+def channel_shuffles(flat: FlatGraph) -> dict[RelaxVar, ChannelShuffle]:
+    """All in a network, by the variable of the result, (n, c, h, w)."""
+    found = {}
+    for binding in flat.bindings:
+        if (made := _shuffle_of(flat, binding)) is not None:
+            found[binding.var] = made
+    return found
+
+
+def _shuffle_of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
+    moved = moved_image(flat, binding)
+    if moved is None or moved.axes != _SHUFFLED:
+        return None
+    shape, apart = moved.source.shape or (), moved.split.shape or ()
+    if binding.shape != shape or apart[3:] != shape[2:]:
+        return None
+    return ChannelShuffle(moved.source.var, shape, apart[1])
+
+
+def shuffle_function(found: ChannelShuffle, block: int) -> PrimFunc:
+    """A function of TensorIR of an image and the result, (n, c / block, h, w, block), float32."""
+    n, channels, height, width = found.shape
+    shape = n, channels // block, height, width, block
+    sources = found.channels.reshape(-1, block)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("main")
+        image, result = (T.arg(name, T.buffer(shape, "float32")) for name in ("image", "result"))
+        large = n * channels * height * width >= WORTH_THREADS
+        lines = (T.parallel if large else T.serial)(0, n * height)
+        with T.sblock("root"), lines as line:  # without a block, TVM cannot tell it from a reshape
+            for number, places in enumerate(sources):
+                with T.serial(0, width) as x:
+                    _put_together(
+                        (image, result), (tirx.indexdiv(line, height), number),
+                        (tirx.indexmod(line, height), x), places,
+                    )  # fmt: skip
+    return builder.get()
+
+
+def _put_together(
+    images: tuple[TirBuffer, TirBuffer],
+    at: tuple[Expression, int],
+    pixel: tuple[Expression, Expression],
+    places: NDArray[np.int64],
+) -> None:
+    """Writes block `at` (image, block) of a pixel, whose channels are these of the source."""
+    (image, result), block = images, len(places)
+    channels = tirx.Ramp(0, 1, block)
+    needed, vector = np.unique(places // block, return_inverse=True)
+    loaded = [tirx.BufferLoad(image, [at[0], int(each), *pixel, channels]) for each in needed]
+    chosen = tirx.Shuffle(loaded, [int(i) for i in vector * block + places % block])
+    T.buffer_store(result, chosen, [*at, *pixel, channels])
+
+
+# -- pixels beside each other ------------------------------------------------------------------
+
+
+_BESIDE = (0, 3, 4, 1, 5, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class PixelsBeside:
+    """`rows` × `columns` pixels of `channels` each that come from one pixel of `source`; `first` is
+    the variable of the operator that reads it."""
+
+    source: RelaxVar
+    first: RelaxVar
+    rows: int
+    columns: int
+    channels: int
+
+
+def pixels_beside(flat: FlatGraph) -> dict[RelaxVar, PixelsBeside]:
+    """All in a network, by the variable of the result, (n, o, h * rows, w * columns)."""
+    found = {}
+    for binding in flat.bindings:
+        if (made := _pixels_of(flat, binding)) is not None:
+            found[binding.var] = made
+    return found
+
+
+def _pixels_of(flat: FlatGraph, binding: Binding) -> PixelsBeside | None:
+    moved = moved_image(flat, binding)
+    if moved is None or moved.axes != _BESIDE:
+        return None
+    (n, _, h, w), apart = moved.source.shape or (), moved.split.shape or ()
+    batch, rows, columns, channels, *size = apart
+    fits = (batch, *size) == (n, h, w)
+    if not fits or binding.shape != (n, channels, h * rows, w * columns):
+        return None
+    return PixelsBeside(moved.source.var, moved.split.var, rows, columns, channels)
+
+
+def put_beside(packed: RelaxExpr, beside: PixelsBeside) -> Callable[[Tensor], Tensor]:
+    """(n, rows * columns * o / block, h, w, block) → (n, o / block, h * rows, w * columns,
+    block)."""
+    n, _, height, width, block = shape_of(packed) or ()
+    blocks = beside.channels // block
+
+    def computed(image: Tensor) -> Tensor:
+        def value(
+            n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
+        ) -> Expression:
+            pixel = tirx.indexmod(y, beside.rows) * beside.columns + tirx.indexmod(
+                x, beside.columns
+            )
+            place = tirx.indexdiv(y, beside.rows), tirx.indexdiv(x, beside.columns)
+            return image[(n, pixel * blocks + c, *place, i)]
+
+        shape = n, blocks, height * beside.rows, width * beside.columns, block
+        return te.compute(shape, value, name="beside")
+
+    return computed

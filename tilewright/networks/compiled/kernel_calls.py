@@ -1,0 +1,465 @@
+"""Rewrites a network's Relax module: it calls kernels in place of the layers they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.ir import IRModule
+
+from tilewright.core.tvm_types import (
+    Array,
+    BlockBuilder,
+    RelaxConstant,
+    RelaxExpr,
+    RelaxVar,
+    Tensor,
+    TirBuffer,
+)
+from tilewright.networks.compiled.bfloat16_tensors import Bfloat16Tensors
+from tilewright.networks.compiled.channel_rearrangements import PixelsBeside, channel_shuffles
+from tilewright.networks.compiled.image_operators import local_responses
+from tilewright.networks.compiled.layers import KernelLayer
+from tilewright.networks.compiled.operands_in_place import (
+    SHAPES,
+    FrameTaps,
+    MovedAxes,
+    frame_taps,
+    moved_operand,
+    moved_result,
+    on_moved,
+    reading_frames,
+)
+from tilewright.networks.compiled.packed_operators import (
+    CONCAT,
+    EACH,
+    PAIRS,
+    POOLS,
+    packed_concat,
+    packed_norm,
+    packed_result,
+    reduced,
+    resized,
+)
+from tilewright.networks.compiled.packed_tensors import FLOAT_BLOCK, OPAQUE, PackedTensors
+from tilewright.networks.compiled.recurrences import (
+    Recurrence,
+    packed_weights,
+    part_of,
+    recurrence_function,
+    recurrences,
+    sums_of,
+)
+from tilewright.networks.errors import ImportFailedError
+from tilewright.networks.relax.batch_norm import ITEM, NORM
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
+from tilewright.targets.kernels import KernelCode
+from tilewright.targets.workload import Workload
+
+Moved = tuple[tuple[int, MovedAxes], ...]
+"""Parameters of a function, by number, that are read or written before axes are moved."""
+Stored = tuple[tuple[int, int], ...]
+"""Parameters of a function, by number, that are bfloat16, and the block of channels of each."""
+KERNEL = "tilewright.kernel"
+"""Attribute of a function that has its schedule."""
+BFLOAT16 = "uint16"
+"""How bfloat16 is stored."""
+NARROWED = frozenset((*EACH, *PAIRS, *POOLS, ITEM))
+"""Operators whose result TVM rounds to bfloat16 where it is computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rewritten:
+    """`module` calls the functions `called`, one a layer, in the order in which they run; each
+    has the parameters `moved` with other axes than its kernel alone, and those of `bfloat16` in
+    that type. `frames` says of each whether it reads frames where they lie (`frame_taps`)."""
+
+    module: IRModule
+    layers: Sequence[KernelLayer]
+    called: Sequence[str]
+    moved: Sequence[Moved]
+    bfloat16: Sequence[Stored]
+    frames: Sequence[bool]
+
+
+def rewritten(
+    flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
+    registers: int,
+) -> Rewritten:  # fmt: skip
+    """Return the network with calls of kernels in place of the layers.
+
+    Args:
+        flat: the network. The new `main` has the same data and the same results.
+        layers: the layers that kernels compute.
+        kernels: the kernel of each workload of these layers.
+        registers: vectors of 16 numbers that the processor's registers hold.
+
+    Raises:
+        ImportFailedError: the network has branches.
+    """
+    old = flat.module["main"]
+    blocks = old.body.blocks
+    if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):
+        raise ImportFailedError(
+            "the network has branches or loops, which are not compiled with kernels; export it "
+            "without them"
+        )
+    own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
+    builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
+    params = [relax.Var(str(param.name), param.ty) for param in old.params]
+    taps = frame_taps(flat, layers, kernels)
+    in_bfloat16 = Bfloat16Tensors(flat, layers, kernels, taps)
+    made = _RewrittenMain(builder, kernels, flat, in_bfloat16, taps, registers)
+    for mine, theirs in zip(params, old.params, strict=True):
+        made.tensors.put(theirs, plain=mine)
+    by_result = {layer.result.var: layer for layer in layers}
+    anchors = frozenset(layer.match.anchor.var for layer in layers)
+    loops = {each.product: each for each in recurrences(flat) if anchors.isdisjoint(each.inside)}
+    inside = frozenset[RelaxVar]().union(
+        *(layer.inside for layer in layers),
+        *(each.inside for each in loops.values()),
+        *(each.inside for each in taps.values()),
+    )
+    with builder.function("main", params):
+        with builder.dataflow():
+            for binding in flat.bindings:
+                if binding.var in loops:
+                    made.recurrence(loops[binding.var])
+                elif binding.var in by_result:
+                    made.kernel(by_result[binding.var])
+                elif binding.var not in inside and binding.var not in made.done:
+                    made.other(binding)
+            result = builder.emit_output(made.result(old.body.body))
+        builder.emit_func_output(result)
+    module = relax.transform.DeadCodeElimination()(builder.finalize())
+    return Rewritten(module, made.layers, made.called, made.moved, made.bfloat16, made.frames)
+
+
+class _RewrittenMain:
+    """The function as far as it is written."""
+
+    def __init__(
+        self, builder: BlockBuilder, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
+        in_bfloat16: Bfloat16Tensors, taps: Mapping[RelaxVar, FrameTaps], registers: int,
+    ) -> None:  # fmt: skip
+        self._registers = registers
+        self._taps = taps
+        self._in_bfloat16 = in_bfloat16
+        self._beside = in_bfloat16.beside
+        self._shuffles = channel_shuffles(flat)
+        self._responses = local_responses(flat)
+        self._rows: dict[RelaxVar, tuple[RelaxExpr, int]] = {}  # of what a recurrence gave
+        self._builder = builder
+        self._kernels = kernels
+        self._flat = flat
+        self._functions: dict[tuple[Workload, Moved, Stored, FrameTaps | None], RelaxExpr] = {}
+        self.tensors = PackedTensors(builder)
+        self.done: set[RelaxVar] = set()  # what a kernel does that no layer names
+        self.layers: list[KernelLayer] = []
+        self.called: list[str] = []
+        self.moved: list[Moved] = []
+        self.bfloat16: list[Stored] = []
+        self.frames: list[bool] = []
+
+    def kernel(self, layer: KernelLayer) -> None:
+        """Call a layer's kernel on packed tensors."""
+        code = self._kernels[layer.workload]
+        wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
+        moved: list[tuple[int, MovedAxes]] = []
+        narrowed: dict[int, int] = {}
+        taps = self._taps.get(layer.data)
+        if layer.weight is None:
+            operands = layer.data, layer.match.anchor.args[1]
+            arguments = [self._operand(i, var, wanted, moved) for i, var in enumerate(operands)]
+        else:
+            data = self._image(layer.data, layer.match.anchor.args[0], code.data_block)
+            if taps is not None:
+                data, (frames, channels, *size) = taps.source, taps.shape
+                block = code.data_block
+                wanted[0] = frames, channels // block, *size, block
+            arguments = [self._read_narrowed(data, code, code.data_block, narrowed, 0)]
+            arguments.append(_constant(code.pack_weights(layer.weight)))
+        constants = [
+            _constant(array.reshape(shape))
+            for array, shape in zip(layer.constants, wanted[len(arguments) :], strict=False)
+        ]
+        if layer.scaled_by is not None:
+            constants[:2] = self._scaled(constants[:2], *layer.scaled_by)
+        arguments += constants
+        for var in layer.added:
+            number = len(arguments)
+            var = self._image(var, layer.result.var, code.out_block)
+            arguments.append(self._read_narrowed(var, code, code.out_block, narrowed, number))
+        result = layer.result
+        behind = moved_result(self._flat, result) if layer.weight is None else None
+        if behind is not None and behind[1].fits(wanted[-1]):
+            result, axes = behind
+            moved.append((len(wanted) - 1, axes))
+            wanted[-1] = axes.shape
+            self.done.add(result.var)
+        narrow = code.narrowed is not None and result.var in self._in_bfloat16
+        if narrow:
+            block = self._in_bfloat16.block(result.var) or code.out_block
+            narrowed[len(wanted) - 1] = block
+        for number, each in narrowed.items():
+            wanted[number] = _in_blocks(wanted[number], each)
+        fitting = [
+            self.tensors.reshaped(arg, shape)
+            for arg, shape in zip(arguments, wanted[:-1], strict=True)
+        ]
+        stored = tuple(sorted(narrowed.items()))
+        function = self._function(layer.workload, code, tuple(moved), stored, taps)
+        out = relax.TensorType(wanted[-1], BFLOAT16 if narrow else layer.workload.out_dtype)
+        written = self.tensors.emit(relax.call_tir(function, fitting, out))
+        self._put(result, written, narrowed.get(len(wanted) - 1, code.out_block), narrow)
+        self.layers.append(layer)
+        self.called.append(str(function.name_hint))
+        self.moved.append(tuple(moved))
+        self.bfloat16.append(stored)
+        self.frames.append(taps is not None)
+
+    def other(self, binding: Binding) -> None:
+        """What TVM compiles, on packed tensors where it can be done on them."""
+        beside = self._beside.get(binding.var)
+        if beside is not None and self._put_beside(binding, beside):
+            return
+        norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
+        if binding.op == CONCAT and self._joined_rows(binding):
+            return
+        # A split would copy all its parts, also those that only a recurrence reads.
+        part = part_of(self._flat, binding)
+        if part is not None and part.axis == 0 and part.through is not None:
+            value = self.tensors.plain(part.source)
+            made = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
+            self.tensors.put(binding.var, plain=made)
+            return
+        if (response := self._responses.get(binding.var)) is not None:
+            block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
+            self.tensors.put(binding.var, plain=self.tensors.normalised(response))
+            if block:
+                self.tensors.packed(binding.var, block)  # those behind it find it so
+            return
+        shuffle = self._shuffles.get(binding.var)
+        if shuffle is not None and (found := self.tensors.shuffled(shuffle)) is not None:
+            self.tensors.put(binding.var, packed=found[0], block=found[1])
+            return
+        if (made := resized(self.tensors, binding)) is not None:
+            image, block = made
+            if block:
+                self.tensors.put(binding.var, packed=image, block=block)
+            else:
+                self.tensors.put(binding.var, plain=image)
+            return
+        narrow = binding.var in self._in_bfloat16
+        wide = narrow or self._in_bfloat16.block(binding.var) > 0
+        if norm is not None and norm.op == NORM and binding.value.index == 0:
+            found = packed_norm(self.tensors, norm, self._flat, wide=wide)
+        elif binding.op == CONCAT:
+            found = packed_concat(self.tensors, binding, bfloat16=narrow)
+        else:
+            by_var = self._flat.by_var
+            found = packed_result(self.tensors, binding, by_var, bfloat16=narrow, wide=wide)
+        if found is not None:
+            expression, block = found
+            made = self.tensors.emit(expression)
+            if str(made.ty.dtype) == BFLOAT16:
+                self.tensors.put_bfloat16(binding.var, made, block)
+            elif narrow and binding.op in NARROWED:
+                self.tensors.put_bfloat16(binding.var, self.tensors.narrow(made), block)
+            else:
+                self.tensors.put(binding.var, packed=made, block=block)
+            return
+        if (made := reduced(self.tensors, binding)) is not None:
+            self.tensors.put(binding.var, plain=made)
+            return
+        known = {var: self.tensors.plain(var) for var in variables(binding.value)}
+        if binding.op in SHAPES and binding.shape is not None and len(known) == 1:
+            (value,) = known.values()
+            self.tensors.put(binding.var, plain=self.tensors.reshaped(value, binding.shape))
+            return
+        self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
+
+    def recurrence(self, found: Recurrence) -> None:
+        """Call a function that does all steps of a recurrence."""
+        given, *begin = (self.tensors.plain(var) for var in (found.given, *found.begin))
+        bfloat16 = self._in_bfloat16.used
+        width = sums_of(found.weights.shape[1], self._registers)
+        function = recurrence_function(found, shape_of(given) or (), width, bfloat16)
+        function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
+        name = self._builder.add_func(function.without_attr("global_symbol"), "recurrence")
+        weights = packed_weights(found.weights, width, bfloat16)
+        arrays = [_constant(array) for array in (weights, *found.constants)]
+        steps = len(found.results)
+        made = self.tensors.emit(
+            relax.call_tir(
+                name, [given, arrays[0], *begin, *arrays[1:]],
+                relax.TensorType((steps, found.weights.shape[0]), "float32"),
+            )
+        )  # fmt: skip
+        for step, var in enumerate(found.results):
+            row = step if found.by == 1 else steps - 1 - step
+            self._rows[var] = made, row
+            self.tensors.put(var, plain=self.tensors.emit(_some_rows(made, row, row + 1)))
+
+    def _joined_rows(self, binding: Binding) -> bool:
+        """Whether a concatenation joined rows that lie behind one another as they do."""
+        (parts,), shape = binding.args, binding.shape or ()
+        axis = binding.value.attrs.axis
+        if len(shape) != 2 or axis is None or int(axis) or not isinstance(parts, relax.Tuple):
+            return False
+        if not any(field in self._rows for field in parts.fields):
+            return False
+        pieces: list[
+            tuple[RelaxExpr, int, int]
+        ] = []  # a tensor, its first row, the one behind its last
+        for field in parts.fields:
+            made, row = self._rows.get(field, (self.tensors.plain(field), -1))
+            if pieces and row > 0 and pieces[-1][0].same_as(made) and pieces[-1][2] == row:
+                pieces[-1] = made, pieces[-1][1], row + 1
+            else:
+                pieces.append((made, row, row + 1))
+        joined = [
+            made if row < 0 or (row, end) == (0, (shape_of(made) or ())[0])
+            else self.tensors.emit(_some_rows(made, row, end))
+            for made, row, end in pieces
+        ]  # fmt: skip
+        whole = joined[0] if len(joined) == 1 else self.tensors.emit(relax.op.concat(joined, 0))
+        self.tensors.put(binding.var, plain=whole)
+        return True
+
+    def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
+        """Whether channels became pixels on blocks."""
+        narrow = binding.var in self._in_bfloat16
+        found = self.tensors.beside(beside, bfloat16=narrow)
+        if found is None:
+            return False
+        made, block = found
+        if narrow:
+            self.tensors.put_bfloat16(binding.var, made, block)
+        else:
+            self.tensors.put(binding.var, packed=made, block=block)
+        return True
+
+    def result(self, expression: RelaxExpr) -> RelaxExpr:
+        """What the network gives, as the model has it."""
+        known = {var: self.tensors.plain(var) for var in variables(expression)}
+        return _replaced(expression, known)
+
+    def _scaled(
+        self, constants: Sequence[RelaxExpr], scale: RelaxExpr, zero: RelaxExpr
+    ) -> list[RelaxExpr]:
+        """What an epilogue that begins with `dequantise` reads first, by the scale and the zero
+        point of the data: the numbers of `targets.steps.quantised.packed`, and a scale a
+        channel."""
+        numbers, scales = constants
+        scale, zero = self.tensors.plain(scale), self.tensors.plain(zero)
+        packed = self._builder.emit_te(_with_zero, numbers, zero, primfunc_name_hint="with_zero")
+        return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
+
+    def _image(self, var: RelaxVar, image: RelaxExpr, block: int) -> RelaxExpr:
+        """A tensor that is read in blocks of channels, in the shape of an image: integers are those
+        from before a change of shape."""
+        if not block or shape_of(var) == shape_of(image):
+            return var
+        made = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
+        self.tensors.put(made, plain=made)
+        return made
+
+    def _operand(
+        self, number: int, var: RelaxVar, wanted: list[tuple[int, ...]],
+        moved: list[tuple[int, MovedAxes]],
+    ) -> RelaxExpr:  # fmt: skip
+        """A factor of a product of activations, as it is before its axes were moved where the
+        kernel can read it so."""
+        found = moved_operand(self._flat, var)
+        if found is None or not found[1].fits(wanted[number]):
+            return self.tensors.plain(var)
+        before, axes = found
+        moved.append((number, axes))
+        wanted[number] = axes.shape
+        return self.tensors.plain(before)
+
+    def _read_narrowed(
+        self, var: RelaxVar, code: KernelCode, block: int, narrowed: dict[int, int], number: int
+    ) -> RelaxExpr:
+        """A tensor, in bfloat16 where it lies so and the kernel reads that."""
+        stored = self.tensors.stored_block(var, block) if code.narrowed and block else 0
+        if not stored:
+            return self._read(var, block)
+        narrowed[number] = stored
+        return self.tensors.bfloat16(var, stored)
+
+    def _read(self, var: RelaxVar, block: int) -> RelaxExpr:
+        return self.tensors.packed(var, block) if block else self.tensors.plain(var)
+
+    def _put(self, result: Binding, written: RelaxExpr, block: int, narrowed: bool) -> None:
+        shape = result.shape or ()
+        if not block:
+            self.tensors.put(result.var, plain=self.tensors.reshaped(written, shape))
+            return
+        n, c, h, w = shape
+        packed = self.tensors.reshaped(written, (n, c // block, h, w, block))
+        if narrowed:
+            self.tensors.put_bfloat16(result.var, packed, block)
+        else:
+            self.tensors.put(result.var, packed=packed, block=block)
+
+    def _function(
+        self, workload: Workload, code: KernelCode, moved: Moved, narrowed: Stored,
+        taps: FrameTaps | None,
+    ) -> RelaxExpr:  # fmt: skip
+        key = workload, moved, narrowed, taps
+        if key not in self._functions:
+            name = f"{workload.operator}_{workload.id}"
+            function = on_moved(code.function, moved) if moved else code.function
+            if narrowed and code.narrowed is not None:
+                function = code.narrowed(dict(narrowed))
+            if taps is not None:
+                function = reading_frames(function, taps)
+            function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
+            function = function.without_attr("global_symbol")
+            self._functions[key] = self._builder.add_func(function, name)
+        return self._functions[key]
+
+
+def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
+    """Of a buffer that a TensorIR function takes."""
+    return tuple(int(size) for size in parameter.ty.shape)
+
+
+def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
+    """What `targets.steps.quantised.packed` makes of a zero point and what is behind it."""
+    bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
+    return te.compute(
+        numbers.shape, lambda i: tirx.Select(i == 0, bits, numbers[i]), name="with_zero"
+    )
+
+
+def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
+    """Of a packed tensor, in other blocks of channels."""
+    n, count, height, width, each = shape
+    return n, count * each // block, height, width, block
+
+
+def _some_rows(matrix: RelaxExpr, begin: int, end: int) -> RelaxExpr:
+    return relax.op.strided_slice(matrix, axes=[0], begin=[begin], end=[end])
+
+
+def _constant(array: Array) -> RelaxConstant:
+    return relax.const(np.ascontiguousarray(array), str(array.dtype))
+
+
+def _replaced(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
+    """An expression of other variables."""
+    if isinstance(value, relax.Var):
+        return known.get(value, value)
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_replaced(field, known) for field in value.fields])
+    if isinstance(value, relax.TupleGetItem):
+        return relax.TupleGetItem(_replaced(value.tuple_value, known), value.index)
+    if isinstance(value, relax.Call):
+        arguments = [_replaced(argument, known) for argument in value.args]
+        return relax.Call(value.op, arguments, value.attrs, value.ty_args)
+    return value

@@ -1,0 +1,279 @@
+"""Lets kernels read and write tensors where they lie, though a network moves them before.
+
+moved axes     Attention splits the columns of a dense layer into heads, and moves the heads to the
+               front. Behind the products it moves them back. Both are copies of all data, which the
+               kernel of a batched product does not need.
+frames         `networks.onnx_volumes` makes one image of the frames that a window along depth
+               reads. Each frame is then copied once a tap. A kernel that copies its data between
+               their padding anyway can take each block of channels from the frame that has it.
+               Frames of the padding are zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm_ffi
+from numpy.typing import NDArray
+from tvm import s_tir, tirx
+from tvm.ir import IRModule, TensorLoad
+from tvm.ir.transform import Sequential
+
+from tilewright.core.tvm_types import (
+    BufferLoad,
+    BufferStore,
+    Expression,
+    Place,
+    PrimFunc,
+    RelaxVar,
+    Statement,
+    TirBuffer,
+)
+from tilewright.networks.compiled.layers import KernelLayer
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
+from tilewright.networks.relax.constants import value_of
+from tilewright.targets.kernels import KernelCode
+from tilewright.targets.workload import Workload
+
+# -- moved axes --------------------------------------------------------------------------------
+
+
+MOVED = "relax.permute_dims"
+SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
+"""Operators that give the numbers they read, in order, with other axes."""
+
+FindPlace = Callable[[Place], Place]
+"""Where a number is in another buffer, by its indices."""
+
+
+@dataclass(frozen=True)
+class MovedAxes:
+    """A tensor of `shape`, whose axes are moved to the order `axes` before a product sees it, or
+    behind it the other way round. The last one stays, so that vectors lie together."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def moved(self) -> tuple[int, ...]:
+        """The shape that the product knows."""
+        return tuple(self.shape[axis] for axis in self.axes)
+
+    def fits(self, wanted: Sequence[int]) -> bool:
+        """Whether a product of (batch, rows, columns) can find its numbers in it."""
+        *batch, rows, columns = self.moved
+        stays = self.axes[-1] == len(self.axes) - 1
+        return stays and (math.prod(batch), rows, columns) == tuple(wanted)
+
+    def place(self, indices: Place) -> list[Expression]:
+        """The indices in the tensor, by those of (batch, rows, columns)."""
+        rest, found = indices[0], []
+        for size in reversed(self.moved[:-2]):
+            found.append(tirx.indexmod(rest, size) if size > 1 else tirx.const(0, "int32"))
+            rest = tirx.indexdiv(rest, size) if size > 1 else rest
+        known = [*found[::-1], *indices[1:]]
+        return [known[self.axes.index(axis)] for axis in range(len(self.axes))]
+
+
+def moved_operand(flat: FlatGraph, var: RelaxVar) -> tuple[RelaxVar, MovedAxes] | None:
+    """What a variable is before its axes were moved, and how; None where they were not."""
+    binding = flat.by_var.get(var)
+    while binding is not None and binding.op in SHAPES:
+        binding = flat.by_var.get(binding.args[0])
+    return _moved(binding) if binding is not None and binding.op == MOVED else None
+
+
+def moved_result(flat: FlatGraph, result: Binding) -> tuple[Binding, MovedAxes] | None:
+    """What moves the axes of a result that nobody else reads, and the tensor that it makes."""
+    user = flat.sole_user(result.var)
+    if user is None or user.op != MOVED or user.shape is None:
+        return None
+    if any(var.same_as(result.var) for var in _results(flat)):
+        return None
+    _, behind = _moved(user) or (None, None)
+    if behind is None:
+        return None
+    back = tuple(behind.axes.index(axis) for axis in range(len(behind.axes)))
+    return user, MovedAxes(user.shape, back)
+
+
+def _results(flat: FlatGraph) -> Sequence[RelaxVar]:
+    return tuple(variables(flat.module["main"].body.body))
+
+
+def _moved(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
+    shape, axes = shape_of(binding.args[0]), binding.value.attrs.axes
+    if shape is None or axes is None or len(shape) < 3:
+        return None
+    return binding.args[0], MovedAxes(shape, tuple(int(axis) % len(shape) for axis in axes))
+
+
+def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> PrimFunc:
+    """A kernel's function whose parameters of these numbers are such tensors."""
+    params, body = list(function.params), function.body
+    for number, axes in moved:
+        old = params[number]
+        new = tirx.decl_buffer(axes.shape, old.dtype, name=str(old.name))
+        body = elsewhere(body, old, new, axes.place)
+        params[number] = new
+    return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
+
+
+def elsewhere(body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace) -> Statement:
+    """A body that finds the numbers of a buffer in another one, at the `place` of their indices."""
+
+    def load(found: BufferLoad) -> Expression:
+        if not found.source.same_as(old):
+            return found
+        return tirx.BufferLoad(new, list(place(found.indices)))
+
+    def store(found: BufferStore) -> Statement:
+        if not found.buffer.same_as(old):
+            return found
+        return tirx.BufferStore(new, found.value, list(place(found.indices)))
+
+    return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+# -- frames of volumes -------------------------------------------------------------------------
+
+
+TAKE, WHERE, RESHAPE = "relax.take", "relax.where", "relax.reshape"
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTaps:
+    """Images of taps * c channels, made of the frames `source` (frames, c, h, w): tap t of image n
+    is frame `first` + `step` * n + `apart` * t, or zeros. `inside` are what makes them."""
+
+    source: RelaxVar
+    shape: tuple[int, ...]
+    first: int
+    step: int
+    apart: int
+    inside: Sequence[RelaxVar]
+
+
+def frame_taps(
+    flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode]
+) -> dict[RelaxVar, FrameTaps]:
+    """Those that a layer's kernel reads where they lie, by the variable of its data."""
+    found = {}
+    for layer in layers:
+        code = kernels[layer.workload]
+        if layer.workload.pad_top or layer.workload.pad_left:  # others copy nothing
+            made = _taps(flat, layer.data)
+            if made is not None and code.data_block and made.shape[1] % code.data_block == 0:
+                found[layer.data] = made
+    return found
+
+
+def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
+    chain, mask, var, made = [], None, data, shape_of(data)
+    if (beside := _alone(flat, var, RESHAPE)) is not None:
+        var = beside.args[0]
+        chain.append(beside)
+    if (chosen := _alone(flat, var, WHERE)) is not None:
+        which, var, other = chosen.args
+        mask, zero = value_of(flat, which), value_of(flat, other)
+        if mask is None or zero is None or zero.any():
+            return None
+        chain.append(chosen)
+    places = None
+    if (taken := _alone(flat, var, TAKE)) is not None:
+        places = value_of(flat, taken.args[1])
+        if places is None or taken.value.attrs.axis != 0 or places.ndim != 1:
+            return None
+        var = taken.args[0]
+        chain.append(taken)
+    source = shape_of(var)
+    if mask is None and places is None:
+        return None
+    if source is None or made is None or len(source) != 4 or len(made) != 4:
+        return None
+    if made[1] % source[1] or made[2:] != source[2:]:
+        return None
+    count = made[0], made[1] // source[1]
+    frames = np.arange(source[0]) if places is None else places
+    # Somebody's own operators may count from the end, or choose pixel by pixel.
+    mask_fits = mask is None or mask.shape == (frames.size, 1, 1, 1)
+    whole = frames.size == count[0] * count[1] and mask_fits
+    if not whole or frames.min() < 0:
+        return None
+    known = np.ones(frames.size, bool) if mask is None else mask.astype(bool).ravel()
+    line = _line(np.where(known, frames, -1).reshape(count), source[0])
+    return None if line is None else FrameTaps(var, source, *line, [each.var for each in chain])
+
+
+def _alone(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
+    """The operator of this name that gives a variable to one reader."""
+    binding = flat.by_var.get(var)
+    results = variables(flat.module["main"].body.body)
+    if binding is None or binding.op != operator or any(map(var.same_as, results)):
+        return None
+    return None if flat.sole_user(var) is None else binding
+
+
+def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None:
+    """`first`, `step` and `apart` of frames (images, taps), which are -1 in the padding; None for
+    others."""
+    step, apart = (_difference(places, axis) for axis in (0, 1))
+    if step is None or apart is None or (places < 0).all():
+        return None
+    images, taps = np.indices(places.shape)
+    firsts = (places - step * images - apart * taps)[places >= 0]
+    made = firsts[0] + step * images + apart * taps
+    made = np.where((made >= 0) & (made < frames), made, -1)
+    return (int(firsts[0]), step, apart) if np.array_equal(made, places) else None
+
+
+def _difference(places: NDArray[np.int64], axis: int) -> int | None:
+    """Between neighbours along an axis of which both are there; None where none are."""
+    if places.shape[axis] == 1:
+        return 0
+    before, behind = (places.take(range(*ends), axis) for ends in _pairs(places.shape[axis]))
+    known = (behind - before)[(before >= 0) & (behind >= 0)]
+    return int(known[0]) if known.size else None
+
+
+def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (0, size - 1), (1, size)
+
+
+def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
+    """A kernel's function whose data are the frames, (frames, c / block, h, w, block)."""
+    function = _in_loops(function)
+    old, *others = function.params
+    block = int(old.shape[4])
+    frames, channels, height, width = taps.shape
+    new = tirx.decl_buffer(
+        (frames, channels // block, height, width, block), old.dtype, name=str(old.name)
+    )
+
+    def load(found: BufferLoad) -> Expression:
+        if not found.source.same_as(old):
+            return found
+        n, c, *pixel = found.indices
+        tap = tirx.indexdiv(c, channels // block)
+        frame = n * taps.step + tap * taps.apart + taps.first
+        place = [tirx.max(tirx.min(frame, frames - 1), 0), tirx.indexmod(c, channels // block)]
+        number = tirx.BufferLoad(new, [*place, *pixel])
+        inside = tirx.all(frame >= 0, frame < frames)
+        return tirx.Select(inside, number, tirx.const(0, old.dtype))
+
+    body = tvm_ffi.structural_map(function.body, (TensorLoad, load))
+    return tirx.PrimFunc([new, *others], body, function.ret_type).with_attrs(function.attrs)
+
+
+def _in_loops(function: PrimFunc) -> PrimFunc:
+    """The function without blocks: TVM keeps what a block reads beside what it does."""
+    passes = [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(), s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(), s_tir.transform.LowerOpaqueBlock(),
+    ]  # fmt: skip
+    return Sequential(passes)(IRModule({"main": function}))["main"]

@@ -1,0 +1,152 @@
+"""Estimates grouped and depthwise convolutions (`targets.cpu.kernels.grouped_loops`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.targets.cpu.bounds import NUMBER_BYTES
+from tilewright.targets.cpu.estimates.convolution import COPY
+from tilewright.targets.cpu.estimates.cost_model import (
+    ENTRY,
+    LATENCY,
+    LOADS,
+    LOOP,
+    MULTIPLIES,
+    SPILL,
+    TILE,
+    Array,
+    CpuMachine,
+    Knobs,
+    Parts,
+    busiest,
+    finish_cycles,
+    kept_operands,
+    of_vector,
+    step_cycles,
+)
+from tilewright.targets.cpu.kernels.grouped import Reach
+from tilewright.targets.cpu.kernels.grouped_loops import COPY_ALL, COPY_NOTHING, COPY_SHARE
+from tilewright.targets.cpu.kernels.loops import MAX_UNROLLED
+from tilewright.targets.cpu.kernels.padding import is_padded
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.workload import Workload
+
+
+def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
+    """Of configs with these values, shape (configs,) a knob; without `tile_blocks` a convolution of
+    each channel."""
+    spec = machine.spec
+    ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
+    high, wide, shares = knobs["tile_rows"], knobs["tile_columns"], knobs["row_shares"]
+    row_tiles, column_tiles = np.ceil(w.out_height / high), np.ceil(w.out_width / wide)
+    if "tile_blocks" in knobs:
+        adding, sums, needed = _groups(w, machine, knobs, ib, ob)
+    else:
+        adding, sums, needed = _channels(w, machine, knobs, ob)
+    blocks = knobs.get("tile_blocks", np.ones_like(high))
+    tasks = w.out_channels / (ob * blocks)
+    tiles = w.batch * tasks * row_tiles * column_tiles
+    taps = w.kernel_h * w.kernel_w
+    unrolled = np.choose(knobs["unroll_kernel"].astype(int), (1, w.kernel_w, taps))
+    tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
+    # Rows of tiles that the border touches test each kernel row: few, but all of small images.
+    border = np.where(tests, np.minimum(2 / row_tiles, 1.0), 0.0)
+    multiply = tiles * (adding * (1 + border) + taps / unrolled * (LOOP + ENTRY) + TILE)
+    kinds = [step.kind for step in w.epilogue]
+    reach = w.dilation_h * (w.kernel_h - 1)
+    rows = (np.ceil(row_tiles / shares) * high - 1) * w.stride_h + 1 + reach
+    pixels = (w.out_width - 1) * w.stride_w + 1 + w.dilation_w * (w.kernel_w - 1)
+    vectors_in = w.batch * of_vector(ib) * pixels
+    read = blocks * tasks * shares * rows
+    whole = (
+        (w.in_channels // ib) * ((w.out_height - 1) * w.stride_h + 1 + reach) * np.ones_like(high)
+    )
+    copied: Array = np.where(knobs["padding"] == COPY_SHARE, read, whole) * vectors_in * COPY
+    copied = np.where(knobs["padding"] == COPY_NOTHING, 0.0, copied)
+    moved, beyond = (_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
+    chunks = w.batch * tasks * shares
+    even = np.ceil(row_tiles / shares) * shares / row_tiles
+    return Parts(
+        multiply,
+        tiles * finish_cycles(sums, kinds) + copied,
+        moved,
+        beyond,
+        needed / spec.registers,
+        np.minimum(busiest(chunks, spec.threads) * even, 1.0),
+        1.0 + (knobs["padding"] == COPY_ALL),
+        high * wide * blocks
+        * knobs.get("unroll_channels", np.ones_like(high)) * _written(w, knobs) / MAX_UNROLLED,
+    )  # fmt: skip
+
+
+def _written(w: Workload, knobs: Knobs) -> Array:
+    """How often the multiply-adds of a tap are written out, as `WindowLoops` counts it: each column
+    of tiles at the border for itself, rows of tiles at the border with tests."""
+    tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
+    unroll = knobs["unroll_kernel"].astype(int)
+    kernel = np.choose(unroll, (1.0, w.kernel_w, w.kernel_w * w.kernel_h))
+    border, inner = np.empty_like(kernel), np.empty_like(kernel)
+    for wide in np.unique(knobs["tile_columns"]):
+        rows = knobs["tile_columns"] == wide
+        first = np.arange(0, w.out_width, wide)
+        whole = first + wide <= w.out_width
+        last = np.minimum(first + wide, w.out_width) - 1
+        reach = last * w.stride_w - w.pad_left + w.dilation_w * (w.kernel_w - 1) + 1
+        inside = (first * w.stride_w >= w.pad_left) & (reach <= w.width)
+        for mask, plain in ((rows & tests, whole & inside), (rows & ~tests, whole)):
+            border[mask], inner[mask] = (~plain).sum(), plain.any()
+    written = kernel * inner + border * np.maximum(kernel, w.kernel_w)
+    row = np.where(unroll > 0, w.kernel_w, 1)
+    return np.asarray(np.where(tests, written + row * (border + inner), written))
+
+
+def _channels(
+    w: Workload, machine: CpuMachine, knobs: Knobs, ob: int
+) -> tuple[Array, Array, Array]:
+    """Cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a vector of
+    data is loaded once for all unrolled taps of a row that read it."""
+    each = of_vector(ob)
+    high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
+    taps = w.kernel_h * w.kernel_w
+    sums = each * high * wide
+    row = np.minimum((wide - 1) * w.stride_w + w.kernel_w, wide * w.kernel_w)
+    column = np.minimum((high - 1) * w.stride_h + w.kernel_h, high * w.kernel_h)
+    shared = w.dilation_w == w.dilation_h == 1
+    by_row = w.kernel_h * high * (row if shared else wide * w.kernel_w)
+    loads = np.where(unroll > 0, by_row, taps * high * wide)
+    loads = np.where((unroll > 1) & shared, column * row, loads) * each
+    loads = loads + taps * each
+    # Vectors of a row that several taps read stay in registers until the last of them.
+    several = (unroll > 0) & (w.kernel_w > w.stride_w)
+    needed = sums + each * np.where(several, row, 2)
+    spilled = np.maximum(needed - machine.spec.registers, 0.0) * taps
+    cycles = np.maximum(sums / MULTIPLIES, LATENCY) * taps
+    cycles = np.maximum(cycles, loads / LOADS) + SPILL * spilled
+    return cycles, sums, needed
+
+
+def _groups(
+    w: Workload, machine: CpuMachine, knobs: Knobs, ib: int, ob: int
+) -> tuple[Array, Array, Array]:
+    """As `_channels`, of tiles of several blocks that read all channels of their groups."""
+    spec, blocks = machine.spec, knobs["tile_blocks"]
+    span = np.empty_like(blocks)
+    for number in np.unique(blocks):
+        span[blocks == number] = Reach(w, int(number) * ob, ib).spans.mean()
+    wide = blocks * of_vector(ob)
+    numbers = knobs["tile_rows"] * knobs["tile_columns"]
+    kept = kept_operands(wide, numbers, blocks, np.zeros_like(wide) > 0)
+    step = step_cycles(wide * numbers, (wide, numbers), kept, spec.registers)
+    steps = w.kernel_h * w.kernel_w * span
+    cycles = steps * step + steps * knobs["tile_rows"] / knobs["unroll_channels"] * LOOP
+    return cycles, wide * numbers, wide * numbers + kept + 1
+
+
+def _moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
+    """Data and output once, if they do not fit; data that are copied first, twice more."""
+    data = NUMBER_BYTES[w.dtype] * w.batch * w.in_channels * w.height * w.width
+    out = NUMBER_BYTES[w.dtype] * w.batch * w.out_channels * w.out_height * w.out_width
+    outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
+    times = np.where(knobs["padding"] == COPY_ALL, 3.0, 1.0)
+    size = data * times + 2.0 * outs * out
+    return np.where(size * min(1.0, 1 / w.batch) > cache, size, 0.0)

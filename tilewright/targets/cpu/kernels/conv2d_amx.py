@@ -1,0 +1,380 @@
+"""Implements convolution as products of matrices by tiles of AMX, in bfloat16 or int8.
+
+Rows are pixels, the depth is input channels and kernel positions. Data are copied, rounded for
+bfloat16, between their padding, so that a tile of data can be loaded wherever the kernel stands:
+
+in blocks    blocks of channels that fill a row of a tile, phases of the stride, rows, columns,
+             channels of a block. Rows of a tile run on across the ends of the image's rows; pixels
+             of the padding are computed in vain.
+folded       rows, columns, channels: of few channels, those of all columns of the kernel are one
+             depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels import amx_product
+from tilewright.targets.cpu.kernels.amx_product import (
+    TileBlocks,
+    blocks_of,
+    corrected,
+    pack_columns,
+    product_function,
+    weight_words,
+)
+from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, TileNumbers, numbers_of
+from tilewright.targets.cpu.kernels.conv2d_shapes import packed_shape, pixels
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
+MOST_GROUPS = 8
+"""Of a convolution that also multiplies between groups, by zeros: so many times as much as it has
+to, which tiles do in less time than vectors take for a group alone (`python -m
+benchmarks.cpu.networks --networks shufflenet --precision bf16`, on a Xeon with AMX)."""
+LANES = 16
+"""Float32 in a vector of any processor with tiles."""
+
+
+class ConvolutionTiles:
+    """Implements `targets.cpu.kernels.kernel.Kernel` for convolutions whose channels lie in blocks
+    that fit tiles, of few groups or none."""
+
+    def serves(self, workload: Workload) -> bool:
+        w = workload
+        if w.operator != "conv2d" or w.dtype not in ("bfloat16", "int8"):
+            return False
+        if w.groups > (MOST_GROUPS if w.dtype == "bfloat16" else 1):
+            return False
+        if 1 < w.groups == w.in_channels:
+            return False
+        into, out = (channel_block(c, LANES) for c in (w.in_channels, w.out_channels))
+        row = numbers_of(w).in_row
+        return TILE % out == 0 and (row % into == 0 or w.in_channels <= row)
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.amx_product`."""
+        layout = CopyLayout.of(workload)
+        blocks = layout.lines * tiles(layout.rows, TILE)
+        return amx_product.knobs(blocks, workload.out_channels)
+
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """A good config without any measurement."""
+        space = self.knobs(workload, spec)
+        b, _ = product_of(workload)
+        layout = CopyLayout.of(workload)
+        data = layout.count // workload.batch * WORD // layout.numbers.each
+        weights = layout.steps * layout.words * WORD * b.columns
+        return amx_product.baseline_values(space, b, spec, (data, weights))
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return packed_shape(workload, spec)
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return packed_shape(workload, spec, out=True)
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """The loops written out, which are their own schedule."""
+        b = _blocks(workload, values)
+        return product_function(b, values, spec, _Image(workload, spec, b))
+
+    def of_stored(
+        self, workload: Workload, spec: CpuSpec, values: KnobValues, data_block: int
+    ) -> PrimFunc:
+        """The same function of data that are bfloat16 already, as uint16, in blocks of so many
+        channels. Where blocks fill a row of a tile, and nothing is padded or skipped, tiles are
+        loaded from the data themselves."""
+        b = _blocks(workload, values)
+        return product_function(b, values, spec, _Image(workload, spec, b, data_block))
+
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
+        """The function as it is."""
+        return function
+
+    def pack_weights(
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
+        """(o, c / groups, kh, kw) → (words,), see `pack_columns`."""
+        layout = CopyLayout.of(workload)
+        if workload.groups > 1:
+            weights = _between_groups(weights, workload.groups)
+        return pack_columns(layout.depth_of(weights), _blocks(workload, values), layout.numbers)
+
+
+def product_of(workload: Workload) -> tuple[TileBlocks, int]:
+    """The product in blocks of two tiles by two, and how many numbers are copied."""
+    b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
+    return b, CopyLayout.of(workload).count
+
+
+@dataclass(frozen=True)
+class CopyLayout:
+    """Where the copy of the data has what, and the product that follows: `lines` of `rows`, `steps`
+    of `words`. `size` is the copy's (phases of rows, phases of columns, rows, columns), `channels`
+    those of a block."""
+
+    w: Workload
+    folded: bool
+    channels: int
+    blocks: int
+    size: tuple[int, int, int, int]
+    lines: int
+    rows: int
+    steps: int
+    words: int
+
+    @staticmethod
+    @cache
+    def of(w: Workload) -> CopyLayout:
+        """The layout with the fewer steps."""
+        numbers = numbers_of(w)
+        even = numbers.whole_words(w.in_channels)
+        whole = w.kernel_w * even // numbers.each
+        cuts = next(n for n in range(tiles(whole, TILE), whole + 1) if whole % n == 0)
+        each = min(numbers.in_row, even)
+        blocks = tiles(w.in_channels, each)
+        taps = w.kernel_h * w.kernel_w
+        height, width = pixels(w)
+        reach = (
+            (height - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
+            (width - 1) * w.stride_w + w.kernel_w,
+        )
+        if w.dilation_w == 1 and w.kernel_h * cuts < blocks * taps:
+            return CopyLayout(
+                w, True, even, 1, (1, 1, *reach), height, width, w.kernel_h * cuts, whole // cuts
+            )
+        (py, qy), (px, qx) = (
+            _phases(kernel, stride, dilation)
+            for kernel, stride, dilation in (
+                (w.kernel_h, w.stride_h, w.dilation_h), (w.kernel_w, w.stride_w, w.dilation_w),
+            )
+        )  # fmt: skip
+        size = py, px, height + qy, width + qx
+        rows = (height - 1) * size[3] + width
+        return CopyLayout(
+            w, False, each, blocks, size, 1, rows, blocks * taps, each // numbers.each
+        )
+
+    @property
+    def numbers(self) -> TileNumbers:
+        """What the copy holds."""
+        return numbers_of(self.w)
+
+    @property
+    def count(self) -> int:
+        """Of the numbers of all copies."""
+        return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
+
+    def is_of(self, data: tuple[int, ...]) -> bool:
+        """Whether data of this shape, (n, c / block, h, w, block), lie as the copy does."""
+        copied = self.w.batch, self.blocks, *self.size[2:], self.channels
+        whole = self.channels == self.numbers.in_row and not self.w.pad_top and not self.w.pad_left
+        return not self.folded and self.size[:2] == (1, 1) and whole and copied == data
+
+    def depth_of(self, weights: Array) -> Array:
+        """(o, c, kh, kw) → (depth, o), zeros where there is no channel."""
+        w, missing = self.w, self.blocks * self.channels - self.w.in_channels
+        whole = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))
+        blocked = whole.reshape(w.out_channels, self.blocks, self.channels, *weights.shape[2:])
+        return blocked.transpose(1, 3, 4, 2, 0).reshape(-1, w.out_channels)
+
+
+def _between_groups(weights: Array, groups: int) -> Array:
+    """(o, c / groups, kh, kw) → (o, c, kh, kw), zeros between different groups."""
+    o, c, *taps = weights.shape
+    whole = np.zeros((groups, o // groups, groups, c, *taps), weights.dtype)
+    each = np.arange(groups)
+    whole[each, :, each] = weights.reshape(groups, o // groups, c, *taps)
+    return whole.reshape(o, groups * c, *taps)
+
+
+def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """How many remainders modulo the stride any place of the kernel has, and how many strides the
+    farthest place is away."""
+    places = [k * dilation for k in range(kernel)]
+    return max(p % stride for p in places) + 1, max(p // stride for p in places)
+
+
+def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
+    layout = CopyLayout.of(w)
+    depth = layout.steps, layout.words
+    return blocks_of(w.batch, layout.lines, layout.rows, w.out_channels, depth, v)
+
+
+class _Image:
+    """Implements `targets.cpu.kernels.amx_product.TileOperands` for a convolution."""
+
+    own_weights = False
+
+    def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks, stored_block: int = 0) -> None:
+        self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
+        self.layout = CopyLayout.of(w)
+        data, out = packed_shape(w, spec), packed_shape(w, spec, out=True)
+        self.stored = bool(stored_block)
+        if stored_block:
+            data = data[0], w.in_channels // stored_block, *data[2:4], stored_block
+        self.shapes = data, out
+        self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
+
+    def take(self) -> None:
+        """Writes the parameters."""
+        data, out = self.shapes
+        weights = (weight_words(self.b, self.numbers),)
+        kind = self.numbers.kind if self.stored else ""
+        self.a = Arguments(self.w, data, weights, (out[1], out[4]), out, "int32", kind)
+        self.weights = self.a.weights
+
+    # -- the copy ------------------------------------------------------------------------------
+
+    def pack(self) -> None:
+        """Copies the data, between their padding, unless they lie as a copy would."""
+        w, layout = self.w, self.layout
+        if self.stored and layout.is_of(self.shapes[0]):
+            self.data = T.decl_buffer(
+                (layout.count,), self.numbers.kind, data=self.a.data.data, scope="global"
+            )
+            return
+        self.data = T.alloc_buffer((layout.count,), self.numbers.kind)
+        phases_y, phases_x, height, width = layout.size
+        with T.parallel(0, w.batch * layout.blocks * height) as index:
+            n, c, y = split_index(index, w.batch, layout.blocks, height)
+            for py in range(phases_y):
+                row = y * (1 if layout.folded else w.stride_h) + py - w.pad_top
+                for px in range(phases_x):
+                    place = (n * layout.blocks + c) * phases_y + py
+                    start = ((place * phases_x + px) * height + y) * width * layout.channels
+                    self._row(start, (n, c, row), px)
+
+    def _row(
+        self, start: Expression, source: tuple[Expression, Expression, Expression], phase: int
+    ) -> None:
+        w, width, stride = self.w, self.layout.size[3], self.w.stride_w
+        data_height, data_width = self.shapes[0][2:4]
+        if self.layout.folded:
+            stride = 1
+        begin = min(max(0, tiles(w.pad_left - phase, stride)), width)
+        end = max(min(width, tiles(data_width + w.pad_left - phase, stride)), begin)
+        channels, border = self.layout.channels, self.numbers.border(self.a.zero)
+
+        def clear(first: int, until: int) -> None:
+            if first < until:
+                with T.serial(first, until) as x, T.vectorized(0, channels) as i:
+                    T.buffer_store(self.data, border, [start + x * channels + i])
+
+        n, c, row = source
+        with T.If(tirx.all(row >= 0, row < data_height)):
+            with T.Then():
+                clear(0, begin)
+                if begin < end:
+                    with T.serial(begin, end) as x:
+                        column = x * stride + phase - w.pad_left
+                        self._pixel(start + x * channels, n, c, (row, column))
+                clear(end, width)
+            with T.Else():
+                clear(0, width)
+
+    def _pixel(
+        self, start: Expression, n: Expression, c: Expression, place: tuple[Expression, Expression]
+    ) -> None:
+        """All channels of a block, zeros where there are none."""
+        _, blocks, _, _, each = self.shapes[0]
+        channels, whole = self.layout.channels, self.layout.blocks * self.layout.channels
+        count = tiles(channels, each)
+
+        def zeros(first: Expression, lanes: int) -> None:
+            with T.vectorized(0, lanes) as i:
+                T.buffer_store(self.data, tirx.const(0, self.numbers.kind), [start + first + i])
+
+        def move(block: int) -> None:
+            with T.vectorized(0, each) as i:
+                value = self.a.data[(n, c * count + block, *place, i)]
+                if not self.stored:
+                    value = self.numbers.stored(value, each, self.spec)
+                T.buffer_store(self.data, value, [start + block * each + i])
+
+        for block in range(count):
+            if self.layout.blocks == 1 or whole == blocks * each:
+                if block < blocks:
+                    move(block)
+            else:
+                with T.If(c * count + block < blocks):
+                    with T.Then():
+                        move(block)
+                    with T.Else():
+                        zeros(block * each, each)
+        held = min(count, blocks) * each
+        if self.layout.blocks == 1 and held < channels:
+            zeros(held, channels - held)
+
+    # -- the product ---------------------------------------------------------------------------
+
+    def step(
+        self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
+    ) -> Expression:
+        """See `TileOperands`."""
+        w, layout, (line, first) = self.w, self.layout, place
+        phases_y, phases_x, height, width = layout.size
+        if layout.folded:
+            cuts = layout.steps // w.kernel_h
+            kh, part = split_index(at, w.kernel_h, cuts)
+            row = matrix * height + line * w.stride_h + kh * w.dilation_h
+            columns = (row * width + first * w.stride_w) * layout.channels
+            return columns + part * layout.words * self.numbers.each
+        block, kh, kw = split_index(at, layout.blocks, w.kernel_h, w.kernel_w)
+        dy, dx = kh * w.dilation_h, kw * w.dilation_w
+        image = (matrix * layout.blocks + block) * phases_y + tirx.indexmod(dy, w.stride_h)
+        image = image * phases_x + tirx.indexmod(dx, w.stride_w)
+        row = image * height + tirx.indexdiv(dy, w.stride_h)
+        column = tirx.indexdiv(dx, w.stride_w) + first
+        return (row * width + column) * layout.channels
+
+    def finish(
+        self,
+        sums: TirBuffer,
+        matrix: Expression,
+        place: tuple[Expression, Expression],
+        across: Expression,
+    ) -> None:
+        """See `TileOperands`."""
+        height, width = pixels(self.w)
+        line, first = place
+        with T.serial(0, self.b.block_rows) as r:
+            if self.layout.folded:
+                self._pixel_done(sums, r, (matrix, line, first + r), across)
+            elif height == 1:
+                self._pixel_done(sums, r, (matrix, 0, first + r), across)
+            else:
+                y, x = split_index(first + r, height, self.layout.size[3])
+                with T.If(x < width), T.Then():
+                    self._pixel_done(sums, r, (matrix, y, x), across)
+
+    def _pixel_done(
+        self,
+        sums: TirBuffer,
+        r: Expression,
+        place: tuple[Expression, Expression, Expression],
+        across: Expression,
+    ) -> None:
+        each, column = self.shapes[1][4], self.b.first_column(across)
+        n, y, x = place
+        for at in range(0, min(self.b.block_columns, self.b.columns), each):
+            block = tirx.indexdiv(column, each) + at // each
+            with T.vectorized(0, each) as i:
+                value = sums[r, at + i]
+                if self.w.dequantises:
+                    value = corrected(self.b, self, value, self.a.zero, across, at + i)
+                self.a.finish(value, (n, block, y, x, i), (block, i))

@@ -1,0 +1,234 @@
+"""Implements dense layers in bfloat16 and int8, and products of two activations in bfloat16, by
+tiles of AMX."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import Array, Expression, PrimFunc, TirBuffer
+from tilewright.targets.base import Knob
+from tilewright.targets.cpu.kernels import amx_product
+from tilewright.targets.cpu.kernels.amx_product import (
+    TileBlocks,
+    blocks_of,
+    corrected,
+    pack_columns,
+    product_function,
+    weight_words,
+)
+from tilewright.targets.cpu.kernels.amx_tiles import TILE, WORD, numbers_of, paired
+from tilewright.targets.cpu.kernels.kernel import KnobValues
+from tilewright.targets.cpu.kernels.loops import Arguments, split_index, tiles
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.workload import Workload
+
+tirx = lazy_module("tvm.tirx")
+T = lazy_module("tvm.script.ir_builder.tirx")
+
+
+class MatmulTiles:
+    """Implements `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out),
+    and for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
+
+    def serves(self, workload: Workload) -> bool:
+        """Dense layers of any size, and batches of products that fill a tile: operands of smaller
+        ones take longer to copy than to multiply in vectors."""
+        if workload.operator == "batch_matmul":
+            rows = _sizes(workload)[1]
+            return workload.dtype == "bfloat16" and min(rows, workload.out_channels) >= TILE
+        return workload.operator == "dense" and workload.dtype in ("bfloat16", "int8")
+
+    def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
+        """See `targets.cpu.kernels.amx_product`."""
+        rows = _sizes(workload)[1]
+        return amx_product.knobs(tiles(rows, TILE), workload.out_channels)
+
+    def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
+        """A good config without any measurement."""
+        space = self.knobs(workload, spec)
+        b, _ = product_of(workload)
+        column = b.steps * b.words * WORD
+        sizes = b.rows * column, column * b.columns
+        return amx_product.baseline_values(space, b, spec, sizes)
+
+    def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return (*_lead(workload), _sizes(workload)[1], workload.in_channels)
+
+    def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
+        return (*_lead(workload), _sizes(workload)[1], workload.out_channels)
+
+    def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
+        """The loops written out, which are their own schedule."""
+        b = _blocks(workload, values)
+        return product_function(b, values, spec, _Matrices(workload, spec, b))
+
+    def schedule(
+        self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> PrimFunc:
+        """The function as it is."""
+        return function
+
+    def pack_weights(
+        self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
+    ) -> Array:
+        """Of a dense: (out, in) or (out, in, 1, 1) → as `pack_columns` of (in, out). Activations
+        stay as they are, and are packed by the kernel."""
+        w = workload
+        if w.operator == "batch_matmul":
+            return weights.reshape(w.batch, w.in_channels, w.out_channels)
+        b = _blocks(w, values)
+        plain = weights.reshape(w.out_channels, w.in_channels).T
+        numbers = numbers_of(w)
+        missing = b.steps * b.words * numbers.each - w.in_channels
+        return pack_columns(np.pad(plain, ((0, missing), (0, 0))), b, numbers)
+
+
+def product_of(workload: Workload) -> tuple[TileBlocks, int]:
+    """The product in blocks of two tiles by two, and how many numbers are copied."""
+    b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
+    depth = b.steps * b.words * numbers_of(workload).each
+    copied = b.matrices * b.rows * depth
+    if workload.operator == "batch_matmul":
+        copied += b.matrices * b.columns * depth
+    return b, copied
+
+
+def _lead(w: Workload) -> tuple[int, ...]:
+    return (w.batch,) if w.operator == "batch_matmul" else ()
+
+
+def _sizes(w: Workload) -> tuple[int, int]:
+    """Matrices, and rows of each."""
+    return (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
+
+
+def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
+    matrices, rows = _sizes(w)
+    numbers = numbers_of(w)
+    each = min(numbers.in_row, numbers.whole_words(w.in_channels))
+    depth = tiles(w.in_channels, each), each // numbers.each
+    return blocks_of(matrices, 1, rows, w.out_channels, depth, v)
+
+
+class _Matrices:
+    """Implements `targets.cpu.kernels.amx_product.TileOperands`."""
+
+    def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
+        self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
+        self.own_weights = w.operator == "batch_matmul"
+        self.row = self.numbers.each * b.words
+        self.rows = (*_lead(w), b.rows)
+
+    def take(self) -> None:
+        """Writes the parameters."""
+        w, b = self.w, self.b
+        self.size = weight_words(b, self.numbers)
+        plain = (w.batch, w.in_channels, w.out_channels)
+        weights = (plain, "float32") if self.own_weights else ((self.size,), "int32")
+        self.a = Arguments(
+            w, (*self.rows, w.in_channels), weights[0], (b.columns,), (*self.rows, b.columns),
+            weights[1],
+        )  # fmt: skip
+
+    def pack(self) -> None:
+        """Copies the data: matrices, steps, rows, numbers of a step."""
+        b, width = self.b, self.row
+        self.data = T.alloc_buffer((b.matrices * b.steps * b.rows * width,), self.numbers.kind)
+        with T.parallel(0, b.matrices * b.steps) as index, T.serial(0, b.rows) as row:
+            matrix, step = split_index(index, b.matrices, b.steps)
+            place = [matrix, row] if self.own_weights else [row]
+            start = (index * b.rows + row) * width
+            self._row(place, step, start)
+        if self.own_weights:
+            self._pack_weights()
+        else:
+            self.weights = self.a.weights
+
+    def _row(self, place: list[Expression], step: Expression, start: Expression) -> None:
+        width, depth = self.row, self.w.in_channels
+        held = depth - (self.b.steps - 1) * width
+
+        def move(first: Expression, count: int) -> None:
+            for begin in range(0, count, TILE):
+                lanes = min(TILE, count - begin)
+                with T.vectorized(0, lanes) as i:
+                    value = self.a.data[(*place, first + begin + i)]
+                    value = self.numbers.stored(value, lanes, self.spec)
+                    T.buffer_store(self.data, value, [start + begin + i])
+            if count < width:
+                with T.vectorized(0, width - count) as i:
+                    zero = tirx.const(0, self.numbers.kind)
+                    T.buffer_store(self.data, zero, [start + count + i])
+
+        if held == width:
+            move(step * width, width)
+        elif self.b.steps == 1:
+            move(0, held)
+        else:
+            with T.If(step < self.b.steps - 1):
+                with T.Then():
+                    move(step * width, width)
+                with T.Else():
+                    move(depth - held, held)
+
+    def _pack_weights(self) -> None:
+        """Matrices, blocks of columns, steps, tiles of a block, words, columns of a tile."""
+        b = self.b
+        self.weights = T.alloc_buffer((b.matrices * self.size,), "int32")
+        with T.parallel(0, b.matrices * b.column_blocks * b.steps) as index:
+            matrix, block, step = split_index(index, b.matrices, b.column_blocks, b.steps)
+            first = b.first_column(block)
+            with T.serial(0, b.words) as word:
+                k = (step * b.words + word) * self.numbers.each
+                for tile in range(b.across):
+                    start = ((index * b.across + tile) * b.words + word) * TILE
+                    left = min(TILE, b.columns - tile * TILE)
+                    self._pair(start, (matrix, k, first + tile * TILE), max(left, 0))
+
+    def _pair(
+        self, start: Expression, place: tuple[Expression, Expression, Expression], count: int
+    ) -> None:
+        """Two rows of `count` columns from `place` (matrix, row, column) on; zeros where there are
+        none."""
+        depth, (matrix, k, column) = self.w.in_channels, place
+        zero = tirx.const(0, "float32")
+
+        def number(row: Expression, i: Expression) -> Expression:
+            value = self.a.weights[matrix, tirx.min(row, depth - 1), column + i]
+            if depth == self.b.steps * self.b.words * self.numbers.each:
+                return self.a.weights[matrix, row, column + i]
+            return tirx.Select(row < depth, value, zero)
+
+        if count:
+            with T.vectorized(0, count) as i:
+                value = paired(number(k, i), number(k + 1, i), count, self.spec)
+                T.buffer_store(self.weights, value, [start + i])
+        if count < TILE:
+            with T.vectorized(0, TILE - count) as i:
+                T.buffer_store(self.weights, tirx.const(0, "int32"), [start + count + i])
+
+    def step(
+        self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
+    ) -> Expression:
+        """See `TileOperands`."""
+        return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
+
+    def finish(
+        self,
+        sums: TirBuffer,
+        matrix: Expression,
+        place: tuple[Expression, Expression],
+        across: Expression,
+    ) -> None:
+        """See `TileOperands`."""
+        b, column = self.b, self.b.first_column(across)
+        width = min(b.block_columns, b.columns)
+        with T.serial(0, b.block_rows) as r:
+            row = [matrix, place[1] + r] if self.own_weights else [place[1] + r]
+            for at in range(0, width, TILE):
+                with T.vectorized(0, min(TILE, width - at)) as i:
+                    value = sums[r, at + i]
+                    if self.w.dequantises:
+                        value = corrected(b, self, value, self.a.zero, across, at + i)
+                    self.a.finish(value, (*row, column + at + i), (column + at + i,))

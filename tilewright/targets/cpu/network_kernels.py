@@ -1,0 +1,196 @@
+"""Calls kernels of this processor as parts of a network's library.
+
+A kernel may read and write tensors of bfloat16 where it was written for float32 (`narrowed`). Half
+as many bytes pass between layers. It computes as before: it widens what it reads, and rounds what
+it stores. Channels of such a tensor may lie in blocks that are several of the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tilewright.core.errors import WorkloadError
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.tvm_types import (
+    BufferLoad,
+    BufferStore,
+    Expression,
+    For,
+    Place,
+    PrimFunc,
+    Statement,
+    TirBuffer,
+    TvmTarget,
+)
+from tilewright.targets.anchor import DType
+from tilewright.targets.base import Space
+from tilewright.targets.cpu.compile import llvm_target, lowering, scheduled
+from tilewright.targets.cpu.kernels.amx_tiles import BFLOAT16, bfloat16_of
+from tilewright.targets.cpu.kernels.conv2d_amx import ConvolutionTiles
+from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
+from tilewright.targets.cpu.kernels.kernel import DoesNotApply, KnobValues
+from tilewright.targets.cpu.kernels.kernel_registry import kernel_for
+from tilewright.targets.cpu.layouts import channel_block
+from tilewright.targets.cpu.sample_tensors import SampleTensors
+from tilewright.targets.cpu.spec import CpuSpec
+from tilewright.targets.kernels import KernelCode
+from tilewright.targets.workload import Workload
+
+tvm_ffi = lazy_module("tvm_ffi")
+tirx = lazy_module("tvm.tirx")
+ir = lazy_module("tvm.ir")
+
+
+class NetworkKernels:
+    """What `targets.capabilities.ComputesIn` and `CompilesKernels` ask of a target that has a
+    `spec` and spaces."""
+
+    spec: CpuSpec
+    space: Callable[[Workload], Space]
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        """Those of the kernels; int8 where the processor computes it."""
+        return frozenset[DType](("float32", "int8") if computes_int8(self.spec) else ("float32",))
+
+    @property
+    def float_type(self) -> DType:
+        """By the precision that was asked for."""
+        return "bfloat16" if self.spec.bfloat16 else "float32"
+
+    @property
+    def registers(self) -> int:
+        """See `CompilesKernels`."""
+        return self.spec.registers * self.spec.lanes // 16
+
+    @property
+    def threads(self) -> int:
+        """See `CompilesKernels`."""
+        return self.spec.threads
+
+    def rule(self, workload: Workload) -> tuple[int, ...]:
+        """By `Kernel.baseline_values`."""
+        values = kernel_for(workload, self.spec).baseline_values(workload, self.spec)
+        return tuple(knob.values.index(values[knob.name]) for knob in self.space(workload).knobs)
+
+    def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
+        """Raises `WorkloadError` where there is none or the knobs contradict each other."""
+        return _code(workload, self.spec, self.space(workload).describe(config))
+
+    def code_target(self) -> TvmTarget:
+        """This processor, as TVM describes it to LLVM."""
+        return llvm_target(self.spec)
+
+    def code_pipeline(self) -> str:
+        """See `targets.cpu.compile`."""
+        return lowering()
+
+    def kernel_error(
+        self, workload: Workload, config: Sequence[int], function: Callable[..., object]
+    ) -> float:
+        """Of a kernel in this process; infinite where numbers were never written."""
+        space = self.space(workload)
+        tensors = SampleTensors(workload, self.spec, space)
+        arguments = tensors.arguments(space.describe(config))
+        function(*arguments)
+        return tensors.error(arguments[-1].numpy())
+
+
+def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
+    try:
+        function = scheduled(workload, spec, values)
+    except DoesNotApply as error:
+        raise WorkloadError(
+            f"{workload}: the schedule {dict(values)} does not apply ({error}); choose another"
+        ) from None
+    made = kernel_for(workload, spec)
+    image = workload.operator == "conv2d"
+    return KernelCode(
+        function,
+        channel_block(workload.in_channels, spec.lanes) if image else 0,
+        channel_block(workload.out_channels, spec.lanes) if image else 0,
+        lambda weights: made.pack_weights(weights, workload, spec, values),
+        _narrowed(workload, spec, values, function),
+        _stored_block(workload, spec),
+    )
+
+
+def _narrowed(
+    workload: Workload, spec: CpuSpec, values: KnobValues, function: PrimFunc
+) -> Callable[[Mapping[int, int]], PrimFunc] | None:
+    """Of convolutions of tiles and of single channels, on a processor whose layers use bfloat16.
+    Kernels of groups read single numbers, each of which would be widened by itself."""
+    if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
+        return None
+    if workload.dtype != "bfloat16" and workload.groups < workload.in_channels:
+        return None
+    if workload.dtype == "int8":
+        return None
+
+    def made(blocks: Mapping[int, int]) -> PrimFunc:
+        left, code = dict(blocks), function
+        kernel = kernel_for(workload, spec)
+        if isinstance(kernel, ConvolutionTiles) and 0 in left:
+            code = kernel.of_stored(workload, spec, values, left.pop(0))
+        return narrowed(code, left, spec)
+
+    return made
+
+
+def _stored_block(workload: Workload, spec: CpuSpec) -> int:
+    """Where data in rows of tiles can be loaded as they are; 0 elsewhere."""
+    tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
+    row = BFLOAT16.in_row
+    return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0
+
+
+# -- kernels on tensors of bfloat16 ------------------------------------------------------------
+
+
+def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
+    """A function of loops written out, whose parameters of these numbers hold bfloat16 as uint16
+    instead of float32, in `blocks` of so many channels: (n, c / block, h, w, block)."""
+    params, body = list(function.params), function.body
+    for number, block in blocks.items():
+        old = params[number]
+        n, count, height, width, each = (int(size) for size in old.shape)
+        shape = n, count * each // block, height, width, block
+        new = tirx.decl_buffer(shape, "uint16", name=str(old.name))
+        body = _replaced(body, old, new, spec)
+        params[number] = new
+    return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
+
+
+def _replaced(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
+    each = int(old.shape[4])
+    several = int(new.shape[4]) // each
+
+    def place(indices: Place) -> Place:
+        n, block, y, x, i = indices
+        if several == 1:
+            return [n, block, y, x, i]
+        inside = tirx.indexmod(block, several) * each
+        return [n, tirx.indexdiv(block, several), y, x, inside + i]
+
+    def load(found: BufferLoad) -> Expression:
+        if not found.source.same_as(old):
+            return found
+        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(found.indices)))
+        return tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(16, "uint32")))
+
+    def stores(within: Statement, lanes: int) -> Statement:
+        def store(found: BufferStore) -> Statement:
+            if not found.buffer.same_as(old):
+                return found
+            value = bfloat16_of(found.value, lanes, spec)
+            return tirx.BufferStore(new, value, place(found.indices))
+
+        return tvm_ffi.structural_map(within, (tirx.BufferStore, store))
+
+    def loop(found: For) -> Statement:
+        if found.kind != tirx.ForKind.VECTORIZED:
+            return found
+        return stores(found, int(found.extent))
+
+    body = tvm_ffi.structural_map(body, (ir.TensorLoad, load))
+    return stores(tvm_ffi.structural_map(body, (tirx.For, loop)), 1)
