@@ -23,6 +23,7 @@ from tilewright.networks.onnx_reference import reference_model
 from tilewright.networks.onnx_same_padding import make_dilated_same_explicit
 from tilewright.networks.partition.collapse import RegionModel, region_model
 from tilewright.networks.partition.importing import (
+    Imported,
     ImportedWhole,
     import_compiled,
     import_whole,
@@ -59,6 +60,7 @@ class OnnxSource:
         self._input_shapes = input_shapes
         self._refused = dict(refused)
         self._imported = imported
+        self._examined: Imported | None = None
         self._known = bool(missing)  # onnxruntime does not know what could not be converted
         self._accepted = False
 
@@ -69,7 +71,7 @@ class OnnxSource:
     def refuse(self, operators: Mapping[str, str]) -> None:
         """Leave further operators to onnxruntime, by name with the reason."""
         self._refused.update(operators)
-        self._imported = None
+        self._imported = self._examined = None
 
     def examine(self) -> Examined:
         """Import without weight data and partition; operators nobody can import are set aside."""
@@ -91,6 +93,7 @@ class OnnxSource:
             lambda: fixed_graph(weightless, self._input_shapes), self._refused, weightless=True
         )
         self._refused = dict(imported.refused)
+        self._examined = imported
         fixed, core = imported.fixed, imported.core
         normal = fixed if core is None else core.normal
         outside = {name for region in imported.regions for name in region.nodes}
@@ -125,10 +128,17 @@ class OnnxSource:
     ) -> tuple[OnnxSource | None, LastRegions | None]:
         """The part of the network that is compiled, with the regions inside it, and what
         onnxruntime runs behind it. Without the first, nothing is compiled, as is a network that
-        neither multiplies nor pools, unless it is wanted `without_layers`."""
+        neither multiplies nor pools, unless it is wanted `without_layers`. A network that was
+        examined is imported with its weights only where it has to be cut."""
         self._check_missing()
         self._check_known()
-        model = reference_model(self._weighted())
+        if (known := self._examined) is not None:
+            if known.core is None or not (without_layers or known.has_layers):
+                return None, None
+            if not known.last:
+                return self, None
+        weighted = self._weighted()
+        model = reference_model(weighted)
         quantised = to_qdq(model)
         imported = import_compiled(
             lambda: fixed_graph(quantised, self._input_shapes), self._refused
@@ -145,7 +155,7 @@ class OnnxSource:
         )
         models = tuple(region_model(imported.fixed, region) for region in imported.last)
         whole = fixed_inputs(model, self._input_shapes)
-        return source, LastRegions(models, whole, half_outputs(self._weighted()))
+        return source, LastRegions(models, whole, half_outputs(weighted))
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         """The whole network as one region, as it stands in its file; `regions` are those that it
@@ -173,7 +183,8 @@ class OnnxSource:
         """What is compiled with the regions inside it, with onnxruntime as the reference; raises as
         `import_whole`."""
         self._check_missing()
-        model = reference_model(self._weighted())
+        weighted = self._weighted()
+        model = reference_model(weighted)
         imported = self._imported
         if imported is None:
             imported = import_whole(self.name, model, self._input_shapes, self._refused)
@@ -186,7 +197,7 @@ class OnnxSource:
             "onnxruntime",
             imported.regions,
             lone_integers(model),
-            half_outputs(self._weighted()),
+            half_outputs(weighted),
             has_undrawable_inputs(model),
         )
 

@@ -77,13 +77,36 @@ def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
     `check_sizes`, and as `onnx.shape_inference.infer_shapes`."""
     memory = machine_memory_bytes()
     estimate = _Estimate(model, memory)
-    estimate.check_graph(shape_inference.infer_shapes(model).graph, {})
+    inferred = infer_types(model)
+    estimate.check_graph(inferred.graph, {})
     # To follow values, ONNX writes a message for every element of a vector whose values it does not
     # know.
     follows_values = estimate.longest_vector <= MOST_FOLLOWED
-    inferred = shape_inference.infer_shapes(model, data_prop=follows_values)
-    _Estimate(model, memory).check_graph(inferred.graph, {})
+    if follows_values:
+        inferred = infer_types(model, follow_values=True)
+        _Estimate(model, memory).check_graph(inferred.graph, {})
     return inferred
+
+
+def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.ModelProto:
+    """Return a copy of a model without functions with the shapes and element types that ONNX
+    infers. Raises as `onnx.shape_inference.infer_shapes`.
+
+    ONNX copies what it infers shapes of twice, which takes longer than all else where there are
+    large weights. It therefore gets the model without their data.
+    """
+    inferred = shape_inference.infer_shapes(_skeleton(model), data_prop=follow_values)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    source, graph = inferred.graph, copy.graph
+    names = {info.name for info in graph.input}
+    for field in (graph.node, graph.input, graph.output, graph.value_info):
+        del field[:]
+    graph.node.extend(source.node)
+    graph.input.extend(info for info in source.input if info.name in names)
+    graph.output.extend(source.output)
+    graph.value_info.extend(source.value_info)
+    return copy
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -97,6 +120,8 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.node.extend(source.node)
     graph.input.extend(source.input)
     graph.output.extend(source.output)
+    graph.value_info.extend(source.value_info)
+    graph.sparse_initializer.extend(source.sparse_initializer)
     listed = {info.name for info in source.input}
     for tensor in source.initializer:
         if not is_stub(tensor) and math.prod(tensor.dims) <= SMALL_ELEMENTS:

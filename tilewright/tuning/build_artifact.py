@@ -114,11 +114,11 @@ def integer_network(
         allow_code=options.allow_code,
     )  # fmt: skip
     network.refuse(refused)
+    decisions = network.decisions_on(accelerator)  # before `split`, which then imports nothing
     split = network.split()
     if split.compiled is None:
         raise NothingToOffload(why_not_compiled(network))
     model, last = split.compiled.weighted, split.last
-    decisions = network.decisions_on(accelerator)
     shapes = options.input_shapes if last is None else {}
     samples = split.samples(model, options.calibration, shapes)
     labels = None if apart or options.schedules is None else labels_of(options.schedules)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorError, last_line
+from tilewright.networks.fused_calls import FusedCall
 from tilewright.networks.graph import NormalGraph, data_inputs, static_shape
 from tilewright.networks.graph_macs import graph_macs
 from tilewright.networks.normalise import fixed_graph, make_importable
@@ -22,7 +23,7 @@ from tilewright.networks.partition.inferred import complete_shapes
 from tilewright.networks.partition.known_operators import has_branches, opens
 from tilewright.networks.partition.regions import Region, find_regions, whole_region
 from tilewright.networks.partition.rules import reasons
-from tilewright.networks.strip_weights import weights_as_inputs
+from tilewright.networks.strip_weights import weights_as_inputs, without_weights
 
 if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph
@@ -62,6 +63,19 @@ def import_whole(
             "onnxruntime runs it"
         )
     return imported.core
+
+
+def fused_calls(normal: NormalGraph) -> tuple[FusedCall, ...]:
+    """Return the calls that an accelerator could run of a model in normal form, which stays as it
+    is."""
+    from tilewright.networks.relax.partition import partition
+
+    def copied() -> NormalGraph:
+        absorbed = dict(normal.absorbed)
+        return replace(normal, model=without_weights(normal.model), absorbed=absorbed)
+
+    imported = import_compiled(copied, {}, weightless=True)
+    return () if imported.core is None else partition(imported.core.flat).found.calls
 
 
 def _first_cause(regions: Sequence[Region]) -> str:

@@ -18,6 +18,7 @@ from tilewright.networks.graph import NormalGraph
 from tilewright.networks.quantise.channels import channel_axis
 from tilewright.networks.quantise.exponents import Exponents, along, quantised
 from tilewright.networks.quantise.plan import Group, QuantisationPlan
+from tilewright.networks.size_limits import infer_types
 
 
 def insert(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> onnx.ModelProto:
@@ -102,7 +103,7 @@ class _QdqWriter:
         del graph.node[:], graph.initializer[:], graph.value_info[:]
         graph.node.extend(nodes)
         graph.initializer.extend(kept)
-        return onnx.shape_inference.infer_shapes(self._copy)
+        return infer_types(self._copy)
 
     def _dequantised(
         self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], own: NDArray[np.int64],

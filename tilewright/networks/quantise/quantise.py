@@ -12,8 +12,9 @@ from onnx import numpy_helper
 
 from tilewright.networks.errors import NothingToQuantise, QuantisationError
 from tilewright.networks.graph import NormalGraph
+from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.normalise import normalise
-from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.partition.importing import fused_calls
 from tilewright.networks.partition.inferred import complete_shapes
 from tilewright.networks.quantise.bn_folding import folded
 from tilewright.networks.quantise.channels import by_channel
@@ -24,11 +25,12 @@ from tilewright.networks.quantise.plan import QuantisationPlan, plan
 from tilewright.networks.quantise.ranges import (
     Method,
     covering_exponents,
-    largest_values,
     least_error_exponents,
+    observe,
 )
 from tilewright.networks.quantise.samples import Input, Samples, default_samples, inputs_of
-from tilewright.networks.quantise.sqnr import QuantisationReport, measure_noise
+from tilewright.networks.quantise.sqnr import QuantisationReport, float_outputs, measure_noise
+from tilewright.networks.strip_weights import without_weights
 
 Rule = Literal["cover", "least_error"]
 METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
@@ -104,8 +106,7 @@ def quantise(
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")
     name = model.graph.name or "model"
-    calls = OnnxSource(name, normal.model, lambda: normal.model, {}).examine().found.calls
-    found = plan(normal, calls, options.keep_float)
+    found = plan(normal, fused_calls(normal), options.keep_float)
     if not found.groups:
         raise NothingToQuantise(
             f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
@@ -113,22 +114,28 @@ def quantise(
         )
     _check_constants(normal, found)
     operators = {node.op_type for node in normal.graph.node if node.name in found.nodes}
-    measured = covering_exponents(
-        largest_values(
-            normal.model, found.tensors, operators, samples.feeds, options.method,
-            options.percentile,
-        )
-    )  # fmt: skip
+    run = ModelRunner(normal.model, [*sorted(found.tensors), *float_outputs(normal.model)])
+    observed = observe(
+        normal.model,
+        run,
+        found.tensors,
+        operators,
+        samples.feeds,
+        options.method,
+        options.percentile,
+    )
+    measured = covering_exponents(observed.largest)
     if options.rule == "least_error":
         measured = least_error_exponents(
-            normal.model, measured, samples.feeds, above=options.method == "minmax"
-        )
+            run, measured, samples.feeds, above=options.method == "minmax",
+            watched=observed.watched,
+        )  # fmt: skip
     exponents = choose(normal, found, measured)
     if options.per_channel:
         exponents = by_channel(normal, found, exponents)
     integer = insert(normal, found, exponents)
     layers, outputs = (
-        measure_noise(normal.model, integer, found, exponents, samples.judging)
+        measure_noise(normal.model, run, integer, found, exponents, samples.judging)
         if judged
         else ((), ())
     )
@@ -164,4 +171,4 @@ def calibration_inputs(
 
     Raises `DynamicShapeError` and `ModelFileError`.
     """
-    return inputs_of(normalise(model, input_shapes or {}))
+    return inputs_of(normalise(without_weights(model), input_shapes or {}))

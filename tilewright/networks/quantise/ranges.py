@@ -8,6 +8,8 @@ import tempfile
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import InputError, QuantisationError, first_line
-from tilewright.networks.model_runner import Feed, runs
+from tilewright.networks.model_runner import Feed, ModelRunner
 from tilewright.networks.onnxruntime_options import failures, quiet_options
 from tilewright.networks.quantise.exponents import INT8_MAX, MOST, covering, squared_error
 from tilewright.networks.quantise.tails import Tail
@@ -32,21 +34,36 @@ ENTROPY_BINS = 256
 WATCHED_ELEMENTS = 65_536
 """Values of one tensor in one sample that the least error is looked for on."""
 TRIES = 3
+KEPT_BYTES = 1 << 28
+"""Of the values that are kept from the first run of a model, so that it need not run again."""
+
+Watched = Mapping[str, NDArray[Any]]
+"""Some values of each tensor in one sample, each (n,)."""
 
 
-def largest_values(
+@dataclass(frozen=True)
+class Observation:
+    """What was observed of tensors over samples: the largest magnitude worth representing of each,
+    and the watched values of the first samples, one mapping per sample."""
+
+    largest: Mapping[str, float]
+    watched: Sequence[Watched] = ()
+
+
+def observe(
     model: onnx.ModelProto,
+    run: ModelRunner,
     tensors: Collection[str],
     operators: Collection[str],
     feeds: Sequence[Feed],
     method: Method,
     percentile: float,
-) -> dict[str, float]:
-    """The largest magnitude worth representing of each of these float tensors, which operators of
-    these types read or write; `feeds` hold arrays in the shapes of the inputs. Raises `InputError`
-    where the model does not run on a sample."""
+) -> Observation:
+    """Return the largest magnitude worth representing of each of these float tensors, which
+    operators of these types read or write. `run` gives their values; `feeds` hold arrays in the
+    shapes of the inputs. Raises `InputError` where the model does not run on a sample."""
     if method == "minmax":  # onnxruntime's own takes time by the square of the operators
-        return _largest_seen(model, tensors, feeds)
+        return _observe_largest(run, tensors, feeds)
     methods: dict[Method, tuple[Any, dict[str, float]]] = {
         "entropy": (calibrate.CalibrationMethod.Entropy, {"num_bins": ENTROPY_BINS}),
         "percentile": (calibrate.CalibrationMethod.Percentile, {"percentile": percentile}),
@@ -83,19 +100,28 @@ def largest_values(
                     "of the calibration samples"
                 ) from error
         ranges = calibrator.compute_data()
-    return {name: _magnitude(ranges[name].range_value) for name in sorted(tensors)}
+    return Observation({n: _magnitude(ranges[n].range_value) for n in sorted(tensors)})
 
 
-def _largest_seen(
-    model: onnx.ModelProto, tensors: Collection[str], feeds: Sequence[Feed]
-) -> dict[str, float]:
-    """The largest magnitude of each of these tensors over the feeds; NaN if there is one in it."""
+def _observe_largest(
+    run: ModelRunner, tensors: Collection[str], feeds: Sequence[Feed]
+) -> Observation:
+    """Observe the largest magnitude of each of these tensors over the feeds, NaN if there is one in
+    it, and keep the watched values of as many samples as fit into `KEPT_BYTES`."""
     largest = dict.fromkeys(sorted(tensors), 0.0)
-    for values in runs(model, list(largest), feeds):
-        for name, value in values.items():
-            seen = np.abs(value).max(initial=0.0)
+    kept: list[Watched] = []
+    left = KEPT_BYTES
+    for feed in feeds:
+        values = run(feed)
+        for name in largest:
+            seen = np.abs(values[name]).max(initial=0.0)
             largest[name] = float(np.maximum(largest[name], seen))
-    return largest
+        if left > 0:
+            watched = {name: _thinned(values[name]).copy() for name in largest}
+            left -= sum(value.nbytes for value in watched.values())
+            if left > 0:
+                kept.append(watched)
+    return Observation(largest, kept)
 
 
 def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
@@ -112,25 +138,28 @@ def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
 
 
 def least_error_exponents(
-    model: onnx.ModelProto,
+    run: ModelRunner,
     covering_all: Mapping[str, int],
     feeds: Sequence[Feed],
     *,
     above: bool = False,
+    watched: Sequence[Watched] = (),
 ) -> dict[str, int]:
     """By tensor the exponent with the least squared error to be expected, among the one that cuts
     nothing off, the two below and, if it is asked for, the one `above`. That is the error over the
-    samples, and what `Tail` expects to be cut off of others. `feeds` hold arrays in the shapes of
-    the inputs. Raises `InputError` as `networks.model_runner.runs`."""
+    samples, and what `Tail` expects to be cut off of others. `run` gives the values of tensors;
+    `feeds` hold arrays in the shapes of the inputs; of the first of them, the `watched` values are
+    known. Raises `InputError` where the model does not run on a sample."""
     steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equals is taken
     tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
     errors = {name: np.zeros(len(steps)) for name in covering_all}
     tails = {name: Tail() for name in covering_all}
-    for values in runs(model, list(covering_all), feeds):
-        for name, value in values.items():
-            watched = _thinned(value)
-            tails[name].add(watched)
-            errors[name] += [squared_error(watched, exponent) for exponent in tries[name]]
+    unknown = map(run, feeds[len(watched) :])
+    others = ({name: _thinned(values[name]) for name in covering_all} for values in unknown)
+    for values in chain(watched, others):
+        for name in covering_all:
+            tails[name].add(values[name])
+            errors[name] += [squared_error(values[name], exponent) for exponent in tries[name]]
     for name, tail in tails.items():
         errors[name] += [tail.unseen_error(math.ldexp(INT8_MAX, e)) for e in tries[name]]
     return {name: tries[name][int(np.argmin(error))] for name, error in errors.items()}

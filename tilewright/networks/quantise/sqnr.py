@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json
-from tilewright.networks.model_runner import Feed, runs
+from tilewright.networks.model_runner import Feed, ModelRunner, runs
 from tilewright.networks.quantise.exponents import Exponents
 from tilewright.networks.quantise.plan import QuantisationPlan
 
@@ -75,8 +75,15 @@ class QuantisationReport:
         }
 
 
+def float_outputs(model: onnx.ModelProto) -> list[str]:
+    """Return the outputs of a model that are float32."""
+    float_type = int(onnx.TensorProto.FLOAT)
+    return [o.name for o in model.graph.output if o.type.tensor_type.elem_type == float_type]
+
+
 def measure_noise(
     real: onnx.ModelProto,
+    run_real: ModelRunner,
     integer: onnx.ModelProto,
     plan: QuantisationPlan,
     exponents: Exponents,
@@ -85,22 +92,16 @@ def measure_noise(
     """The noise of every int8 layer and of every output, in the order in which they are computed.
 
     Both models run on every sample (arrays in the shapes of the inputs), the float one as it was
-    folded. Raises `InputError` where they
-    cannot.
+    folded; `run_real` gives its values. Raises `InputError` where they cannot.
     """
     layers = [(group.nodes, group.output) for group in plan.groups]
-    float_type = int(onnx.TensorProto.FLOAT)
-    outputs = [
-        output.name
-        for output in real.graph.output
-        if output.type.tensor_type.elem_type == float_type
-    ]
+    outputs = float_outputs(real)
     readers = _dequantised(integer)
     tensors = list(dict.fromkeys((*(tensor for _, tensor in layers), *outputs)))
     power = {name: _Power() for name in tensors}
     moments = {name: _Moments() for name in outputs}
     counterparts = [readers.get(name, name) for name in tensors]
-    both = zip(runs(real, tensors, feeds), runs(integer, counterparts, feeds), strict=True)
+    both = zip(map(run_real, feeds), runs(integer, counterparts, feeds), strict=True)
     for wanted, found in both:
         for name, other in zip(tensors, counterparts, strict=True):
             power[name].add(wanted[name], found[other])
