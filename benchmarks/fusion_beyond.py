@@ -12,9 +12,9 @@ from benchmarks.stream_bound import Needs, stream_bound
 from tilewright.fusion.problem import FusionProblem
 from tilewright.fusion.report_rows import rows_read
 from tilewright.networks import load
-from tilewright.networks.accelerator import Accelerator
-from tilewright.networks.fusion.tensor_graph import read_by
+from tilewright.networks.fusion.candidates import read_by
 from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.targets.vta.bounds import bounds, shifted_residuals
 from tilewright.targets.vta.lowering.geometry import geometry_of
 from tilewright.targets.vta.spec import VtaSpec

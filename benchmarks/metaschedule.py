@@ -122,8 +122,8 @@ def build_network(target: Target, network: str, out: Path, trials: int) -> None:
     """As `tilewright build`, with MetaSchedule's kernels in the place of ours, of so many
     measurements a workload."""
     from tilewright import networks
-    from tilewright.networks.artifact.compiled import compile_files
-    from tilewright.networks.artifact.folder import write_folder
+    from tilewright.networks.artifact.library import compile_files
+    from tilewright.networks.artifact.manifest import write_folder
     from tilewright.networks.compiled.layers import kernel_layers
 
     spec = CpuSpec.parse(target.name.partition(":")[2])

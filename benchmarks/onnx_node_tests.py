@@ -8,8 +8,8 @@ import numpy as np
 from onnx.backend.test.loader import load_model_tests
 
 from benchmarks.drawn_forms import NEWEST_OPSET, Sketch
-from tilewright.networks.graph import STANDARD_DOMAINS
-from tilewright.networks.partition.forms import CONSTANTS
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS
+from tilewright.networks.partition.supported_forms import CONSTANTS
 
 
 def node_test_sketches(chosen: Collection[str]) -> Iterator[Sketch]:

@@ -34,11 +34,11 @@ from benchmarks.drawn_forms import OPSETS, TYPES, Sketch, drawn_sketches
 from benchmarks.onnx_node_tests import node_test_sketches
 from tilewright.networks import partition
 from tilewright.networks.errors import OperatorImportError
-from tilewright.networks.graph import NormalGraph, data_inputs
-from tilewright.networks.normalise import fixed_graph, make_importable
-from tilewright.networks.onnx_qoperator import to_qdq
+from tilewright.networks.onnx.graph import NormalGraph, data_inputs
+from tilewright.networks.onnx.normalise import fixed_graph, make_importable
+from tilewright.networks.onnx.to_qdq import to_qdq
 from tilewright.networks.onnxruntime_options import quiet_options
-from tilewright.networks.partition.forms import TABLE, Forms, FormTable, OperatorForm
+from tilewright.networks.partition.supported_forms import TABLE, Forms, FormTable, OperatorForm
 
 Array = NDArray[Any]
 BATCH = 48

@@ -5,8 +5,8 @@
 
 Networks are built with the schedules that are estimated best (`--artifacts` keeps the folders, and
 takes those that are there). The accelerator's time is simulated, exactly. The CPU's is an estimate,
-for one Cortex-A9 (`networks.cpu_costs`). So each row also says what overlap gives for a CPU that is
-four times as fast, and for one that takes twice as long.
+for one Cortex-A9 (`networks.offloading.cpu_costs`). So each row also says what overlap gives for a
+CPU that is four times as fast, and for one that takes twice as long.
 
 With `--layers` nothing is built. Today a barrier lies between two layers of a stream: only the
 first weights of the next layer load earlier (`benchmarks.stream_bound`). Without any barrier,
@@ -30,9 +30,8 @@ from benchmarks.fusion_pairs import TARGETS, problem_of
 from benchmarks.stream_bound import needs, stream_bound
 from tilewright.core.files import Json, write_atomically
 from tilewright.networks.artifact import Artifact, load
-from tilewright.networks.artifact.overlap import PipelineStage, chosen
-from tilewright.networks.artifact.overlap import choices as steady_states
-from tilewright.networks.artifact.pipeline import PipelinePlan
+from tilewright.networks.artifact.pipeline import PipelinePlan, PipelineStage, chosen
+from tilewright.networks.artifact.pipeline import choices as steady_states
 from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.target import VtaTarget
 

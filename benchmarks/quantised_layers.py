@@ -27,8 +27,13 @@ from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import layer_reference
 from tilewright.networks.model_runner import runs
-from tilewright.networks.quantise import as_it_is, model_with_weights, samples_for, seeded_samples
-from tilewright.networks.quantise.quantise import calibration_inputs
+from tilewright.networks.quantisation import (
+    as_it_is,
+    model_with_weights,
+    samples_for,
+    seeded_samples,
+)
+from tilewright.networks.quantisation.quantise import calibration_inputs
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.host_numbers import to_int8
 from tilewright.targets.layer import ChannelSlice, channel_axis

@@ -17,13 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.core.errors import UnknownName
 from tilewright.flows.build import tuned_picks
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import canonical_workloads
 from tilewright.networks.errors import NothingToOffload
-from tilewright.networks.extract import unfold_for
-from tilewright.networks.pooling import pooled
-from tilewright.networks.tvm_runtime import RUN, LayerCycles, OffloadError, register
-from tilewright.networks.tvm_runtime.program import clock_hz, inputs_of, layer_cycles, written
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.pooling import pooled
+from tilewright.networks.offloading.workloads import unfold_for
+from tilewright.networks.tvm_runtime import (
+    RUN,
+    LayerCycles,
+    OffloadError,
+    clock_hz,
+    inputs_of,
+    layer_cycles,
+    register,
+    written,
+)
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, blocks_of, capability
@@ -33,7 +41,7 @@ from tilewright.tuning.schedule_lookup import pool_rule, read_picks
 
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
-    from tilewright.networks.relax.offload import OffloadedCall
+    from tilewright.networks.relax.user_modules import OffloadedCall
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,7 @@ def partition_for_vta(
             f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
         )
     from tilewright.networks.integer.extraction import graph_of_module
-    from tilewright.networks.relax.module_view import view_of
-    from tilewright.networks.relax.offload import rewritten
+    from tilewright.networks.relax.user_modules import rewritten, view_of
 
     view = view_of(mod)
     for name in keep_float:
@@ -111,7 +118,7 @@ def partition_for_vta(
 def offloaded(mod: Any) -> Offloaded:
     """The layers of a module that `partition_for_vta` made, with their cycles. Raises
     `NothingToOffload` for another module."""
-    from tilewright.networks.relax.offload import calls, left
+    from tilewright.networks.relax.user_modules import calls, left
 
     programs = [content for _, content in calls(mod, RUN)]
     if not programs:
@@ -136,7 +143,7 @@ def _why_nothing(graph: IntegerGraph, target: Target) -> str:
 def _steps(
     graph: IntegerGraph, picks: Sequence[Pick], target: Target, kind: str
 ) -> Iterator[OffloadedCall | CpuIsland]:
-    from tilewright.networks.relax.offload import OffloadedCall
+    from tilewright.networks.relax.user_modules import OffloadedCall
 
     place = {layer.output: i for i, layer in enumerate(graph.layers)}
     for run in _runs(graph):

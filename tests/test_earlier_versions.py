@@ -35,7 +35,7 @@ from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.registry import load_model
 from tilewright.networks.artifact import Artifact, ArtifactError, load
 from tilewright.networks.artifact.weights_file import packed, unpacked
-from tilewright.networks.tvm_runtime.program import HostProgram, clock_hz, layer_cycles
+from tilewright.networks.tvm_runtime import HostProgram, clock_hz, layer_cycles
 from tilewright.search import TrialStore, open_store, read_store
 from tilewright.search.trial_store import FILE
 from tilewright.services.workspace import Workspace, use_workspace

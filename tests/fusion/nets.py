@@ -12,7 +12,7 @@ from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.problem import FusionProblem
 from tilewright.fusion.schedules import FusionSchedules
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.quantise import quantise
+from tilewright.networks.quantisation import quantise
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.registry import make_target

@@ -11,11 +11,11 @@ from onnx import helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
 from tilewright import networks
-from tilewright.networks.graph import data_inputs
-from tilewright.networks.normalise import normalise
-from tilewright.networks.quantise.bn_folding import folded
+from tilewright.networks.onnx.graph import data_inputs
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.weights import weights_as_inputs, without_weights
+from tilewright.networks.quantisation.bn_folding import folded
 from tilewright.networks.relax.importer import import_onnx
-from tilewright.networks.strip_weights import weights_as_inputs, without_weights
 
 CHANNELS = 16
 

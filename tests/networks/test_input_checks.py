@@ -21,7 +21,7 @@ from tilewright.networks.compiled.library import compiled, library_bytes
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.errors import ImportFailedError, InputError
 from tilewright.networks.model_runner import failures
-from tilewright.networks.normalise import normalise
+from tilewright.networks.onnx.normalise import normalise
 from tilewright.networks.relax.importer import import_onnx
 from tilewright.targets.cpu.compile import llvm_target
 from tilewright.targets.cpu.pipeline import lowering

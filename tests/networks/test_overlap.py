@@ -20,8 +20,7 @@ from tests.networks.small_artifacts import build_small, rewrite_manifest
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.artifact import ArtifactError, load
-from tilewright.networks.artifact.image_batches import joined, split
-from tilewright.networks.artifact.overlap import (
+from tilewright.networks.artifact.pipeline import (
     ENOUGH,
     MOST_IN_FLIGHT,
     PipelineStage,
@@ -31,9 +30,10 @@ from tilewright.networks.artifact.overlap import (
     simulate,
     steady_state,
 )
-from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
+from tilewright.networks.artifact.session import joined, split
 from tilewright.networks.errors import InputError
 from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.offloading.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.targets.artifact_types import HoldsImages
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.layer import Value

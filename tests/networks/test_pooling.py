@@ -14,10 +14,9 @@ import pytest
 
 from tilewright import networks
 from tilewright.networks import artifact
-from tilewright.networks.accelerator import Accelerator
-from tilewright.networks.integer.pooling import with_pools
-from tilewright.networks.pooling import pooled, together
-from tilewright.networks.rewrites import padded
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.channel_blocks import padded
+from tilewright.networks.offloading.pooling import pooled, together, with_pools
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Layer
 from tilewright.targets.patterns.max_pool import Pool

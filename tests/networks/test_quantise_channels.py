@@ -12,14 +12,20 @@ from quantise_nets import residual_net
 from quantised_graphs import Graph
 
 from tilewright import networks
-from tilewright.networks import int8
-from tilewright.networks.accelerator import EpilogueMode
-from tilewright.networks.integer.arithmetic import Requantisation, finish
+from tilewright.networks.epilogues import int8_accelerator as int8
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.onnx_source import OnnxSource
-from tilewright.networks.quantise import Quantised, QuantiseOptions, quantise
-from tilewright.networks.quantise.channels import gain, least_errors
-from tilewright.networks.quantise.exponents import covering, largest, least_error, squared_error
+from tilewright.networks.integer.requantisation import Requantisation, finish
+from tilewright.networks.model_source import OnnxSource
+from tilewright.networks.offloading.accelerator import EpilogueMode
+from tilewright.networks.quantisation import Quantised, QuantiseOptions, quantise
+from tilewright.networks.quantisation.exponents import (
+    covering,
+    gain,
+    largest,
+    least_error,
+    least_errors,
+    squared_error,
+)
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import CHANNEL_SPREAD

@@ -26,8 +26,8 @@ from tilewright.networks import zoo
 from tilewright.networks.errors import ModelFileError, QuantisationError
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.model_runner import Feed, runs
-from tilewright.networks.onnx_qoperator import to_qdq
-from tilewright.networks.quantise import (
+from tilewright.networks.onnx.to_qdq import to_qdq
+from tilewright.networks.quantisation import (
     Existing,
     Quantised,
     as_it_is,

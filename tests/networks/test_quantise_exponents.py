@@ -21,8 +21,13 @@ from quantise_nets import residual_net
 from tilewright.networks import zoo
 from tilewright.networks.errors import DynamicShapeError, QuantisationError
 from tilewright.networks.model_runner import runs
-from tilewright.networks.quantise import QuantiseOptions, quantise
-from tilewright.networks.quantise.exponents import covering, least_error, quantised, squared_error
+from tilewright.networks.quantisation import QuantiseOptions, quantise
+from tilewright.networks.quantisation.exponents import (
+    covering,
+    least_error,
+    quantised,
+    squared_error,
+)
 
 
 @given(st.floats(1e-12, 1e12))

@@ -15,9 +15,9 @@ from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.model_runner import Feed, runs
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.onnx_source import OnnxSource
-from tilewright.networks.quantise import Quantised, QuantiseOptions, Samples, quantise
+from tilewright.networks.quantisation import Quantised, QuantiseOptions, Samples, quantise
 from tilewright.networks.zoo import digits
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.mobilenet import mobilenet_v1

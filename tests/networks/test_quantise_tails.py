@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import Artifact, load
 from tilewright.networks.model_runner import runs
-from tilewright.networks.quantise import Samples, quantise
-from tilewright.networks.quantise.samples import with_held_out
-from tilewright.networks.quantise.tails import WEIGHT, Tail
+from tilewright.networks.quantisation import Samples, quantise
+from tilewright.networks.quantisation.activation_ranges import WEIGHT, Tail
+from tilewright.networks.quantisation.samples import with_held_out
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_artifact import integer_network

@@ -21,10 +21,11 @@ from onnxruntime.quantization import (
 )
 
 from tilewright import networks
-from tilewright.networks import int8, zoo
+from tilewright.networks import zoo
+from tilewright.networks.epilogues import int8_accelerator as int8
 from tilewright.networks.fused_calls import FusedCall, FusedStep, Quantisation
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.onnx_source import OnnxSource
 from tilewright.networks.zoo import digits
 
 

@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.networks.accelerator import Accelerator
-from tilewright.networks.extract import unfold_for
-from tilewright.networks.rewrites import best_unfold, image_bytes, iterations, padded, waste
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.channel_blocks import (
+    best_unfold,
+    image_bytes,
+    iterations,
+    padded,
+    waste,
+)
+from tilewright.networks.offloading.workloads import unfold_for
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.registry import make_target

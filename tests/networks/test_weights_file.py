@@ -18,7 +18,7 @@ from test_compiled_libraries import built
 from tvm import relax
 
 from tilewright.flows.build import build_artifact
-from tilewright.networks.artifact import ArtifactError, compiled
+from tilewright.networks.artifact import ArtifactError, library
 from tilewright.networks.artifact.weights_file import DTYPES, packed, unpacked
 from tilewright.networks.compiled.weights import taking_out
 from tilewright.networks.zoo.builder import Builder
@@ -129,7 +129,7 @@ def test_weights_that_would_not_be_read_again_are_refused(
 ) -> None:
     net = Builder("wide", (1, 256), 0, weights=True)
     onnx.save(net.model(net.dense(net.input, "fc", 256)), tmp_path / "wide.onnx")
-    monkeypatch.setattr(compiled, "LIBRARY_BYTES", 4 * 256**2 - 1)
+    monkeypatch.setattr(library, "LIBRARY_BYTES", 4 * 256**2 - 1)
     options = BuildOptions(str(tmp_path / "wide.onnx"), tmp_path / "art", "cpu", trials=0)
     with pytest.raises(ArtifactError, match="weights of wide take more than"):
         build_artifact(LocalRunner(), options)

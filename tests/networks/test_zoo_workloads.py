@@ -16,7 +16,7 @@ from tilewright.core.blas_threads import one_thread
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.network import Network
-from tilewright.networks.rewrites import iterations, padded
+from tilewright.networks.offloading.channel_blocks import iterations, padded
 from tilewright.networks.zoo import digits
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE

@@ -14,7 +14,7 @@ import numpy as np
 from tests.reliability.format_types import Draw, Format, Read, named, of_name
 from tests.reliability.mutants import archive_mutant, json_mutant, mutant
 
-ARTIFACT = "tilewright.networks.artifact.folder"
+ARTIFACT = "tilewright.networks.artifact.manifest"
 READS_ARTIFACTS = (
     f"{ARTIFACT}:is_artifact",
     f"{ARTIFACT}:_read_manifest",
@@ -140,7 +140,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
 
     from tilewright.core.files import pack_arrays
     from tilewright.networks.artifact import CompiledArtifact, load
-    from tilewright.networks.artifact.folder import write_folder
+    from tilewright.networks.artifact.manifest import write_folder
     from tilewright.networks.artifact.weights_file import packed
     from tilewright.targets import make_target
     from tilewright.targets.capabilities import specification_of
@@ -180,7 +180,7 @@ def _programs(folder: Path) -> tuple[Draw, Read]:
     from tests.board.graphs import small_cnn
     from tests.networks.small_artifacts import in_integers
     from tilewright.core.files import pack_files, unpack_files
-    from tilewright.networks.tvm_runtime.program import (
+    from tilewright.networks.tvm_runtime import (
         DESCRIPTION,
         HostProgram,
         clock_hz,
@@ -217,7 +217,7 @@ def _samples(folder: Path) -> tuple[Draw, Read]:
     """Arrays that a user names: what a network is calibrated by, and what it runs on."""
     from tilewright.cli.commands.artifact import _arrays
     from tilewright.core.files import pack_arrays
-    from tilewright.networks.quantise import Input, read_samples
+    from tilewright.networks.quantisation import Input, read_samples
 
     path, whole = folder / "x.npz", pack_arrays({"x": np.ones((3, 4), np.float32)})
     inputs = (Input("x", (1, 4), np.dtype(np.float32)),)
@@ -236,6 +236,9 @@ FORMATS = {
     "programs in modules": Format(_programs),
     "samples": Format(
         _samples,
-        ("tilewright.cli.commands.artifact:_arrays", "tilewright.networks.quantise.samples:_read"),
+        (
+            "tilewright.cli.commands.artifact:_arrays",
+            "tilewright.networks.quantisation.samples:_read",
+        ),
     ),
 }

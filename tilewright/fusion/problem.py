@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
 from tilewright.fusion.independent_groups import groups_of, segments_of
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact.build import canonical_workloads
 from tilewright.networks.fusion import FusionChoice, Refused, choices, fused, in_parts
-from tilewright.networks.rewrites import padded
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.channel_blocks import padded
 from tilewright.targets.base import Target
 from tilewright.targets.workload import Workload, canonical
 

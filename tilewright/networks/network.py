@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
-from tilewright.networks import report, zoo
-from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from tilewright.networks import zoo
 from tilewright.networks.errors import InputError, QuantisationError
-from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
-from tilewright.networks.model_analysis import Examined
-from tilewright.networks.offload import decide
-from tilewright.networks.onnx_reference import reference_model
-from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
-from tilewright.networks.partition.session import RegionSession
-from tilewright.networks.quantise import samples_for
-from tilewright.networks.report import ModelReport
+from tilewright.networks.imported_model import Examined
+from tilewright.networks.model_source import (
+    InputShapes,
+    OnnxSource,
+    Source,
+    read_source,
+    refuse_unsupported,
+)
+from tilewright.networks.offloading import report
+from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from tilewright.networks.offloading.decisions import decide
+from tilewright.networks.offloading.report import ModelReport
+from tilewright.networks.offloading.workloads import ExtractedWorkload, OffloadDecision, collect
+from tilewright.networks.onnx.reference_model import reference_model
+from tilewright.networks.partition.region_session import RegionSession
+from tilewright.networks.quantisation import samples_for
 from tilewright.networks.sandbox import SandboxedSource
-from tilewright.networks.sources import InputShapes, Source, read_source
 from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.targets.capabilities import Blocks
 
@@ -32,8 +38,8 @@ if TYPE_CHECKING:
 
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.integer.graph import IntegerGraph
-    from tilewright.networks.partition.last_regions import LastRegions
-    from tilewright.networks.quantise.samples import Samples
+    from tilewright.networks.partition.region_models import LastRegions
+    from tilewright.networks.quantisation.samples import Samples
     from tilewright.networks.relax.execute import CompiledModule
 
 
@@ -254,10 +260,10 @@ def load(
     torch.export file.
 
     `input_shapes` fixes the sizes of inputs that are dynamic; `calibration` names samples as
-    `samples_for` reads them. Reads the file and checks it; raises
-    `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves
-    reading to a child process with limits, once the network is examined (`networks.sandbox`).
-    `allow_code` permits the code that a torch.export file may run when it is read.
+    `samples_for` reads them. Reads the file and checks it; raises `UnknownName` and as
+    `networks.model_source.read_source`. `sandbox`, for files of strangers, leaves reading to a
+    child process with limits, once the network is examined (`networks.sandbox`). `allow_code`
+    permits the code that a torch.export file may run when it is read.
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:

@@ -14,8 +14,8 @@ from tilewright.core import formats
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json_file
 from tilewright.core.sanitize import printable
-from tilewright.networks.pooling import together
-from tilewright.networks.rewrites import padded
+from tilewright.networks.offloading.channel_blocks import padded
+from tilewright.networks.offloading.pooling import together
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (

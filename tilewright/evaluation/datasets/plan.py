@@ -30,8 +30,8 @@ from tilewright.evaluation.datasets.hardware import (
     named,
 )
 from tilewright.networks import zoo
-from tilewright.networks.accelerator import MAX_WASTE
-from tilewright.networks.extract import for_blocks
+from tilewright.networks.offloading.accelerator import MAX_WASTE
+from tilewright.networks.offloading.workloads import for_blocks
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import RoundsToEven, blocks_of, capability, dtypes_of
 from tilewright.targets.registry import make_target

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, pack_arrays, unpack_arrays
-from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.artifact.library_check import magnitude
+from tilewright.networks.errors import InaccurateError
 
 if TYPE_CHECKING:
     import onnx
@@ -27,9 +27,6 @@ CHECK_FILE = "check.npz"
 SAMPLES = 4
 MOST_BYTES = 1 << 26
 """Of all samples with their outputs; the first stays in any case."""
-OF_QUANTISED, OF_FLOAT = 0.1, 0.5
-"""The default bounds on the relative error: of a model that is quantised already, whose numbers the
-accelerator has to give, and of a float one, which int8 changes itself."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,9 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.core.forks import with_living_pool
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
-from tilewright.networks.artifact.check_order import check_order
-from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
-from tilewright.networks.artifact.compiled import LIBRARY, CompiledArtifact, open_library
-from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
+from tilewright.networks.artifact.library import KIND as LIBRARY_KIND
+from tilewright.networks.artifact.library import LIBRARY, CompiledArtifact, open_library
+from tilewright.networks.artifact.manifest import AGAIN, read_files, read_manifest, reason_for_doubt
 from tilewright.networks.artifact.pipeline import (
     CpuTimes,
     PipelinePlan,
@@ -34,15 +32,16 @@ from tilewright.networks.artifact.run import (
     Order,
     Profile,
     RunCpu,
+    check_order,
     checked,
     infer,
     layer_times,
 )
-from tilewright.networks.artifact.signature import reason_for_doubt
-from tilewright.networks.artifact.sized import KIND as SIZED_KIND
-from tilewright.networks.artifact.sized import SizedLibrary
+from tilewright.networks.artifact.sized_library import KIND as SIZED_KIND
+from tilewright.networks.artifact.sized_library import SizedLibrary
 from tilewright.networks.compiled.thread_pool import chosen_threads
-from tilewright.networks.cpu_costs import SLOWDOWN
+from tilewright.networks.errors import ArtifactError
+from tilewright.networks.offloading.cpu_costs import SLOWDOWN
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.layer import Scale, Value
@@ -216,7 +215,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. An artifact with machine code, which an inference would
     run, is read if the user built it here, which its signature says
-    (`networks.artifact.signature`), or if the caller says `allow_code`. A library runs on so many
+    (`networks.artifact.manifest`), or if the caller says `allow_code`. A library runs on so many
     `threads`, by default on as many as it was built for. Raises `ArtifactError`."""
     manifest = read_manifest(folder)
     try:

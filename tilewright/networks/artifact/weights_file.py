@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.formats import WEIGHTS as FORMAT
-from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN
+from tilewright.networks.artifact.manifest import AGAIN
+from tilewright.networks.errors import ArtifactError
 from tilewright.targets.kernels import ALIGNMENT
 
 WEIGHTS = "weights.bin"

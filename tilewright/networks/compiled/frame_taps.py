@@ -1,6 +1,6 @@
 """Lets a convolution of volumes read its frames where they lie.
 
-`networks.onnx_volumes` makes one image of the frames that a window along depth reads. Each frame is
+`networks.onnx.volumes` makes one image of the frames that a window along depth reads. Each frame is
 then copied once a tap. A kernel that copies its data between their padding anyway can take each
 block of channels from the frame that has it. Frames of the padding are zeros.
 """

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks import float32, quantised
 from tilewright.networks.compiled.recurrences import recurrences
-from tilewright.networks.extract import kernel_workload
-from tilewright.networks.float32 import obstacle
+from tilewright.networks.epilogues import float32_kernels as float32
+from tilewright.networks.epilogues import quantised_kernels
+from tilewright.networks.epilogues.float32_kernels import obstacle
 from tilewright.networks.fused_calls import FusedCall
+from tilewright.networks.offloading.workloads import kernel_workload
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.integer_products import (
@@ -114,7 +115,7 @@ def _quantised_layer(
     flat: FlatGraph, match: Match, call: FusedCall, workload: Workload
 ) -> KernelLayer | None:
     """One whose kernel reads integers."""
-    anchor, steps = match.anchor, quantised.steps_of(call)
+    anchor, steps = match.anchor, quantised_kernels.steps_of(call)
     links = (*match.chain, *further_links(flat, match))[: len(steps)]
     weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
     of_data, read = call.data_quantisation, dequantisation(flat, anchor.args[0])
@@ -126,7 +127,7 @@ def _quantised_layer(
         step, zero = of_data.scale[0], of_data.zero_point[0]
     else:
         scaled_by = read.args[1], read.args[2]
-    numbers = packed(zero, kinds, quantised.scales(steps))
+    numbers = packed(zero, kinds, quantised_kernels.scales(steps))
     constants = [numbers, (weights.scale * step).astype(np.float32)]
     if any(link.kind == "bias" for link in links):
         constants.append(bias)

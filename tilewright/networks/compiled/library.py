@@ -22,8 +22,8 @@ from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.compiled.weights import taking_out
 from tilewright.networks.errors import ImportFailedError, UncompilableError
 from tilewright.networks.relax.bindings import FlatGraph
+from tilewright.networks.relax.execute import uncompilable_nodes
 from tilewright.networks.relax.failures import plain
-from tilewright.networks.relax.uncompilable import uncompilable_nodes
 
 Array = NDArray[Any]
 

@@ -1,8 +1,9 @@
 """Finds channels that become pixels beside each other, and writes them on blocks of channels.
 
-What `networks.onnx_transposed` writes, and a depth-to-space of the same order, is a change of
-shape, of axes, and of shape again: (n, sy * sx * o, h, w) → (n, sy, sx, o, h, w) → (n, o, h, sy, w,
-sx) → (n, o, h * sy, w * sx). Blocks of the o channels stay whole, so only their places change.
+What `networks.onnx.transposed_convolutions` writes, and a depth-to-space of the same order, is a
+change of shape, of axes, and of shape again: (n, sy * sx * o, h, w) → (n, sy, sx, o, h, w) → (n, o,
+h, sy, w, sx) → (n, o, h * sy, w * sx). Blocks of the o channels stay whole, so only their places
+change.
 """
 
 from __future__ import annotations

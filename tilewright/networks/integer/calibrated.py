@@ -1,4 +1,4 @@
-"""Chooses how finely the results of first passes count (`networks.integer.multipliers`), by
+"""Chooses how finely the results of first passes count (`networks.integer.requantisation`), by
 samples.
 
 At worst a pass with fine weights sums up to far more than it usually does. An int8 tensor that
@@ -17,10 +17,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tilewright.networks.integer.arithmetic import Requantisation, finish
 from tilewright.networks.integer.graph import IntegerGraph, Step
-from tilewright.networks.integer.multipliers import FINE_BITS, LARGEST
 from tilewright.networks.integer.reference import layer_reference, sums_of
+from tilewright.networks.integer.requantisation import FINE_BITS, LARGEST, Requantisation, finish
 from tilewright.networks.model_runner import Feed, runs
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.host_numbers import to_int8

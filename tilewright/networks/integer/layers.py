@@ -1,8 +1,8 @@
 """Makes integer layers of a call that the importer found: the product, and its one epilogue.
 
 Where scales are powers of two apart a call is one layer. Elsewhere the factor between them goes
-into the weights (`networks.integer.multipliers`). A call with constant weights is then two layers:
-a pass with what rounding leaves of them, and one that adds its result.
+into the weights (`networks.integer.requantisation`). A call with constant weights is then two
+layers: a pass with what rounding leaves of them, and one that adds its result.
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.networks.integer.arithmetic import (
+from tilewright.networks.integer.products import (
+    FAR_APART,
+    Behind,
+    IntegerCall,
+    MatmulLayer,
+    NotALayer,
+    Products,
+    depthwise,
+    of_zero_point,
+    reached,
+    residual_step,
+    times,
+)
+from tilewright.networks.integer.qdq_propagation import QdqTensors, View, nodes_of
+from tilewright.networks.integer.requantisation import (
+    FINE_BITS,
     INT8,
     MAX_OFFSET_SHIFT,
     Finished,
     Integers,
     Real,
     Requantisation,
+    Scaled,
     SumsOverflow,
     bounds_of,
     check_sums,
     finish,
-    shifts_of,
-)
-from tilewright.networks.integer.calls import (
-    FAR_APART,
-    Behind,
-    IntegerCall,
-    of_zero_point,
-    reached,
-    residual_step,
-    times,
-)
-from tilewright.networks.integer.matmul_layers import MatmulLayer, NotALayer, Products, depthwise
-from tilewright.networks.integer.multipliers import (
-    FINE_BITS,
-    Scaled,
     scaled,
+    shifts_of,
     spread_taps,
     weighted_pair,
 )
-from tilewright.networks.integer.qdq_propagation import QdqTensors, View, nodes_of
 from tilewright.networks.relax import cpu_subgraphs
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.op_patterns import Link, Match, window

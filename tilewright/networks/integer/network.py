@@ -12,22 +12,26 @@ from types import MappingProxyType
 import onnx
 
 from tilewright.core.files import Json, as_object
-from tilewright.networks.accelerator import Accelerator
-from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, unfold_for
 from tilewright.networks.integer.calibrated import FINE, calibrated
 from tilewright.networks.integer.extraction import AS_ASKED, integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.integer.pooling import PoolRule
-from tilewright.networks.pooling import pooled
-from tilewright.networks.quantise import (
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.pooling import PoolRule, pooled
+from tilewright.networks.offloading.report import (
+    ModelReport,
+    OperatorReport,
+    WorkloadReport,
+    epilogue_text,
+)
+from tilewright.networks.offloading.workloads import ExtractedWorkload, OffloadDecision, unfold_for
+from tilewright.networks.quantisation import (
     QuantiseOptions,
     as_it_is,
     is_quantised,
     quantise,
     samples_for,
 )
-from tilewright.networks.quantise.samples import Samples
-from tilewright.networks.report import ModelReport, OperatorReport, WorkloadReport, epilogue_text
+from tilewright.networks.quantisation.samples import Samples
 from tilewright.targets.layer import Layer
 from tilewright.targets.rounding import layer_rounded_to_even
 from tilewright.targets.workload import Workload, canonical

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.networks.errors import QuantisationError
-from tilewright.networks.integer.arithmetic import scale_of
+from tilewright.networks.integer.requantisation import scale_of
 from tilewright.networks.integer.tensor_views import Slices, channels_of
 from tilewright.networks.relax import cpu_subgraphs
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables

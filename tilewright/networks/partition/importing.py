@@ -11,19 +11,23 @@ import onnx
 
 from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorError, last_line
 from tilewright.networks.fused_calls import FusedCall
-from tilewright.networks.graph import NormalGraph, data_inputs, static_shape
-from tilewright.networks.graph_macs import graph_macs
-from tilewright.networks.normalise import fixed_graph, make_importable
-from tilewright.networks.onnx_file import COMPUTABLE
-from tilewright.networks.onnx_qoperator import to_qdq
-from tilewright.networks.partition.collapse import RegionModel, collapse, region_model, without_last
-from tilewright.networks.partition.constants import fold_constants
-from tilewright.networks.partition.forms import supported_forms
-from tilewright.networks.partition.inferred import complete_shapes
-from tilewright.networks.partition.known_operators import has_branches, opens
+from tilewright.networks.macs import graph_macs
+from tilewright.networks.onnx.files import COMPUTABLE
+from tilewright.networks.onnx.graph import NormalGraph, data_inputs, static_shape
+from tilewright.networks.onnx.normalise import fixed_graph, make_importable
+from tilewright.networks.onnx.static_shapes import complete_shapes
+from tilewright.networks.onnx.to_qdq import to_qdq
+from tilewright.networks.onnx.weights import weights_as_inputs, without_weights
+from tilewright.networks.partition.constant_folding import fold_constants
+from tilewright.networks.partition.onnxruntime_check import has_branches, opens
+from tilewright.networks.partition.region_models import (
+    RegionModel,
+    collapse,
+    region_model,
+    without_last,
+)
 from tilewright.networks.partition.regions import Region, find_regions, whole_region
-from tilewright.networks.partition.rules import reasons
-from tilewright.networks.strip_weights import weights_as_inputs, without_weights
+from tilewright.networks.partition.supported_forms import reasons, supported_forms
 
 if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph

@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import GlobalVar
 
 from tilewright.networks.errors import refused_inputs
-from tilewright.networks.partition.session import RegionCalls
+from tilewright.networks.partition.region_session import RegionCalls
 from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
 
