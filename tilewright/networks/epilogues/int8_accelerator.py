@@ -28,14 +28,14 @@ Schedules depend on none of the constants, so what is tuned is the canonical for
 
 from __future__ import annotations
 
-import math
+import numpy as np
 
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall, Quantisation
 from tilewright.networks.offloading.accelerator import EpilogueMode
+from tilewright.networks.integer.requantisation import MAX_SHIFT, nearest_shifts
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp
 
 FLOAT_SHIFT = 8
-MAX_SHIFT = 31
 RESIDUAL_SHIFT = 8
 """Bits a residual is shifted by where no scale says it: more than one weight can hold."""
 
@@ -78,12 +78,13 @@ def requantise_shift(call: FusedCall) -> tuple[int, bool]:
     data, weight, out = call.data_quantisation, call.weight_quantisation, _output(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True
-    factors = [out.scale[0] / (data.scale[0] * scale) for scale in weight.scale if scale > 0]
-    exponents = sorted(math.log2(factor) for factor in factors if factor > 0)
-    if not exponents:
+    steps = [data.scale[0] * scale for scale in weight.scale if scale > 0]
+    ratios = [step / out.scale[0] for step in steps if step > 0 and out.scale[0] > 0]
+    if not ratios:
         return FLOAT_SHIFT, False
-    nearest = min(max(round(exponents[len(exponents) // 2]), 0), MAX_SHIFT)
-    return nearest, all(abs(exponent - round(exponent)) < 1e-6 for exponent in exponents)
+    shifts, exact = nearest_shifts(np.array(ratios, np.float64))
+    middle = np.sort(shifts)[len(shifts) // 2]
+    return int(np.clip(middle, 0, MAX_SHIFT)), exact
 
 
 def obstacle(call: FusedCall) -> tuple[str, str] | None:

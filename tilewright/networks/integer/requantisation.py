@@ -82,13 +82,20 @@ def steps_of(tensor: str, quantisation: Quantisation) -> tuple[Real, Integers]:
     return steps, zeros
 
 
+def nearest_shifts(ratios: Real) -> tuple[Integers, bool]:
+    """Return the right shifts nearest to multiplications by `ratios`, positive numbers of any
+    shape: −log2 of each, rounded; and whether each ratio is `ALMOST` the power of two that its
+    shift stands for."""
+    shifts = np.rint(-np.log2(ratios))
+    exact = (np.abs(ratios * np.exp2(shifts) - 1) <= ALMOST).all()
+    return shifts.astype(np.int64), bool(exact)
+
+
 def shifts_of(ratios: Real) -> Integers | None:
-    """The right shifts that stand for multiplications by `ratios` (any shape): −log2 of each; None
-    where one is no power of two."""
-    found = np.rint(-np.log2(ratios))
-    if (np.abs(ratios * np.exp2(found) - 1) > ALMOST).any():
-        return None
-    return found.astype(np.int64)
+    """Return the right shifts that stand for multiplications by `ratios`, positive numbers of any
+    shape; None if one of them is not a power of two."""
+    shifts, exact = nearest_shifts(ratios)
+    return shifts if exact else None
 
 
 @dataclass(frozen=True, eq=False)
