@@ -41,7 +41,7 @@ from tilewright.tuning.schedule_lookup import pool_rule, read_picks
 
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
-    from tilewright.networks.relax.user_modules import OffloadedCall
+    from tilewright.networks.tvm_user_modules import OffloadedCall
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def partition_for_vta(
             f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
         )
     from tilewright.networks.integer.extraction import graph_of_module
-    from tilewright.networks.relax.user_modules import rewritten, view_of
+    from tilewright.networks.tvm_user_modules import rewritten, view_of
 
     view = view_of(mod)
     for name in keep_float:
@@ -118,7 +118,7 @@ def partition_for_vta(
 def offloaded(mod: Any) -> Offloaded:
     """The layers of a module that `partition_for_vta` made, with their cycles. Raises
     `NothingToOffload` for another module."""
-    from tilewright.networks.relax.user_modules import calls, left
+    from tilewright.networks.tvm_user_modules import calls, left
 
     programs = [content for _, content in calls(mod, RUN)]
     if not programs:
@@ -143,7 +143,7 @@ def _why_nothing(graph: IntegerGraph, target: Target) -> str:
 def _steps(
     graph: IntegerGraph, picks: Sequence[Pick], target: Target, kind: str
 ) -> Iterator[OffloadedCall | CpuIsland]:
-    from tilewright.networks.relax.user_modules import OffloadedCall
+    from tilewright.networks.tvm_user_modules import OffloadedCall
 
     place = {layer.output: i for i, layer in enumerate(graph.layers)}
     for run in _runs(graph):

@@ -24,10 +24,10 @@ from tilewright.networks import load as load_network
 from tilewright.networks.artifact import Artifact, ArtifactError, Check, canonical_workloads, load
 from tilewright.networks.artifact.accuracy import accuracy
 from tilewright.networks.artifact.load import CPU_LIBRARY
-from tilewright.networks.integer.requantisation import FINE_BITS, scaled, weighted_pair
 from tilewright.networks.model_runner import runs
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.quantisation import model_with_weights
+from tilewright.networks.requantisation import FINE_BITS, scaled, weighted_pair
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_artifact import integer_network

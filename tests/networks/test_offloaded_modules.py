@@ -39,8 +39,8 @@ from tilewright.networks.errors import (
 )
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.quantisation import model_with_weights, quantise
-from tilewright.networks.relax.user_modules import calls
 from tilewright.networks.tvm_runtime import RUN, OffloadError
+from tilewright.networks.tvm_user_modules import calls
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.capabilities import Baseline, capability

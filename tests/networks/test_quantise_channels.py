@@ -13,10 +13,9 @@ from quantised_graphs import Graph
 
 from tilewright import networks
 from tilewright.networks.epilogues import int8_accelerator as int8
+from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.integer.requantisation import Requantisation, finish
 from tilewright.networks.model_source import OnnxSource
-from tilewright.networks.offloading.accelerator import EpilogueMode
 from tilewright.networks.quantisation import Quantised, QuantiseOptions, quantise
 from tilewright.networks.quantisation.exponents import (
     covering,
@@ -26,6 +25,7 @@ from tilewright.networks.quantisation.exponents import (
     least_errors,
     squared_error,
 )
+from tilewright.networks.requantisation import Requantisation, finish
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import CHANNEL_SPREAD

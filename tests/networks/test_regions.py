@@ -199,7 +199,7 @@ def _everything_but(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:
     """Take the forms of some operators out of the table."""
     table = supported_forms()
     kept = FormTable(form for form in table.forms if form.operator not in operators)
-    monkeypatch.setattr("tilewright.networks.partition.importing.supported_forms", lambda: kept)
+    monkeypatch.setattr("tilewright.networks.importing.supported_forms", lambda: kept)
 
 
 def _layers_around(kind: str, **attributes: object) -> onnx.ModelProto:

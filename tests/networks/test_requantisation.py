@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tilewright.networks.epilogues.int8_accelerator import requantise_shift
 from tilewright.networks.fused_calls import FusedCall, FusedStep, Quantisation
-from tilewright.networks.integer.requantisation import MAX_SHIFT, shifts_of
+from tilewright.networks.requantisation import MAX_SHIFT, shifts_of
 
 # (data, weights, output) scales → (shift, exact), recorded when the report had a computation of its
 # own. The last two differ from a power of two by less and by more than what is taken for one.

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from tilewright import networks
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.hardware_search.hardware import HardwareSpace
+from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network
-from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator
 from tilewright.networks.offloading.report import nothing_offloaded
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Bounds, bound_of, capability

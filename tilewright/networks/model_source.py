@@ -14,6 +14,7 @@ import onnx
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from tilewright.networks.fused_calls import NOTHING
 from tilewright.networks.imported_model import Examined, Whole
+from tilewright.networks.importing import Imported, ImportedWhole, import_compiled, import_whole
 from tilewright.networks.macs import graph_macs
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx.files import (
@@ -36,12 +37,6 @@ from tilewright.networks.onnx.size_limits import check_sizes
 from tilewright.networks.onnx.static_shapes import fixed_inputs
 from tilewright.networks.onnx.to_qdq import to_qdq
 from tilewright.networks.onnx.weights import weights_as_inputs, without_weights
-from tilewright.networks.partition.importing import (
-    Imported,
-    ImportedWhole,
-    import_compiled,
-    import_whole,
-)
 from tilewright.networks.partition.onnxruntime_check import check_known, has_branches, opens
 from tilewright.networks.partition.region_models import LastRegions, RegionModel, region_model
 from tilewright.networks.partition.regions import Region

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
+from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
 from tilewright.networks.errors import InputError, QuantisationError
 from tilewright.networks.imported_model import Examined
 from tilewright.networks.model_source import (
@@ -22,7 +23,7 @@ from tilewright.networks.model_source import (
     refuse_unsupported,
 )
 from tilewright.networks.offloading import report
-from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator
 from tilewright.networks.offloading.decisions import decide
 from tilewright.networks.offloading.report import ModelReport
 from tilewright.networks.offloading.workloads import ExtractedWorkload, OffloadDecision, collect
@@ -157,7 +158,7 @@ class Network:
         said = report.build(self.examined, accelerator, decisions)
         if not self._knows_layers(accelerator):
             return collect(decisions), said
-        from tilewright.networks.integer.network import reported, with_nothing, workloads_of
+        from tilewright.networks.integer_network import reported, with_nothing, workloads_of
 
         split = self.split()
         if split.compiled is None:
@@ -174,7 +175,7 @@ class Network:
         model: onnx.ModelProto,
     ) -> IntegerGraph:  # fmt: skip
         """The layers that are built of `model`, the compiled part. Raises as `in_integers`."""
-        from tilewright.networks.integer.network import in_integers
+        from tilewright.networks.integer_network import in_integers
 
         shapes = self.input_shapes if split.last is None else {}
         samples = split.samples(model, self._calibration, shapes)

@@ -101,7 +101,7 @@ def integer_network(
         raise ArtifactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
         )
-    from tilewright.networks.integer.network import in_integers
+    from tilewright.networks.integer_network import in_integers
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
     if options.sizes:

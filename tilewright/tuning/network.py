@@ -14,10 +14,11 @@ from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, digest
 from tilewright.core.sanitize import printable
+from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.model_source import external_files
 from tilewright.networks.network import Network as Read
-from tilewright.networks.offloading.accelerator import Accelerator, EpilogueMode
+from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.report import nothing_offloaded
 from tilewright.networks.quantisation.samples import sample_files
 from tilewright.targets.base import Target

@@ -8,8 +8,8 @@ are its own, a clip at another bound follows it.
 
 from __future__ import annotations
 
+from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
 from tilewright.networks.fused_calls import FusedCall, FusedStep
-from tilewright.networks.offloading.accelerator import EpilogueMode
 from tilewright.targets.epilogue import EpilogueOp
 
 LARGEST_BOUND = (1 << 15) - 1

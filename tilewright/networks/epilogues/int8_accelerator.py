@@ -28,13 +28,16 @@ Schedules depend on none of the constants, so what is tuned is the canonical for
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall, Quantisation
-from tilewright.networks.offloading.accelerator import EpilogueMode
-from tilewright.networks.integer.requantisation import MAX_SHIFT, nearest_shifts
+from tilewright.networks.requantisation import MAX_SHIFT, nearest_shifts
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp
 
+EpilogueMode = Literal["full", "per-channel", "plain"]
+"""Form in which an epilogue is written down."""
 FLOAT_SHIFT = 8
 RESIDUAL_SHIFT = 8
 """Bits a residual is shifted by where no scale says it: more than one weight can hold."""

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.networks.fusion.candidates import FusionChoice, unused, with_steps
 from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.products import passing
-from tilewright.networks.integer.requantisation import INT8
+from tilewright.networks.requantisation import INT8
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, Value
 

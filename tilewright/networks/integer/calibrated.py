@@ -1,4 +1,4 @@
-"""Chooses how finely the results of first passes count (`networks.integer.requantisation`), by
+"""Chooses how finely the results of first passes count (`networks.requantisation`), by
 samples.
 
 At worst a pass with fine weights sums up to far more than it usually does. An int8 tensor that
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.reference import layer_reference, sums_of
-from tilewright.networks.integer.requantisation import FINE_BITS, LARGEST, Requantisation, finish
 from tilewright.networks.model_runner import Feed, runs
+from tilewright.networks.requantisation import FINE_BITS, LARGEST, Requantisation, finish
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.host_numbers import to_int8
 from tilewright.targets.layer import Layer, channel_axis

@@ -11,13 +11,13 @@ import onnx
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.errors import ImportFailedError, QuantisationError
+from tilewright.networks.importing import import_whole
 from tilewright.networks.integer.graph import CpuIsland, IntegerGraph, Step
 from tilewright.networks.integer.layers import Layers, UnfoldRule
 from tilewright.networks.integer.products import NotALayer
 from tilewright.networks.integer.qdq_propagation import QdqTensors, is_kept
 from tilewright.networks.offloading.channel_blocks import best_unfold
 from tilewright.networks.offloading.pooling import PoolRule, with_pools
-from tilewright.networks.partition.importing import import_whole
 from tilewright.networks.partition.region_models import DOMAIN
 from tilewright.networks.relax.bindings import FlatGraph, shape_of, variables
 from tilewright.networks.relax.cpu_subgraphs import CpuNode, function_of

@@ -1,7 +1,7 @@
 """Makes integer layers of a call that the importer found: the product, and its one epilogue.
 
 Where scales are powers of two apart a call is one layer. Elsewhere the factor between them goes
-into the weights (`networks.integer.requantisation`). A call with constant weights is then two
+into the weights (`networks.requantisation`). A call with constant weights is then two
 layers: a pass with what rounding leaves of them, and one that adds its result.
 """
 
@@ -27,7 +27,10 @@ from tilewright.networks.integer.products import (
     times,
 )
 from tilewright.networks.integer.qdq_propagation import QdqTensors, View, nodes_of
-from tilewright.networks.integer.requantisation import (
+from tilewright.networks.relax import cpu_subgraphs
+from tilewright.networks.relax.constants import value_of
+from tilewright.networks.relax.op_patterns import Link, Match, window
+from tilewright.networks.requantisation import (
     FINE_BITS,
     INT8,
     MAX_OFFSET_SHIFT,
@@ -45,9 +48,6 @@ from tilewright.networks.integer.requantisation import (
     spread_taps,
     weighted_pair,
 )
-from tilewright.networks.relax import cpu_subgraphs
-from tilewright.networks.relax.constants import value_of
-from tilewright.networks.relax.op_patterns import Link, Match, window
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.im2col import Unfold

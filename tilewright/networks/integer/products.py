@@ -13,7 +13,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from tilewright.networks.integer.qdq_propagation import QdqTensors, View, rows_and_channels
-from tilewright.networks.integer.requantisation import (
+from tilewright.networks.relax import cpu_subgraphs
+from tilewright.networks.relax.constants import along_channels, integers_of
+from tilewright.networks.relax.op_patterns import Match, quantisation, step_of, upper_bound, window
+from tilewright.networks.requantisation import (
     FINE_BITS,
     MAX_RESIDUAL_SHIFT,
     Integers,
@@ -22,9 +25,6 @@ from tilewright.networks.integer.requantisation import (
     shifts_of,
     steps_of,
 )
-from tilewright.networks.relax import cpu_subgraphs
-from tilewright.networks.relax.constants import along_channels, integers_of
-from tilewright.networks.relax.op_patterns import Match, quantisation, step_of, upper_bound, window
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.integer_average import average_weights

@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal
 
 import numpy as np
 
 from tilewright.core.errors import WorkloadError
+from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
 from tilewright.networks.offloading.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Target
@@ -33,8 +33,6 @@ from tilewright.targets.capabilities import (
 )
 from tilewright.targets.rounding import rounded_to_even
 from tilewright.targets.workload import Workload
-
-EpilogueMode = Literal["full", "per-channel", "plain"]
 
 MAX_WASTE = 1.0
 SAMPLED = 1 << 16

@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.epilogues import float32_kernels, int8_accelerator, quantised_kernels
+from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.macs import convolution, product
-from tilewright.networks.offloading.accelerator import Accelerator, EpilogueMode
+from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.channel_blocks import best_unfold, image_bytes, padded, waste
 from tilewright.networks.onnx.graph import Shape
 from tilewright.targets.anchor import DType

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from tilewright.networks.errors import QuantisationError
-from tilewright.networks.integer.requantisation import MAX_RESIDUAL_SHIFT, MAX_SHIFT
 from tilewright.networks.onnx.graph import NormalGraph
 from tilewright.networks.quantisation.bn_folding import attribute
 from tilewright.networks.quantisation.plan import Group, QuantisationPlan
+from tilewright.networks.requantisation import MAX_RESIDUAL_SHIFT, MAX_SHIFT
 from tilewright.targets.epilogue import CHANNEL_SPREAD
 
 INT8_MAX = 127

@@ -11,13 +11,13 @@ import onnx
 from onnx import numpy_helper
 
 from tilewright.networks.errors import NothingToQuantise, QuantisationError
+from tilewright.networks.importing import fused_calls
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx.graph import NormalGraph
 from tilewright.networks.onnx.normalise import normalise
 from tilewright.networks.onnx.static_shapes import complete_shapes
 from tilewright.networks.onnx.to_qdq import is_quantised
 from tilewright.networks.onnx.weights import without_weights
-from tilewright.networks.partition.importing import fused_calls
 from tilewright.networks.quantisation.activation_ranges import (
     Method,
     covering_exponents,
