@@ -34,7 +34,7 @@ from tilewright.models.saved_state import StoreError
 from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.registry import load_model
 from tilewright.networks.artifact import Artifact, ArtifactError, load
-from tilewright.networks.artifact.weights_file import packed, unpacked
+from tilewright.networks.compiled.weights_file import packed, unpacked
 from tilewright.networks.tvm_runtime import HostProgram, clock_hz, layer_cycles
 from tilewright.search import TrialStore, open_store, read_store
 from tilewright.search.trial_store import FILE

@@ -19,8 +19,8 @@ from tvm import relax
 
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import ArtifactError, library
-from tilewright.networks.artifact.weights_file import DTYPES, packed, unpacked
 from tilewright.networks.compiled.weights import taking_out
+from tilewright.networks.compiled.weights_file import DTYPES, packed, unpacked
 from tilewright.networks.zoo.builder import Builder
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions

@@ -141,7 +141,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
     from tilewright.core.files import pack_arrays
     from tilewright.networks.artifact import CompiledArtifact, load
     from tilewright.networks.artifact.manifest import write_folder
-    from tilewright.networks.artifact.weights_file import packed
+    from tilewright.networks.compiled.weights_file import packed
     from tilewright.targets import make_target
     from tilewright.targets.capabilities import specification_of
 

@@ -71,6 +71,10 @@ class UncompilableError(ImportFailedError):
         self.operators = operators
 
 
+BUILD_AGAIN = "copy the artifact again, or build it again from its model"
+"""Next step after an artifact turned out to be damaged."""
+
+
 class ArtifactError(TilewrightError):
     """A folder that is no artifact, is damaged or of another version, or cannot be made."""
 

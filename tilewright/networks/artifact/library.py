@@ -35,12 +35,12 @@ from tilewright.networks.artifact.library_check import (
     worst_output,
 )
 from tilewright.networks.artifact.library_profile import CallTime, LibraryProfile, profile_of
-from tilewright.networks.artifact.manifest import AGAIN, map_file, read_files, specification
+from tilewright.networks.artifact.manifest import map_file, read_files, specification
 from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_regions
 from tilewright.networks.artifact.run import CONTAINERS, Array, ExactInputs, checked
-from tilewright.networks.artifact.weights_file import WEIGHTS, packed, unpacked
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
-from tilewright.networks.errors import ArtifactError, InputError
+from tilewright.networks.compiled.weights_file import WEIGHTS, packed, unpacked
+from tilewright.networks.errors import BUILD_AGAIN, ArtifactError, InputError
 from tilewright.networks.sample_values import TEXT, NetworkSample
 from tilewright.networks.tolerances import OF_FLOAT32, OF_STORED
 from tilewright.targets.artifact_types import Pick
@@ -417,7 +417,7 @@ class CompiledArtifact:
     def _network(self) -> LoadedLibrary:
         if (needed := as_text(self.manifest["tvm"])) != (own := version("apache-tvm")):
             raise ArtifactError(
-                f"{self.name} was compiled with TVM {needed}, this program has {own}; {AGAIN}"
+                f"{self.name} was compiled with TVM {needed}, this program has {own}; {BUILD_AGAIN}"
             )
         from tilewright.networks.compiled.loaded_library import LoadedLibrary
 
@@ -440,7 +440,7 @@ def open_library(
     listed = as_object(manifest["files"])
     regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
     if inner + LIBRARY not in listed and (manifest["layers"] or not regions):
-        raise ArtifactError(f"{folder / inner} lists no {LIBRARY} and no regions; {AGAIN}")
+        raise ArtifactError(f"{folder / inner} lists no {LIBRARY} and no regions; {BUILD_AGAIN}")
     large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]
     others = {key: said for key, said in listed.items() if key not in large}
     files: dict[str, bytes | NDArray[np.uint8]] = {

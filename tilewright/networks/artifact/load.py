@@ -15,7 +15,7 @@ from tilewright.core.forks import with_living_pool
 from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
 from tilewright.networks.artifact.library import KIND as LIBRARY_KIND
 from tilewright.networks.artifact.library import LIBRARY, CompiledArtifact, open_library
-from tilewright.networks.artifact.manifest import AGAIN, read_files, read_manifest, reason_for_doubt
+from tilewright.networks.artifact.manifest import read_files, read_manifest, reason_for_doubt
 from tilewright.networks.artifact.pipeline import (
     CpuTimes,
     PipelinePlan,
@@ -40,7 +40,7 @@ from tilewright.networks.artifact.run import (
 from tilewright.networks.artifact.sized_library import KIND as SIZED_KIND
 from tilewright.networks.artifact.sized_library import SizedLibrary
 from tilewright.networks.compiled.thread_pool import chosen_threads
-from tilewright.networks.errors import ArtifactError
+from tilewright.networks.errors import BUILD_AGAIN, ArtifactError
 from tilewright.networks.offloading.cpu_costs import SLOWDOWN
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
@@ -188,7 +188,7 @@ class Artifact:
             return accuracy(check, self.infer_layers, tolerance, self.zero_points)
         except (KeyError, ValueError, TypeError) as error:
             raise ArtifactError(
-                f"{CHECK_FILE} is not as it was written ({error}); {AGAIN}"
+                f"{CHECK_FILE} is not as it was written ({error}); {BUILD_AGAIN}"
             ) from None
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
@@ -250,7 +250,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         raise ArtifactError(f"{folder}: {error}") from None
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise ArtifactError(
-            f"{folder} is not as this program builds it ({error}); {AGAIN}"
+            f"{folder} is not as this program builds it ({error}); {BUILD_AGAIN}"
         ) from None
 
 
@@ -273,7 +273,7 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:
-    raise ArtifactError(f"the artifact has no {CPU_LIBRARY}, where {name} should be; {AGAIN}")
+    raise ArtifactError(f"the artifact has no {CPU_LIBRARY}, where {name} should be; {BUILD_AGAIN}")
 
 
 def _order(manifest: Mapping[str, Json]) -> Order:

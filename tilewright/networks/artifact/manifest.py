@@ -37,7 +37,7 @@ from tilewright.core.formats import ARTIFACT
 from tilewright.core.safe_files import open_to_read, read_plain
 from tilewright.core.signing import SigningError
 from tilewright.core.workspace_root import workspace_root
-from tilewright.networks.errors import ArtifactError
+from tilewright.networks.errors import BUILD_AGAIN, ArtifactError
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import specification_of
 
@@ -52,7 +52,6 @@ _IN_PROGRESS = re.compile(r"\.([A-Za-z0-9_][A-Za-z0-9_.-]{0,39})\.[0-9a-f]{16}\.
 """What `core.files.write_atomically` calls a file of that name until it is whole."""
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 """The names that files of an artifact may have: none leads out of its folder."""
-AGAIN = "copy the artifact again, or build it again from its model"
 
 
 def in_the_way(folder: Path) -> str | None:
@@ -159,7 +158,7 @@ def _read_manifest(folder: Path) -> dict[str, Json]:
             f"{folder} is not an artifact: it has no {MANIFEST}; make one with 'tilewright build'"
         ) from None
     except ValueError:
-        raise ArtifactError(f"{folder / MANIFEST} is damaged; {AGAIN}") from None
+        raise ArtifactError(f"{folder / MANIFEST} is damaged; {BUILD_AGAIN}") from None
     except OSError as error:
         raise ArtifactError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
     if manifest.get("format") not in FORMATS:
@@ -173,16 +172,18 @@ def _read_manifest(folder: Path) -> dict[str, Json]:
     before, _, after = raw.rpartition(str(said).encode())
     if said != digest(before + _BLANK.encode() + after):
         raise ArtifactError(
-            f"{folder / MANIFEST} has other content than when it was built; {AGAIN}"
+            f"{folder / MANIFEST} has other content than when it was built; {BUILD_AGAIN}"
         )
     names, earlier = manifest.get("files"), manifest.get("earlier", {})
     if not isinstance(names, dict) or not isinstance(earlier, dict):
-        raise ArtifactError(f"{folder / MANIFEST} does not list the artifact's files; {AGAIN}")
+        raise ArtifactError(
+            f"{folder / MANIFEST} does not list the artifact's files; {BUILD_AGAIN}"
+        )
     for name in (*names, *earlier):
         if not _PLAIN.fullmatch(name):
             raise ArtifactError(
                 f"{folder / MANIFEST} lists {name!r:.80}, which is no name of a file in an "
-                f"artifact; {AGAIN}"
+                f"artifact; {BUILD_AGAIN}"
             )
     return manifest
 
@@ -198,7 +199,7 @@ def read_files(
     if sum(map(abs, sizes.values())) > most:
         raise ArtifactError(
             f"{folder / MANIFEST} lists files of more than {most >> 30} GiB, more than is read; "
-            f"{AGAIN}"
+            f"{BUILD_AGAIN}"
         )
     files = {}
     for name, known in listed.items():
@@ -206,11 +207,11 @@ def read_files(
         try:
             data = read_plain(path, limit=max(1, size))
         except FileNotFoundError:
-            raise ArtifactError(f"{path} is missing; {AGAIN}") from None
+            raise ArtifactError(f"{path} is missing; {BUILD_AGAIN}") from None
         except (OSError, TilewrightError) as error:
-            raise ArtifactError(f"cannot read {path}: {error}; {AGAIN}") from None
+            raise ArtifactError(f"cannot read {path}: {error}; {BUILD_AGAIN}") from None
         if len(data) != size or hashlib.sha256(data).hexdigest() != as_text(known["sha256"]):
-            raise ArtifactError(f"{path} has other bytes than when it was built; {AGAIN}")
+            raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
         files[name] = data
     return files
 
@@ -224,17 +225,17 @@ def map_file(
     said, path = as_object(as_object(manifest["files"])[name]), _path_of(folder, name)
     size = as_int(said["bytes"])
     if not 0 < size <= most:
-        raise ArtifactError(f"{folder / MANIFEST} lists {name} with {size} bytes; {AGAIN}")
+        raise ArtifactError(f"{folder / MANIFEST} lists {name} with {size} bytes; {BUILD_AGAIN}")
     try:
         handle = open_to_read(path)
     except FileNotFoundError:
-        raise ArtifactError(f"{path} is missing; {AGAIN}") from None
+        raise ArtifactError(f"{path} is missing; {BUILD_AGAIN}") from None
     except (OSError, TilewrightError) as error:
-        raise ArtifactError(f"cannot read {path}: {error}; {AGAIN}") from None
+        raise ArtifactError(f"cannot read {path}: {error}; {BUILD_AGAIN}") from None
     with os.fdopen(handle, "rb", buffering=0) as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         if os.fstat(handle).st_size != size or found != as_text(said["sha256"]):
-            raise ArtifactError(f"{path} has other bytes than when it was built; {AGAIN}")
+            raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
         # a copy on write, because arrays that cannot be written to are not shared with TVM
         return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
 
@@ -243,7 +244,7 @@ def _path_of(folder: Path, name: str) -> Path:
     """Return where a file of an artifact is. Raises `ArtifactError` if a link is on the way there,
     below the folder: an artifact of somebody else may not lead to files elsewhere."""
     if link := _link_to(folder, name):
-        raise ArtifactError(f"{link} is a symbolic link, which no build makes; {AGAIN}")
+        raise ArtifactError(f"{link} is a symbolic link, which no build makes; {BUILD_AGAIN}")
     return folder / name
 
 

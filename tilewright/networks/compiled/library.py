@@ -15,7 +15,6 @@ from tvm.target.codegen import target_has_features
 
 from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
-from tilewright.networks.compiled.nan_propagation import propagating_nan
 from tilewright.networks.compiled.rewrite import KERNEL
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
@@ -24,6 +23,7 @@ from tilewright.networks.errors import ImportFailedError, UncompilableError
 from tilewright.networks.relax.bindings import FlatGraph
 from tilewright.networks.relax.execute import uncompilable_nodes
 from tilewright.networks.relax.failures import plain
+from tilewright.networks.relax.nan_propagation import propagating_nan
 
 Array = NDArray[Any]
 

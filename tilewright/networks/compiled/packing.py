@@ -18,11 +18,11 @@ from tvm.ir import GenericConst
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
 from tilewright.networks.compiled.channel_shuffles import ChannelShuffle, shuffle_function
 from tilewright.networks.compiled.local_response import LocalResponse, normalised
-from tilewright.networks.compiled.nan_propagation import NAN_SAFE
 from tilewright.networks.compiled.pixels_beside import PixelsBeside, put_beside
 from tilewright.networks.compiled.pools import PoolWindow, pool
 from tilewright.networks.compiled.resizes import along, linear_taps
 from tilewright.networks.relax.bindings import shape_of
+from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 OPAQUE = 8
 """TVM's pattern of functions that nothing is fused with."""

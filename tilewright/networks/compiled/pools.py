@@ -17,7 +17,7 @@ import numpy as np
 from tvm import te, tirx
 
 from tilewright.networks.compiled.bfloat16_numbers import narrowed, widened
-from tilewright.networks.compiled.nan_propagation import are_numbers
+from tilewright.networks.relax.nan_propagation import are_numbers
 
 MOST_PIXELS = 25
 """Of a window that is written out."""

@@ -28,7 +28,7 @@ from tvm.ir import TensorLoad
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from tilewright.networks.compiled.nan_propagation import chosen_with_nan, keep_nan
+from tilewright.networks.relax.nan_propagation import chosen_with_nan, keep_nan
 
 CHAINS = 4
 """Partial results of a reduction, in vectors, since each waits for the one before."""

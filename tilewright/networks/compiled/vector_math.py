@@ -16,7 +16,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.ir import GenericConst
 
-from tilewright.networks.compiled.nan_propagation import NAN_SAFE
+from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 Legalization = Callable[[Any, Any], Any]
 

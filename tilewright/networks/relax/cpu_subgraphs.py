@@ -215,7 +215,7 @@ class Library:
 def compiled(functions: Mapping[str, Any]) -> Any:
     """An executable of some functions by name, for this machine's CPU. Raises whatever TVM
     does."""
-    from tilewright.networks.compiled.nan_propagation import propagating_nan
+    from tilewright.networks.relax.nan_propagation import propagating_nan
 
     target = tvm.target.Target("llvm")
     passes = [  # those that TVM's pipeline begins with, and ours behind them

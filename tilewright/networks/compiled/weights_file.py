@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.formats import WEIGHTS as FORMAT
-from tilewright.networks.artifact.manifest import AGAIN
-from tilewright.networks.errors import ArtifactError
+from tilewright.networks.errors import BUILD_AGAIN, ArtifactError
 from tilewright.targets.kernels import ALIGNMENT
 
 WEIGHTS = "weights.bin"
@@ -51,24 +50,24 @@ def unpacked(data: NDArray[np.uint8]) -> list[NDArray[Any]]:
     """The arrays of a file of shape (bytes,), in place, in their shapes. Raises `ArtifactError` for
     another file, one of another version and arrays that do not lie in it."""
     if len(data) < _HEAD.itemsize or bytes(data[: len(MAGIC)]) != MAGIC:
-        raise ArtifactError(f"{WEIGHTS} is no file of weights; {AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} is no file of weights; {BUILD_AGAIN}")
     head = data[: _HEAD.itemsize].view(_HEAD)[0]
     if refusal := FORMAT.refusal(WEIGHTS, int(head["version"])):
         raise ArtifactError(refusal)
     rows_end = _HEAD.itemsize + int(head["arrays"]) * _ROW.itemsize
     if rows_end > len(data):
-        raise ArtifactError(f"{WEIGHTS} ends in its table; {AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} ends in its table; {BUILD_AGAIN}")
     return [_array(data, row) for row in data[_HEAD.itemsize : rows_end].view(_ROW)]
 
 
 def _array(data: NDArray[np.uint8], row: np.void) -> NDArray[Any]:
     kind, axes, at = int(row["dtype"]), int(row["axes"]), int(row["at"])
     if kind >= len(DTYPES) or axes > MOST_AXES:
-        raise ArtifactError(f"{WEIGHTS} has an array of an unknown type or rank; {AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} has an array of an unknown type or rank; {BUILD_AGAIN}")
     dtype, shape = np.dtype(DTYPES[kind]), [int(size) for size in row["shape"][:axes]]
     size = prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or at % ALIGNMENT or at + size > len(data):
-        raise ArtifactError(f"{WEIGHTS} has an array that does not lie in it; {AGAIN}")
+        raise ArtifactError(f"{WEIGHTS} has an array that does not lie in it; {BUILD_AGAIN}")
     return data[at : at + size].view(dtype).reshape(shape)
 
 
