@@ -66,7 +66,7 @@ def onnxruntime(network: str, threads: int) -> Callable[[], object]:
     """What a user of onnxruntime gets: all its optimisations, and so many threads."""
     import onnxruntime
 
-    from tilewright.networks.quantisation.prepare import model_with_weights
+    from tilewright.networks.model_source import model_with_weights
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

@@ -11,9 +11,9 @@ from onnx import helper, numpy_helper
 from onnx_graphs import model, normal, reference
 
 from tilewright import networks
+from tilewright.networks.onnx.files import weights_as_inputs, without_weights
 from tilewright.networks.onnx.graph import data_inputs
 from tilewright.networks.onnx.normalise import normalise
-from tilewright.networks.onnx.weights import weights_as_inputs, without_weights
 from tilewright.networks.quantisation.bn_folding import folded
 from tilewright.networks.relax.importer import import_onnx
 

@@ -12,8 +12,7 @@ from quantise_nets import residual_net
 from quantised_graphs import Graph
 
 from tilewright import networks
-from tilewright.networks.epilogues import int8_accelerator as int8
-from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode, int8_epilogue, int8_notes
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.quantisation import Quantised, QuantiseOptions, quantise
@@ -196,6 +195,6 @@ def test_a_quantised_network_is_tuned_as_its_scales_are() -> None:
     made = quantise(spread_net(), None, QuantiseOptions(per_channel=True))
     onnx_source = OnnxSource("own", made.model, lambda: made.model, {})
     calls = [call for call in onnx_source.examine().found.calls if call.operator == "conv2d"]
-    steps = [[op.kind for op in int8.epilogue(call, "full")] for call in calls]
+    steps = [[op.kind for op in int8_epilogue(call, "full")] for call in calls]
     assert steps == [["bias", "shr_channel", "min", "max"]] * 3
-    assert [int8.notes(call) for call in calls] == [[]] * 3
+    assert [int8_notes(call) for call in calls] == [[]] * 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.networks.epilogues.int8_accelerator import requantise_shift
+from tilewright.networks.epilogues import requantise_shift
 from tilewright.networks.fused_calls import FusedCall, FusedStep, Quantisation
 from tilewright.networks.requantisation import MAX_SHIFT, shifts_of
 

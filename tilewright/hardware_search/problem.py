@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tilewright import networks
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.hardware_search.hardware import HardwareSpace
-from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network
 from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator

@@ -12,12 +12,11 @@ import onnx
 from tilewright.networks.errors import OperatorImportError, UnsupportedOperatorError, last_line
 from tilewright.networks.fused_calls import FusedCall
 from tilewright.networks.macs import graph_macs
-from tilewright.networks.onnx.files import COMPUTABLE
+from tilewright.networks.onnx.files import COMPUTABLE, weights_as_inputs, without_weights
 from tilewright.networks.onnx.graph import NormalGraph, data_inputs, static_shape
 from tilewright.networks.onnx.normalise import fixed_graph, make_importable
 from tilewright.networks.onnx.static_shapes import complete_shapes
 from tilewright.networks.onnx.to_qdq import to_qdq
-from tilewright.networks.onnx.weights import weights_as_inputs, without_weights
 from tilewright.networks.partition.constant_folding import fold_constants
 from tilewright.networks.partition.onnxruntime_check import has_branches, opens
 from tilewright.networks.partition.region_models import (

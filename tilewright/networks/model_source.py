@@ -11,6 +11,8 @@ from typing import Protocol
 
 import onnx
 
+from tilewright.core.errors import UnknownName
+from tilewright.networks import zoo
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from tilewright.networks.fused_calls import NOTHING
 from tilewright.networks.imported_model import Examined, Whole
@@ -23,6 +25,8 @@ from tilewright.networks.onnx.files import (
     lone_integers,
     read,
     weight_files,
+    weights_as_inputs,
+    without_weights,
 )
 from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs, static_shape
 from tilewright.networks.onnx.normalise import fixed_graph
@@ -36,12 +40,11 @@ from tilewright.networks.onnx.same_padding import make_dilated_same_explicit
 from tilewright.networks.onnx.size_limits import check_sizes
 from tilewright.networks.onnx.static_shapes import fixed_inputs
 from tilewright.networks.onnx.to_qdq import to_qdq
-from tilewright.networks.onnx.weights import weights_as_inputs, without_weights
 from tilewright.networks.partition.onnxruntime_check import check_known, has_branches, opens
 from tilewright.networks.partition.region_models import LastRegions, RegionModel, region_model
 from tilewright.networks.partition.regions import Region
-from tilewright.networks.tflite.convert import convert
-from tilewright.networks.tflite.file import read as read_tflite
+from tilewright.networks.tflite.convert import convert, read_tflite
+from tilewright.networks.tflite.file import read as read_tflite_file
 from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
 
 REPLACE = "replace this operator before converting the model, or cut it off"
@@ -310,7 +313,7 @@ def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = Fal
         check_sizes(exported)
         return OnnxSource(str(path), exported, lambda: exported, input_shapes)
     if path.suffix == TFLITE_SUFFIX:
-        converted = convert(read_tflite(path))
+        converted = convert(read_tflite_file(path))
         check_sizes(converted.model)
         return OnnxSource(
             str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
@@ -325,3 +328,28 @@ def external_files(path: Path) -> tuple[Path, ...]:
     if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
         return ()
     return weight_files(path)
+
+
+def model_with_weights(
+    source: str | Path, seed: int = 0, *, allow_code: bool = False
+) -> onnx.ModelProto:
+    """Return a built-in network by name (`seed` draws its weights), an ONNX file with all its data,
+    or what a TensorFlow Lite or torch.export file is in ONNX. `allow_code` permits the code that
+    the latter may run when it is read.
+
+    Raises `UnknownName`, `ModelFileError`, and `UnsupportedOperatorError` for operators of
+    TensorFlow Lite that cannot be expressed.
+    """
+    if str(source) in zoo.FAMILIES:
+        return zoo.build(str(source), seed)
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        raise UnknownName("network", str(source), zoo.names())
+    if path.suffix in TORCH_SUFFIXES:
+        model = convert_exported(path, allow_code=allow_code)
+    elif path.suffix == TFLITE_SUFFIX:
+        model = read_tflite(path)
+    else:
+        model = read(path)
+    check_sizes(model)
+    return load_weights(model, path.parent)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
-from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.networks.errors import InputError, QuantisationError
 from tilewright.networks.imported_model import Examined
 from tilewright.networks.model_source import (

@@ -31,12 +31,11 @@ from tilewright.networks.artifact.library import (
 from tilewright.networks.artifact.library_check import narrowed
 from tilewright.networks.artifact.manifest import write_folder
 from tilewright.networks.artifact.sized_library import joined
-from tilewright.networks.epilogues.float32_kernels import is_quantised
-from tilewright.networks.onnx.declared_sizes import SizedShapes, named_shapes, shapes_at
-from tilewright.networks.onnx.files import read
+from tilewright.networks.epilogues import is_quantised_call
+from tilewright.networks.onnx.files import read, without_weights
 from tilewright.networks.onnx.neutral_padding import padding_obstacles
+from tilewright.networks.onnx.static_shapes import SizedShapes, named_shapes, shapes_at
 from tilewright.networks.onnx.to_qdq import to_qdq
-from tilewright.networks.onnx.weights import without_weights
 from tilewright.networks.partition.region_session import RegionSession
 from tilewright.networks.quantisation.samples import Input, read_samples
 from tilewright.networks.tolerances import OF_FLOAT32, library_tolerance
@@ -190,7 +189,8 @@ def compile_library(
     assert compiled is not None
     examined = network.network.examined
     found = examined.found
-    usual = library_tolerance(float_type_of(target), quantised=any(map(is_quantised, found.calls)))
+    quantised = any(map(is_quantised_call, found.calls))
+    usual = library_tolerance(float_type_of(target), quantised=quantised)
     tolerance = usual if options.tolerance is None else options.tolerance
     macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
     picked = [layer for layer in network.layers if layer.workload in picks]

@@ -14,7 +14,7 @@ from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, digest
 from tilewright.core.sanitize import printable
-from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.model_source import external_files
 from tilewright.networks.network import Network as Read

@@ -188,7 +188,7 @@ class TuningOptions(BaseModel):
 
     @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
-        """How a network's workloads are written down (`networks.epilogues.int8_accelerator`)."""
+        """How a network's workloads are written down (`networks.epilogues`)."""
         if self.epilogue == PER_CHANNEL:
             return "per-channel"
         return "plain" if self.epilogue == PLAIN else "full"

@@ -12,7 +12,7 @@ from functools import cache, partial
 import numpy as np
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.networks.offloading.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Target
@@ -41,7 +41,7 @@ SAMPLED = 1 << 16
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Blocks in elements; `epilogue` as in `networks.epilogues.int8_accelerator`; a layer is
+    """Blocks in elements; `epilogue` as in `networks.epilogues`; a layer is
     offloaded where at most `max_waste` of its multiplications are by zeros. `bound` is what a
     workload takes at least, None where nobody knows, and raises `WorkloadError` for one that cannot
     run; `slowdown` is that of the CPU beside it (`networks.offloading.cpu_costs`).

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks.epilogues import int8_accelerator as int8
+from tilewright.networks.epilogues import int8_epilogue
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.imported_model import Examined
 from tilewright.networks.offloading.accelerator import Accelerator
@@ -93,7 +93,7 @@ def _pool_together(
 def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> bool:
     """Whether it is computed with the clips of a call, which decide what borders count."""
     try:
-        accelerator.accept(together.with_steps(int8.epilogue(call, accelerator.epilogue)))
+        accelerator.accept(together.with_steps(int8_epilogue(call, accelerator.epilogue)))
     except WorkloadError:
         return False
     return True

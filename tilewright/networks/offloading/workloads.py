@@ -21,8 +21,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks.epilogues import float32_kernels, int8_accelerator, quantised_kernels
-from tilewright.networks.epilogues.int8_accelerator import EpilogueMode
+from tilewright.networks.epilogues import (
+    EpilogueMode,
+    computes_integers,
+    float_epilogue,
+    float_obstacle,
+    int8_epilogue,
+    int8_notes,
+    int8_obstacle,
+    quantised_epilogue,
+)
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.macs import convolution, product
 from tilewright.networks.offloading.accelerator import Accelerator
@@ -77,7 +85,7 @@ def candidate(
     if found := _obstacle(call, accelerator):
         return OffloadDecision(call, None, 0, 0.0, *found)
     blocks = accelerator.blocks
-    epilogue = int8_accelerator.epilogue(call, accelerator.epilogue)
+    epilogue = int8_epilogue(call, accelerator.epilogue)
     written_plainly = workload_of(call, blocks).with_steps(epilogue)
     if image is not None and math.prod(image[2:]) > 1:  # it reads the blocks as they lie
         whole = -(-image[1] // blocks.in_channels) * blocks.in_channels
@@ -111,7 +119,7 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
     """The call by a kernel of the target's, if it has one."""
-    if found := float32_kernels.obstacle(call):
+    if found := float_obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
     try:
         workload = kernel_workload(
@@ -133,9 +141,9 @@ def kernel_workload(
     two activations are a batch. Raises the `WorkloadError` of `check` where there is no kernel for
     float32 either."""
     shape, wanted = _shape(call), list[Workload]()
-    if mode != "plain" and quantised_kernels.computes_integers(call):
-        wanted.append(replace(shape, post=quantised_kernels.epilogue(call)))
-    plain = replace(shape, dtype="float32", post=float32_kernels.epilogue(call, mode))
+    if mode != "plain" and computes_integers(call):
+        wanted.append(replace(shape, post=quantised_epilogue(call)))
+    plain = replace(shape, dtype="float32", post=float_epilogue(call, mode))
     if dtype != "float32":
         wanted.append(replace(plain, dtype=dtype))
     for workload in wanted:
@@ -233,7 +241,7 @@ def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | No
         call.operator == "max_pool" or any(step.kind == "add" for step in call.steps)
     ):
         return "tensors pass as they are only where blocks are square", ""
-    return int8_accelerator.obstacle(call)
+    return int8_obstacle(call)
 
 
 def unfold_for(plain: Workload, accelerator: Accelerator) -> Unfold | None:
@@ -277,4 +285,4 @@ def _remarks(call: FusedCall, written: Workload, unfold: Unfold | None, blocks: 
         remarks.append(f"{written.out_channels} output channels padded to {ready.out_channels}")
     if ready.batch > written.batch:
         remarks.append(f"{written.batch} rows padded to {ready.batch}")
-    return "; ".join(remarks + int8_accelerator.notes(call))
+    return "; ".join(remarks + int8_notes(call))

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from tilewright.core.errors import TilewrightError
-from tilewright.networks.onnx.declared_sizes import shapes_at
 from tilewright.networks.onnx.files import is_stub
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape, data_inputs
 from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.static_shapes import shapes_at
 from tilewright.targets.layer import NamedShape
 
 ELEMENTWISE = frozenset((

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from onnx import defs, helper, inliner, numpy_helper, shape_inference
 
 from tilewright.core.sanitize import printable
-from tilewright.networks.onnx.files import is_stub
+from tilewright.networks.onnx.files import is_stub, without_weights
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
-from tilewright.networks.onnx.weights import without_weights
 
 OPSET = 17
 OLDEST_OPSET = 7

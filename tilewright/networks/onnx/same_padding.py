@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx
 from onnx import helper, shape_inference
 
+from tilewright.networks.onnx.files import without_weights
 from tilewright.networks.onnx.graph import Shape, static_shape
-from tilewright.networks.onnx.weights import without_weights
 
 WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
 """Operators whose `auto_pad` follows from the size of their input."""

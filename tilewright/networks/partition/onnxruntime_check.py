@@ -12,9 +12,9 @@ from onnx import TensorProto
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
+from tilewright.networks.onnx.files import weights_as_inputs
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, data_inputs
 from tilewright.networks.onnx.opset import OPSET, raise_opset
-from tilewright.networks.onnx.weights import weights_as_inputs
 from tilewright.networks.onnxruntime_options import failures, quiet_options
 
 onnxruntime = lazy_module("onnxruntime")

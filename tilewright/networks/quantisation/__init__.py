@@ -9,19 +9,17 @@
 loads ONNX, but neither onnxruntime nor TVM.
 """
 
+from tilewright.networks.model_source import model_with_weights
 from tilewright.networks.onnx.to_qdq import is_quantised
-from tilewright.networks.quantisation.prepare import (
-    Existing,
-    as_it_is,
-    int8_model,
-    model_with_weights,
-    samples_for,
-)
 from tilewright.networks.quantisation.quantise import (
+    Existing,
     Quantised,
     QuantiseOptions,
+    as_it_is,
     calibration_inputs,
+    int8_model,
     quantise,
+    samples_for,
 )
 from tilewright.networks.quantisation.samples import Input, Samples, read_samples, seeded_samples
 from tilewright.networks.quantisation.sqnr import LayerNoise, OutputNoise, QuantisationReport

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from tilewright.core.errors import UnknownName
+from tilewright.core.files import Json
 from tilewright.networks.errors import NothingToQuantise, QuantisationError
 from tilewright.networks.importing import fused_calls
 from tilewright.networks.model_runner import ModelRunner
+from tilewright.networks.onnx.files import without_weights
 from tilewright.networks.onnx.graph import NormalGraph
 from tilewright.networks.onnx.normalise import normalise
 from tilewright.networks.onnx.static_shapes import complete_shapes
-from tilewright.networks.onnx.to_qdq import is_quantised
-from tilewright.networks.onnx.weights import without_weights
+from tilewright.networks.onnx.to_qdq import is_quantised, to_qdq
 from tilewright.networks.quantisation.activation_ranges import (
     Method,
     covering_exponents,
@@ -27,7 +30,13 @@ from tilewright.networks.quantisation.activation_ranges import (
 from tilewright.networks.quantisation.bn_folding import folded
 from tilewright.networks.quantisation.exponents import MOST, by_channel, choose
 from tilewright.networks.quantisation.plan import QuantisationPlan, plan
-from tilewright.networks.quantisation.samples import Input, Samples, default_samples, inputs_of
+from tilewright.networks.quantisation.samples import (
+    Input,
+    Samples,
+    default_samples,
+    inputs_of,
+    read_samples,
+)
 from tilewright.networks.quantisation.sqnr import QuantisationReport, float_outputs, measure_noise
 from tilewright.networks.quantisation.weights_and_biases import insert
 
@@ -171,3 +180,59 @@ def calibration_inputs(
     Raises `DynamicShapeError` and `ModelFileError`.
     """
     return inputs_of(normalise(without_weights(model), input_shapes or {}))
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A quantised model in QDQ form, with the scales and zero points that it came with."""
+
+    model: onnx.ModelProto
+    keep_float: tuple[str, ...] = ()
+
+    def to_json(self) -> Json:
+        """What a manifest says of it."""
+        return {"method": "as the model has it", "kept_float": dict.fromkeys(self.keep_float, "")}
+
+
+def as_it_is(
+    model: onnx.ModelProto,
+    keep_float: Collection[str] = (),
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Existing:
+    """A quantised model in QDQ form. Operators of `keep_float` are left to the CPU, which computes
+    them on dequantised numbers as the model does. Raises `UnknownName` for one that the model has
+    not, and as `networks.onnx.normalise.normalise`."""
+    normal = normalise(to_qdq(model), input_shapes or {})
+    names = [node.name for node in normal.graph.node]
+    for name in keep_float:
+        if name not in names:
+            raise UnknownName("layer", name, names)
+    return Existing(normal.model, tuple(keep_float))
+
+
+def int8_model(
+    model: onnx.ModelProto,
+    samples: Samples | None = None,
+    options: QuantiseOptions | None = None,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Quantised | Existing:
+    """A float model as `quantise` makes it of samples; a quantised one `as_it_is`. Raises as
+    these."""
+    options = options or QuantiseOptions()
+    if is_quantised(model):
+        return as_it_is(model, options.keep_float, input_shapes)
+    return quantise(model, samples, options, input_shapes=input_shapes)
+
+
+def samples_for(
+    model: onnx.ModelProto,
+    calibration: Path | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Samples:
+    """The samples in `calibration`, an NPZ file or a folder; else the network's own, or seeded
+    ones. Raises as `read_samples` and `calibration_inputs`."""
+    inputs = calibration_inputs(model, input_shapes)
+    if calibration is not None:
+        return read_samples(calibration, inputs)
+    return default_samples(model, inputs)

@@ -10,8 +10,8 @@ import onnx
 
 from tilewright.core.sanitize import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, last_line
+from tilewright.networks.onnx.files import weights_as_inputs, without_weights
 from tilewright.networks.onnx.size_limits import MOST_FOLLOWED
-from tilewright.networks.onnx.weights import weights_as_inputs, without_weights
 from tilewright.networks.tflite import control, sizes
 from tilewright.networks.tflite.elementwise import Rule
 from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read

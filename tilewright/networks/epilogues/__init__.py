@@ -1,1 +1,0 @@
-"""Derives what follows the sums of an operator, for each kind of hardware and of numbers."""
