@@ -14,23 +14,6 @@ from tilewright.networks.relax.bindings import Binding, FlatGraph, is_per_channe
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps.registry import STEP_KINDS
 
-_BY_OPERATOR = {
-    each.activation.operator: (each.kind, each.activation)
-    for each in STEP_KINDS.values()
-    if each.activation is not None
-}
-
-
-def step_of(binding: Binding) -> EpilogueOp | None:
-    """The step that an operator is; None where there is none of its number."""
-    found = _BY_OPERATOR.get(binding.op)
-    if found is None:
-        return None
-    kind, activation = found
-    value = activation.number(float(getattr(binding.value.attrs, activation.attribute)))
-    return None if value is None else EpilogueOp(kind, value)
-
-
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
 ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
 MAX_POOL, AVERAGE_POOL, MEAN = "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "relax.mean"
@@ -395,3 +378,20 @@ def activations(flat: FlatGraph, match: Match) -> Iterator[Any]:
     for link in match.chain:
         if link.kind == "add":
             yield link.binding.args[1 - link.position]
+
+
+_BY_OPERATOR = {
+    each.activation.operator: (each.kind, each.activation)
+    for each in STEP_KINDS.values()
+    if each.activation is not None
+}
+
+
+def step_of(binding: Binding) -> EpilogueOp | None:
+    """The step that an operator is; None where there is none of its number."""
+    found = _BY_OPERATOR.get(binding.op)
+    if found is None:
+        return None
+    kind, activation = found
+    value = activation.number(float(getattr(binding.value.attrs, activation.attribute)))
+    return None if value is None else EpilogueOp(kind, value)

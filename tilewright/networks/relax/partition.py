@@ -41,30 +41,6 @@ from tilewright.networks.relax.op_patterns import (
     window,
 )
 
-
-def macs_by_node(flat: FlatGraph) -> dict[str, int]:
-    """Multiply-accumulates of each operator that does any, in elements as the model has them."""
-    found: Counter[str] = Counter()
-    for binding in flat.bindings:
-        if binding.var not in flat.constants:
-            found[binding.node] += _macs(binding)
-    return {node: macs for node, macs in found.items() if macs}
-
-
-def _macs(binding: Binding) -> int:
-    if binding.shape is None:
-        return 0
-    shapes = [shape_of(arg) for arg in _operands(binding)]
-    equation = str(binding.value.attrs.subscripts) if binding.op == "relax.einsum" else ""
-    return count(binding.op, Operands(shapes, binding.shape, equation))
-
-
-def _operands(binding: Binding) -> Sequence[Any]:
-    """The tensors a binding multiplies; an einsum takes them as one tuple."""
-    first = binding.args[0] if binding.args else None
-    return list(first.fields) if isinstance(first, relax.Tuple) else binding.args
-
-
 COMPOSITE = "tilewright.accumulate"
 
 
@@ -189,3 +165,26 @@ def _step(flat: FlatGraph, link: Link) -> FusedStep:
 def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
     live = {binding.node for binding in flat.bindings if binding.var not in flat.constants}
     return frozenset({binding.node for binding in flat.bindings} - live)
+
+
+def macs_by_node(flat: FlatGraph) -> dict[str, int]:
+    """Multiply-accumulates of each operator that does any, in elements as the model has them."""
+    found: Counter[str] = Counter()
+    for binding in flat.bindings:
+        if binding.var not in flat.constants:
+            found[binding.node] += _macs(binding)
+    return {node: macs for node, macs in found.items() if macs}
+
+
+def _macs(binding: Binding) -> int:
+    if binding.shape is None:
+        return 0
+    shapes = [shape_of(arg) for arg in _operands(binding)]
+    equation = str(binding.value.attrs.subscripts) if binding.op == "relax.einsum" else ""
+    return count(binding.op, Operands(shapes, binding.shape, equation))
+
+
+def _operands(binding: Binding) -> Sequence[Any]:
+    """The tensors a binding multiplies; an einsum takes them as one tuple."""
+    first = binding.args[0] if binding.args else None
+    return list(first.fields) if isinstance(first, relax.Tuple) else binding.args
