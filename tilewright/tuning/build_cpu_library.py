@@ -209,12 +209,13 @@ def _judged(
 ) -> CompiledFiles:  # fmt: skip
     """What was made, with its accuracy on samples in the manifest: given ones, or seeded ones.
     Raises `ArtifactError` beyond the bound, and `InputError`."""
+    artifact = CompiledArtifact(made.manifest, made.files)
     one = source.seeded_inputs()
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
         accepted = {
             name: array
-            for name, array in CompiledArtifact(made.manifest, made.files).check_inputs().items()
+            for name, array in artifact.check_inputs().items()
             if array.dtype.kind != "f"
         }
         feeds: Sequence[Mapping[str, NDArray[Any]]] = [
@@ -225,7 +226,6 @@ def _judged(
         feeds = (*given.feeds, *given.held_out)
     expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
-    artifact = CompiledArtifact(made.manifest, made.files)
     found = accuracy(check, artifact.infer, bound, {})
     refuse(found, Path(options.model).stem)
     return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})

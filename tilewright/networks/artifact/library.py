@@ -354,7 +354,7 @@ class CompiledArtifact:
             )
         return max(
             worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
-            for sample in self.check_samples()
+            for sample in self.check_samples
         )
 
     @property
@@ -362,19 +362,20 @@ class CompiledArtifact:
         """Whether the folder holds samples."""
         return self.manifest.get("samples", [""]) != []
 
-    def check_samples(self) -> list[NetworkSample]:
-        """The samples that the folder holds."""
+    @cached_property
+    def check_samples(self) -> tuple[NetworkSample, ...]:
+        """The samples that the folder holds, unpacked once."""
         if not self.has_samples:
-            return []
+            return ()
         names = (
             [value.name for value in values if value.dtype not in CONTAINERS]
             for values in (self.inputs, self.outputs)
         )
-        return unpack_samples(bytes(self._check), *names)
+        return tuple(unpack_samples(bytes(self._check), *names))
 
     def check_inputs(self) -> dict[str, Array]:
         """Standard-normal inputs that the folder holds, in the network's shapes."""
-        return dict(self.check_samples()[0].inputs)
+        return dict(self.check_samples[0].inputs)
 
     @property
     def tolerance(self) -> float:

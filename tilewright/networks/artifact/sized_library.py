@@ -233,7 +233,7 @@ def _difference(
         larger.opened = {number: opened[place] for number, place in enumerate(left)}
         for (at, _), own in zip(made, opened, strict=True):
             if at[name] == size:
-                for sample in own.check_samples():
+                for sample in own.check_samples:
                     found = larger.infer(sample.inputs)
                     worst = worst_output(found, sample.outputs, own.tolerance)
                     if not worst.error <= own.tolerance:
