@@ -30,8 +30,8 @@ from benchmarks.fusion_pairs import TARGETS, problem_of
 from benchmarks.stream_bound import needs, stream_bound
 from tilewright.core.files import Json, write_atomically
 from tilewright.networks.artifact import Artifact, load
-from tilewright.networks.artifact.pipeline import PipelinePlan, PipelineStage, chosen
-from tilewright.networks.artifact.pipeline import choices as steady_states
+from tilewright.networks.artifact.pipeline import PipelinePlan, PipelineStage, choose_steady_state
+from tilewright.networks.artifact.pipeline import steady_states as steady_states
 from tilewright.targets.vta.bounds import bounds
 from tilewright.targets.vta.target import VtaTarget
 
@@ -106,7 +106,7 @@ def gain(planned: PipelinePlan, times: float) -> float:
     """More images/s by overlap, as a share, where the CPU takes so many times as long."""
     stages = [_with_cpu(stage, times) for stage in planned.stages]
     alone = sum(stage.nanoseconds for stage in stages) / 1e9
-    return alone / chosen(steady_states(stages)).interval - 1
+    return alone / choose_steady_state(steady_states(stages)).interval - 1
 
 
 def _with_cpu(stage: PipelineStage, times: float) -> PipelineStage:

@@ -22,11 +22,11 @@ import onnx
 from numpy.typing import NDArray
 
 from benchmarks.integer_graphs import in_memory, run
-from tilewright.networks.integer.calibrated import calibrated
+from tilewright.networks.integer.calibrated import calibrate_first_passes
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import layer_reference
-from tilewright.networks.model_runner import runs
+from tilewright.networks.model_runner import run_feeds
 from tilewright.networks.quantisation import (
     as_it_is,
     model_with_weights,
@@ -66,7 +66,7 @@ def layer_steps(
     }  # fmt: skip
     rows: dict[str, LayerSteps] = {}
     island = in_memory(graph)
-    for feed, theirs in zip(feeds, runs(model, list(written.values()), feeds), strict=True):
+    for feed, theirs in zip(feeds, run_feeds(model, list(written.values()), feeds), strict=True):
         ours = run(graph, feed, island)
         known = {name: to_int8(theirs[tensor], None) for name, tensor in written.items()}
         alone = {**ours, **known}
@@ -103,7 +103,7 @@ def measured(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
     inputs = calibration_inputs(model)
     drawn = seeded_samples(inputs, count) if samples is None else samples_for(model, samples)
     feeds = drawn.feeds[:count]
-    return layer_steps(made, calibrated(graph, made, feeds), feeds)
+    return layer_steps(made, calibrate_first_passes(graph, made, feeds), feeds)
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from tilewright.networks.offloading.channel_blocks import (
     best_unfold,
     image_bytes,
     iterations,
-    padded,
-    waste,
+    pad_to_blocks,
+    wasted_share,
 )
 from tilewright.networks.offloading.workloads import unfold_for
 from tilewright.targets.capabilities import Blocks
@@ -46,15 +46,15 @@ FIRST_OF_RESNET = parse_workload("conv2d:n=1,c=3,h=224,w=224,o=64,k=7,s=2,p=3")
 )
 def test_channels_groups_and_rows_are_padded_to_blocks(text: str, expected: str) -> None:
     blocks = Blocks(2, 16, 16)
-    found = padded(parse_workload(text), blocks)
+    found = pad_to_blocks(parse_workload(text), blocks)
     assert str(found).replace("n=1", "n=2") == expected.replace("n=1", "n=2")
-    assert padded(found, blocks) == found
+    assert pad_to_blocks(found, blocks) == found
 
 
 def test_groups_narrower_than_a_block_are_multiplied_together() -> None:
     depthwise = parse_workload("conv2d:n=1,c=512,h=14,w=14,o=512,k=3,s=1,p=1,g=512")
     assert iterations(depthwise, BLOCKS) == 56_448
-    assert waste(depthwise, BLOCKS) == 15 / 16
+    assert wasted_share(depthwise, BLOCKS) == 15 / 16
     few = parse_workload("conv2d:n=1,c=6,h=4,w=4,o=10,k=1,s=1,p=0,g=2")
     assert iterations(few, BLOCKS) == 16  # both groups in one block
     wide = parse_workload("conv2d:n=1,c=48,h=4,w=4,o=48,k=1,s=1,p=0,g=2")
@@ -68,7 +68,7 @@ def test_the_first_convolution_of_resnet_becomes_space_to_depth(target: str | No
     else:
         unfold = unfold_for(FIRST_OF_RESNET, Accelerator.of(make_target(target)))
     assert unfold is not None
-    written = padded(unfold.workload(FIRST_OF_RESNET), BLOCKS)
+    written = pad_to_blocks(unfold.workload(FIRST_OF_RESNET), BLOCKS)
     assert str(written) == "conv2d:n=1,c=16,h=115,w=115,o=64,k=4,s=1,p=0"
     assert iterations(written, BLOCKS) / iterations(FIRST_OF_RESNET, BLOCKS) == 16 / 49
 

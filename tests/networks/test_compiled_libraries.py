@@ -33,7 +33,7 @@ from tilewright.networks.artifact.manifest import sealed, write_folder
 from tilewright.networks.compiled.layers import kernel_layers
 from tilewright.networks.errors import InputError
 from tilewright.networks.offloading.accelerator import Accelerator
-from tilewright.networks.offloading.decisions import decide
+from tilewright.networks.offloading.decisions import decide_offloading
 from tilewright.networks.tolerances import OF_FLOAT32, OF_QUANTISED
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.transformer import attention, feed_forward
@@ -433,7 +433,7 @@ def test_layers_of_a_quantised_network_multiply_its_integers_unless_asked_not_to
     path.write_bytes(quantised().SerializeToString())
     network = networks.load(str(path))
     target = CpuTarget(replace(this_machine(), precision=precision))
-    decisions = decide(network.examined, Accelerator.of(target))
+    decisions = decide_offloading(network.examined, Accelerator.of(target))
     found = {d.fused.node: d.workload for d in decisions if d.workload is not None}
     assert set(found) == {"stem", "each", "point"}
     integers = computes_int8(target.spec) and not precision

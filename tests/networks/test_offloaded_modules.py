@@ -40,7 +40,7 @@ from tilewright.networks.errors import (
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.quantisation import model_with_weights, quantise
 from tilewright.networks.tvm_runtime import RUN, OffloadError
-from tilewright.networks.tvm_user_modules import calls
+from tilewright.networks.tvm_user_modules import offloaded_calls
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.capabilities import Baseline, capability
@@ -239,7 +239,7 @@ def test_an_exported_module_runs_in_another_process(tmp_path: Path) -> None:
 
 def test_a_changed_byte_of_a_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tvm_runtime, "_programs", OrderedDict())
-    ((digest, content),) = calls(partition_for_vta(from_onnx(int8("digits_cnn"))), RUN)
+    ((digest, content),) = offloaded_calls(partition_for_vta(from_onnx(int8("digits_cnn"))), RUN)
     changed = np.frombuffer(content, np.uint8).copy()
     changed[len(changed) // 2] ^= 1
     with pytest.raises(ValueError, match="other bytes"):
@@ -277,7 +277,7 @@ def test_a_tuned_folder_gives_the_schedules(tmp_path: Path) -> None:
     assert [layer.alone for layer in offloaded(new).layers] != [
         layer.alone for layer in offloaded(partition_for_vta(from_onnx(model))).layers
     ]
-    for content in (content for _, content in calls(new, RUN)):
+    for content in (content for _, content in offloaded_calls(new, RUN)):
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             rows = json.loads(packed.read("program.json"))["layers"]
     assert [(r["space"], tuple(r["config"])) for r in rows] == [

@@ -17,14 +17,14 @@ from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.quantisation import Quantised, QuantiseOptions, quantise
 from tilewright.networks.quantisation.exponents import (
-    covering,
+    covering_exponent,
     gain,
-    largest,
+    largest_magnitude,
     least_error,
     least_errors,
     squared_error,
 )
-from tilewright.networks.requantisation import Requantisation, finish
+from tilewright.networks.requantisation import Requantisation, finish_epilogue
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import CHANNEL_SPREAD
@@ -130,12 +130,14 @@ def test_a_channel_has_the_exponent_of_least_error_near_the_others(
     if silent:
         values[-1] = 0
     own = least_errors(values)
-    alone = np.array([least_error(each, covering(largest(each))) for each in values])
+    alone = np.array(
+        [least_error(each, covering_exponent(largest_magnitude(each))) for each in values]
+    )
     highest = alone[: len(sizes)].max()
     assert own.max() == highest
     for found, asked in zip(own[: len(sizes)], alone[: len(sizes)], strict=True):
         assert found == max(asked, highest - CHANNEL_SPREAD)
-    one = least_error(values, covering(largest(values)))
+    one = least_error(values, covering_exponent(largest_magnitude(values)))
     before = sum(squared_error(each, one) for each in values)
     after = sum(squared_error(each, e) for each, e in zip(values, own.tolist(), strict=True))
     assert after <= before or gain(values, one, own) < 1
@@ -157,7 +159,9 @@ def test_a_layer_rounds_what_its_channels_count(
     weight, finer, bias = (np.array(each) for each in zip(*channels, strict=True))
     shifts = shift + finer.astype(np.int64)
     low = 0 if relu else -128
-    made = finish(Requantisation(shifts, None, (low, 127)), [np.ldexp(bias, finer)], len(channels))
+    made = finish_epilogue(
+        Requantisation(shifts, None, (low, 127)), [np.ldexp(bias, finer)], len(channels)
+    )
     epilogue = made.epilogue
     assert made.bias is not None
     w = Workload("dense", len(data), 1, 1, 1, len(channels), post=())

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import Artifact, load
-from tilewright.networks.model_runner import runs
+from tilewright.networks.model_runner import run_feeds
 from tilewright.networks.quantisation import Samples, quantise
 from tilewright.networks.quantisation.activation_ranges import WEIGHT, Tail
 from tilewright.networks.quantisation.samples import with_held_out
@@ -63,7 +63,7 @@ def _filled(samples: Feeds) -> onnx.ModelProto:
 
 
 def _error(one: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds) -> float:
-    pairs = list(zip(runs(one, ["y"], feeds), runs(other, ["y"], feeds), strict=True))
+    pairs = list(zip(run_feeds(one, ["y"], feeds), run_feeds(other, ["y"], feeds), strict=True))
     off = np.linalg.norm([a["y"] - b["y"] for a, b in pairs])
     return float(off / np.linalg.norm([a["y"] for a, _ in pairs]))
 

@@ -141,7 +141,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
     from tilewright.core.files import pack_arrays
     from tilewright.networks.artifact import CompiledArtifact, load
     from tilewright.networks.artifact.manifest import write_folder
-    from tilewright.networks.compiled.weights_file import packed
+    from tilewright.networks.compiled.weights_file import pack_weights
     from tilewright.targets import make_target
     from tilewright.targets.capabilities import specification_of
 
@@ -159,7 +159,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
         "specification": spec, "tvm": version("apache-tvm"), "reference": "onnxruntime",
     }  # fmt: skip
     arrays = {"input x": np.zeros((1, 4)), "output x": np.zeros((1, 4))}
-    weights = packed([np.ones((3, 4), np.float32), np.arange(5)])
+    weights = pack_weights([np.ones((3, 4), np.float32), np.arange(5)])
     files = {"network.so": b"code", "check.npz": pack_arrays(arrays), "weights.bin": weights}
     write_folder(good, files, manifest)  # type: ignore[arg-type]
     held = json.loads((good / "manifest.json").read_text())
@@ -185,14 +185,14 @@ def _programs(folder: Path) -> tuple[Draw, Read]:
         HostProgram,
         clock_hz,
         layer_cycles,
-        written,
+        serialise_program,
     )
     from tilewright.targets import make_target
 
     example = small_cnn()
     graph = in_integers(example)
-    whole = written(graph, graph.layers, ["y"], example.random_picks(3), make_target("vta-pynq"),
-                    "vta")  # fmt: skip
+    picks, target = example.random_picks(3), make_target("vta-pynq")
+    whole = serialise_program(graph, graph.layers, ["y"], picks, target, "vta")
     files = unpack_files(whole)
     said = json.loads(files[DESCRIPTION])
     image = np.zeros((1, 1, 12, 12), np.int8)

@@ -11,7 +11,7 @@ from tilewright.fusion.independent_groups import groups_of, segments_of
 from tilewright.networks.artifact.build import canonical_workloads
 from tilewright.networks.fusion import FusionChoice, Refused, choices, fused, in_parts
 from tilewright.networks.offloading.accelerator import Accelerator
-from tilewright.networks.offloading.channel_blocks import padded
+from tilewright.networks.offloading.channel_blocks import pad_to_blocks
 from tilewright.targets.base import Target
 from tilewright.targets.workload import Workload, canonical
 
@@ -87,7 +87,7 @@ class FusionProblem:
     def estimated(self, workload: Workload) -> float | None:
         """What the best schedule of a workload takes by the target's estimate, in its unit; None
         where nobody knows."""
-        form = canonical(padded(workload, self.accelerator.blocks))
+        form = canonical(pad_to_blocks(workload, self.accelerator.blocks))
         try:
             return self.accelerator.estimated(form)
         except WorkloadError:

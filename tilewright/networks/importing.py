@@ -26,7 +26,7 @@ from tilewright.networks.partition.region_models import (
     without_last,
 )
 from tilewright.networks.partition.regions import Region, find_regions, whole_region
-from tilewright.networks.partition.supported_forms import reasons, supported_forms
+from tilewright.networks.partition.supported_forms import reasons_not_compiled, supported_forms
 
 if TYPE_CHECKING:
     from tilewright.networks.relax.bindings import FlatGraph
@@ -129,9 +129,9 @@ def import_compiled(
     while True:
         fixed = read()
         complete_shapes(fixed)
-        narrowed = reasons(fixed, supported_forms())
+        narrowed = reasons_not_compiled(fixed, supported_forms())
         if fold_constants(fixed, narrowed):
-            narrowed = reasons(fixed, supported_forms())
+            narrowed = reasons_not_compiled(fixed, supported_forms())
         operators = {node.name for node in fixed.graph.node}
         origins = {name: _origin(name, operators) for name in known}
         named = {origin: known[name] for name, origin in origins.items() if origin is not None}

@@ -12,11 +12,11 @@ from types import MappingProxyType
 import onnx
 
 from tilewright.core.files import Json, as_object
-from tilewright.networks.integer.calibrated import FINE, calibrated
+from tilewright.networks.integer.calibrated import FINE, calibrate_first_passes
 from tilewright.networks.integer.extraction import AS_ASKED, integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.offloading.accelerator import Accelerator
-from tilewright.networks.offloading.pooling import PoolRule, pooled
+from tilewright.networks.offloading.pooling import PoolRule, pool_where_faster
 from tilewright.networks.offloading.report import (
     ModelReport,
     OperatorReport,
@@ -91,7 +91,7 @@ def in_integers(
 
 def _pooled_on(accelerator: Accelerator) -> PoolRule:
     """Max-pools go into the convolution before them where that is estimated to be sooner."""
-    return lambda convolution, after: pooled(convolution, after, accelerator)
+    return lambda convolution, after: pool_where_faster(convolution, after, accelerator)
 
 
 def quantised_graph(
@@ -117,7 +117,7 @@ def quantised_graph(
         accept=accelerator.accept, refused=refused,
     )  # fmt: skip
     samples = samples or samples_for(model, None, input_shapes)
-    return _in_form(calibrated(graph, made.model, samples.feeds), accelerator)
+    return _in_form(calibrate_first_passes(graph, made.model, samples.feeds), accelerator)
 
 
 def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:

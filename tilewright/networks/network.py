@@ -24,9 +24,13 @@ from tilewright.networks.model_source import (
 )
 from tilewright.networks.offloading import report
 from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator
-from tilewright.networks.offloading.decisions import decide
+from tilewright.networks.offloading.decisions import decide_offloading
 from tilewright.networks.offloading.report import ModelReport
-from tilewright.networks.offloading.workloads import ExtractedWorkload, OffloadDecision, collect
+from tilewright.networks.offloading.workloads import (
+    ExtractedWorkload,
+    OffloadDecision,
+    collect_workloads,
+)
 from tilewright.networks.onnx.reference_model import reference_model
 from tilewright.networks.partition.region_session import RegionSession
 from tilewright.networks.quantisation import samples_for
@@ -151,13 +155,13 @@ class Network:
 
     def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
         """What becomes of each fused call, by what it would take there and on the CPU."""
-        return decide(self.examined, accelerator)
+        return decide_offloading(self.examined, accelerator)
 
     def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         decisions = self.decisions_on(accelerator)
-        said = report.build(self.examined, accelerator, decisions)
+        said = report.build_report(self.examined, accelerator, decisions)
         if not self._knows_layers(accelerator):
-            return collect(decisions), said
+            return collect_workloads(decisions), said
         from tilewright.networks.integer_network import reported, with_nothing, workloads_of
 
         split = self.split()

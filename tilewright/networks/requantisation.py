@@ -142,7 +142,7 @@ class Finished:
     shifts: NDArray[np.int32] | None = None
 
 
-def finish(
+def finish_epilogue(
     r: Requantisation, constants: Sequence[Real], channels: int, *, has_bias: bool = False,
     activation: EpilogueOp | None = None, zero: int = 0,
 ) -> Finished:  # fmt: skip
@@ -242,7 +242,7 @@ class Scaled:
     decibels: float | None = None
 
 
-def scaled(weight: Integers | Real, factors: Real) -> Scaled | None:
+def scale_weights(weight: Integers | Real, factors: Real) -> Scaled | None:
     """Weights (o, …) times factors, (1,) or (o,), as large as int8 allows; None where no right
     shift reaches them."""
     along = factors.reshape(-1, *[1] * (weight.ndim - 1))

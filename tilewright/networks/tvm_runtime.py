@@ -66,7 +66,7 @@ class LayerCycles:
     roofline: int
 
 
-def written(
+def serialise_program(
     graph: IntegerGraph, layers: Sequence[Layer], outputs: Sequence[str], picks: Sequence[Pick],
     target: Target, kind: str,
 ) -> bytes:  # fmt: skip
@@ -239,7 +239,7 @@ def run(digest: str, content: Any, *tensors: Any) -> None:
     first of `tensors`, its inputs, and write the others, its outputs; all int8. Raises
     `ValueError`, which TVM passes on."""
     try:
-        program = opened(digest, content)
+        program = open_program(digest, content)
         count = len(program.inputs)
         arrays = [np.from_dlpack(tensor) for tensor in tensors]
         if len(arrays) != count + len(program.outputs):
@@ -253,7 +253,7 @@ def run(digest: str, content: Any, *tensors: Any) -> None:
         raise ValueError(str(error)) from None
 
 
-def opened(digest: str, content: Any) -> HostProgram:
+def open_program(digest: str, content: Any) -> HostProgram:
     """The program of a digest, read the first time from `content`, a uint8 tensor (bytes,). Raises
     `OffloadError` where the digest is not that of the bytes."""
     with _lock:

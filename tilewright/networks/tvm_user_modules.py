@@ -171,7 +171,7 @@ class OffloadedCall:
     outputs: tuple[Value, ...]
 
 
-def rewritten(
+def offload_layers(
     module: IRModule,
     view: ModuleView,
     graph: IntegerGraph,
@@ -201,7 +201,7 @@ def rewritten(
     return whole
 
 
-def calls(module: IRModule, function: str) -> Iterator[tuple[str, bytes]]:
+def offloaded_calls(module: IRModule, function: str) -> Iterator[tuple[str, bytes]]:
     """The digest and bytes of each program that `main` has for a packed function, in order."""
     for block in module["main"].body.blocks:
         for binding in block.bindings:
@@ -213,7 +213,7 @@ def calls(module: IRModule, function: str) -> Iterator[tuple[str, bytes]]:
                 yield str(digest.value), _bytes(content)
 
 
-def left(module: IRModule) -> dict[str, str]:
+def left_operators(module: IRModule) -> dict[str, str]:
     """Why operators stay with TVM, by their names."""
     said = module.attrs.get(LEFT, {}) if module.attrs else {}
     return {str(name): str(why) for name, why in said.items()}

@@ -16,8 +16,8 @@ from tilewright.networks import artifact, load
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.errors import ModelFileError, NothingToOffload, NothingToQuantise
 from tilewright.networks.offloading.accelerator import Accelerator
-from tilewright.networks.offloading.pooling import pooled
-from tilewright.networks.offloading.report import build as model_report
+from tilewright.networks.offloading.pooling import pool_where_faster
+from tilewright.networks.offloading.report import build_report as model_report
 from tilewright.networks.partition.region_models import REGION_NAME
 from tilewright.networks.quantisation import is_quantised
 from tilewright.networks.tolerances import program_tolerance
@@ -214,4 +214,4 @@ def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) 
     """Which max-pools are part of the convolution before them: as tuning decides it, or did."""
     if options.schedules is not None:
         return pool_rule(options.schedules, target)
-    return lambda convolution, pool: pooled(convolution, pool, accelerator)
+    return lambda convolution, pool: pool_where_faster(convolution, pool, accelerator)

@@ -20,7 +20,7 @@ from tilewright.networks.artifact.accuracy import (
     SAMPLES,
     Check,
     accuracy,
-    refuse,
+    refuse_inaccurate,
 )
 from tilewright.networks.artifact.library import (
     CompiledArtifact,
@@ -30,7 +30,7 @@ from tilewright.networks.artifact.library import (
 )
 from tilewright.networks.artifact.library_check import narrowed
 from tilewright.networks.artifact.manifest import write_folder
-from tilewright.networks.artifact.sized_library import joined
+from tilewright.networks.artifact.sized_library import join_libraries
 from tilewright.networks.epilogues import is_quantised_call
 from tilewright.networks.onnx.files import read, without_weights
 from tilewright.networks.onnx.neutral_padding import padding_obstacles
@@ -227,7 +227,7 @@ def _judged(
     expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
     found = accuracy(check, artifact.infer, bound, {})
-    refuse(found, Path(options.model).stem)
+    refuse_inaccurate(found, Path(options.model).stem)
     return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})
 
 
@@ -263,7 +263,7 @@ def join_sizes(
 ) -> CompiledFiles:
     """One artifact of the libraries of a model's sizes."""
     sizes = [each.sizes for each in model.wanted]
-    return joined(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
+    return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:

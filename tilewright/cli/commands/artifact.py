@@ -245,14 +245,14 @@ def _run_pipeline(
     from tilewright.cli.views.pipeline import pipeline_json, show_pipeline
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
-    from tilewright.networks.artifact.session import joined, split
+    from tilewright.networks.artifact.session import join_outputs, split_images
 
-    given = split(artifact.inputs, arrays)
+    given = split_images(artifact.inputs, arrays)
     wanted = [given[at % len(given)] for at in range(count or len(given))]
     with working(f"running {artifact.name}"):
         planned = interruptible(lambda: artifact.plan_images(wanted[0]))
         made = interruptible(lambda: artifact.run_images(wanted, planned))
-    write_atomically(output, pack_arrays(joined(made)))
+    write_atomically(output, pack_arrays(join_outputs(made)))
     if as_json:
         document = pipeline_json(planned, len(wanted))
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))

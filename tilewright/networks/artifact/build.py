@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright.core.files import Json, as_list, as_object
-from tilewright.networks.artifact.accuracy import CHECK_FILE, Check, accuracy, refuse
+from tilewright.networks.artifact.accuracy import CHECK_FILE, Check, accuracy, refuse_inaccurate
 from tilewright.networks.artifact.load import CPU_LIBRARY, Artifact
 from tilewright.networks.artifact.manifest import in_the_way, specification, write_folder
 from tilewright.networks.artifact.regions import ArtifactRegions, write_regions
@@ -63,7 +63,7 @@ def build(
         regions = ArtifactRegions(manifest["regions"], files)
         artifact = Artifact(manifest, builds.open(files, layers), library, regions=regions)
         found = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
-        refuse(found, graph.name)
+        refuse_inaccurate(found, graph.name)
         files[CHECK_FILE] = check.packed()
         manifest["accuracy"] = found.to_json()
     return write_folder(out, files, manifest)

@@ -37,9 +37,9 @@ from tilewright.networks.artifact.library_check import (
 from tilewright.networks.artifact.library_profile import CallTime, LibraryProfile, profile_of
 from tilewright.networks.artifact.manifest import map_file, read_files, specification
 from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_regions
-from tilewright.networks.artifact.run import CONTAINERS, Array, ExactInputs, checked
+from tilewright.networks.artifact.run import CONTAINERS, Array, ExactInputs, check_arrays
 from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
-from tilewright.networks.compiled.weights_file import WEIGHTS, packed, unpacked
+from tilewright.networks.compiled.weights_file import WEIGHTS, pack_weights, unpack_weights
 from tilewright.networks.errors import BUILD_AGAIN, ArtifactError, InputError
 from tilewright.networks.sample_values import TEXT, NetworkSample
 from tilewright.networks.tolerances import OF_FLOAT32, OF_STORED
@@ -128,7 +128,7 @@ def compile_files(
     ]
     files = {LIBRARY: library, CHECK: pack_samples(samples)}
     if weights:
-        files[WEIGHTS] = packed(weights)
+        files[WEIGHTS] = pack_weights(weights)
     if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
         raise ArtifactError(
             f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, more than is "
@@ -264,7 +264,7 @@ class CompiledArtifact:
         self._library, self._check = bytes(files.get(LIBRARY, b"")), files[CHECK]
         self._compiled = LIBRARY in files
         weights = files.get(WEIGHTS)
-        self._weights = [] if weights is None else unpacked(np.frombuffer(weights, np.uint8))
+        self._weights = [] if weights is None else unpack_weights(np.frombuffer(weights, np.uint8))
         self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
         self._exact = ExactInputs(self.inputs)
         self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
@@ -279,7 +279,7 @@ class CompiledArtifact:
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
         `outputs` out. Raises `InputError` for inputs that do not fit."""
-        arrays = inputs if self._exact.fit(inputs) else checked(self.inputs, inputs)
+        arrays = inputs if self._exact.fit(inputs) else check_arrays(self.inputs, inputs)
         made = self._run_compiled(arrays)
         if self._regions:
             known = {**arrays, **made}
@@ -293,7 +293,7 @@ class CompiledArtifact:
     ) -> tuple[dict[str, Array], LibraryProfile]:
         """One inference, shapes as in `infer`, and some more for how long it takes: medians, of the
         whole and, if `layers`, of each call. Raises `InputError` for inputs that do not fit."""
-        known = checked(self.inputs, inputs)
+        known = check_arrays(self.inputs, inputs)
         begun = time.perf_counter()
         outputs = self.infer(inputs)
         possible = int(TIMED_SECONDS / (time.perf_counter() - begun))

@@ -12,7 +12,12 @@ from tilewright.core.cores import usable_cores
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.core.forks import with_living_pool
-from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
+from tilewright.networks.artifact.accuracy import (
+    CHECK_FILE,
+    NetworkAccuracy,
+    accuracy,
+    unpack_check,
+)
 from tilewright.networks.artifact.library import KIND as LIBRARY_KIND
 from tilewright.networks.artifact.library import LIBRARY, CompiledArtifact, open_library
 from tilewright.networks.artifact.manifest import read_files, read_manifest, reason_for_doubt
@@ -21,7 +26,7 @@ from tilewright.networks.artifact.pipeline import (
     PipelinePlan,
     border_seconds,
     images_in_flight_of,
-    plan,
+    plan_pipeline,
     run_images,
 )
 from tilewright.networks.artifact.regions import ArtifactRegions
@@ -32,8 +37,8 @@ from tilewright.networks.artifact.run import (
     Order,
     Profile,
     RunCpu,
+    check_arrays,
     check_order,
-    checked,
     infer,
     layer_times,
 )
@@ -114,7 +119,7 @@ class Artifact:
         fit."""
         if self.inputs is self._order.inputs:
             return inputs
-        arrays = checked(self.inputs, inputs)
+        arrays = check_arrays(self.inputs, inputs)
         return {value.name: arrays[value.name] for value in self._order.inputs}
 
     def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
@@ -122,7 +127,7 @@ class Artifact:
         if self.outputs is self._order.outputs:
             return made
         self._regions.open(self._threads)
-        known = {**checked(self.inputs, inputs), **made}
+        known = {**check_arrays(self.inputs, inputs), **made}
         known |= self._regions.run_last(known)
         return {value.name: known[value.name] for value in self.outputs}
 
@@ -143,7 +148,9 @@ class Artifact:
             for before, after in program.border_work()
         ]
         cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
-        return plan(self._order, program, [each.total for each in self.times], self.clock_hz, cpu)
+        return plan_pipeline(
+            self._order, program, [each.total for each in self.times], self.clock_hz, cpu
+        )
 
     @with_living_pool
     def run_images(
@@ -184,7 +191,7 @@ class Artifact:
         names = [[value.name for value in values] for values in (order.inputs, order.outputs)]
         try:
             tolerance = as_number(as_object(self.manifest["accuracy"])["tolerance"])
-            check = unpacked(self._check, *names)
+            check = unpack_check(self._check, *names)
             return accuracy(check, self.infer_layers, tolerance, self.zero_points)
         except (KeyError, ValueError, TypeError) as error:
             raise ArtifactError(

@@ -160,7 +160,7 @@ class _Simulation:
         return sorted(begun, key=lambda run: run.image)
 
 
-def choices(stages: Sequence[PipelineStage]) -> list[SteadyState]:
+def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
     """With one image in flight, two, …: up to the first number that comes within 1 % of the bound,
     or up to 16."""
     found: list[SteadyState] = []
@@ -171,7 +171,7 @@ def choices(stages: Sequence[PipelineStage]) -> list[SteadyState]:
     return found
 
 
-def chosen(found: Sequence[SteadyState]) -> SteadyState:
+def choose_steady_state(found: Sequence[SteadyState]) -> SteadyState:
     """The fewest images in flight of those within 1 % of the least interval."""
     least = min(each.interval for each in found)
     return next(each for each in found if each.interval <= ENOUGH * least)
@@ -240,13 +240,13 @@ class PipelinePlan:
         return busy(self.stages, resource)
 
 
-def plan(
+def plan_pipeline(
     order: Order, program: HoldsImages, cycles: Sequence[int], clock_hz: float, cpu: CpuTimes
 ) -> PipelinePlan:
     """The schedule of an artifact whose segments take so many cycles."""
     stages = stages_of(order, [each / clock_hz for each in cycles], cpu)
-    found = [Choice(each, program.room_bytes(each.in_flight)) for each in choices(stages)]
-    best = chosen([each.steady for each in found])
+    found = [Choice(each, program.room_bytes(each.in_flight)) for each in steady_states(stages)]
+    best = choose_steady_state([each.steady for each in found])
     taken = next(each for each in found if each.steady is best)
     return PipelinePlan(stages, cpu, found, taken, bool(order.islands))
 

@@ -99,7 +99,7 @@ class Inference:
     def __init__(self, order: Order, inputs: Mapping[str, Array]) -> None:
         """Raises `InputError` for other names, shapes or types than the network's."""
         self._order = order
-        self._tensors: dict[str, Array] = dict(checked(order.inputs, inputs))
+        self._tensors: dict[str, Array] = dict(check_arrays(order.inputs, inputs))
         self.cpu_seconds: dict[str, float] = {}
 
     def run(self, step: int, segment: RunSegment, cpu: RunCpu) -> None:
@@ -163,7 +163,7 @@ class ExactInputs:
         return True
 
 
-def checked(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:
+def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs as they are, each of the shape that is wanted; halves for a float32 are widened.
     Raises `InputError` for what is missing or does not fit."""
     names = {value.name for value in wanted}

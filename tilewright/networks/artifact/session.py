@@ -15,7 +15,7 @@ from tilewright.targets.kernels import aligned_empty
 from tilewright.targets.layer import Value
 
 
-def split(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
+def split_images(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
     """The inputs of each image, in the shapes that the network takes: arrays hold images one after
     another along their first axis. An array of one image is every image's. Raises `InputError`
     where arrays hold different numbers of images; what else is wrong `run` says."""
@@ -34,7 +34,7 @@ def split(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[dict[str
     return [others | {name: each[image] for name, each in parts.items()} for image in range(images)]
 
 
-def joined(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def join_outputs(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The outputs of successive images, of shape (n, …) each, one after another along the first
     axis, (images · n, …); numbers without an axis in a vector, (images,)."""
     return {

@@ -178,7 +178,7 @@ class SizedLibrary:
         return self.opened[place]
 
 
-def joined(
+def join_libraries(
     inputs: Mapping[str, NamedShape],
     made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
     obstacles: Mapping[str, str],

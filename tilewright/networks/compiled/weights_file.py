@@ -28,7 +28,7 @@ _HEAD = np.dtype([("magic", "S8"), ("version", "<u4"), ("arrays", "<u4")])
 _ROW = np.dtype([("dtype", "<u4"), ("axes", "<u4"), ("shape", "<i8", MOST_AXES), ("at", "<u8")])
 
 
-def packed(weights: Sequence[NDArray[Any]]) -> bytes:
+def pack_weights(weights: Sequence[NDArray[Any]]) -> bytes:
     """The file of arrays of any shape of at most `MOST_AXES` axes."""
     rows = np.zeros(len(weights), _ROW)
     end = _aligned(_HEAD.itemsize + rows.nbytes)
@@ -46,7 +46,7 @@ def packed(weights: Sequence[NDArray[Any]]) -> bytes:
     return made.tobytes()
 
 
-def unpacked(data: NDArray[np.uint8]) -> list[NDArray[Any]]:
+def unpack_weights(data: NDArray[np.uint8]) -> list[NDArray[Any]]:
     """The arrays of a file of shape (bytes,), in place, in their shapes. Raises `ArtifactError` for
     another file, one of another version and arrays that do not lie in it."""
     if len(data) < _HEAD.itemsize or bytes(data[: len(MAGIC)]) != MAGIC:

@@ -143,7 +143,7 @@ class _Extraction:
             self._layers.steps = with_pools(
                 self._layers.steps, self._reads(), self._sources(results.values()), self._pool
             )
-        runs = schedule(
+        runs = order_steps(
             self._layers.steps, t.nodes, self._reads(), self._ready(),
             self._sources(results.values()),
         )  # fmt: skip
@@ -315,7 +315,7 @@ class StepRun:
         return isinstance(self.items[0], CpuNode)
 
 
-def schedule(
+def order_steps(
     layers: Sequence[Layer],
     nodes: Sequence[CpuNode],
     reads: Mapping[str, Collection[str]],

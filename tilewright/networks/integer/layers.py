@@ -42,8 +42,8 @@ from tilewright.networks.requantisation import (
     SumsOverflow,
     bounds_of,
     check_sums,
-    finish,
-    scaled,
+    finish_epilogue,
+    scale_weights,
     shifts_of,
     spread_taps,
     weighted_pair,
@@ -161,7 +161,7 @@ class Layers:
 
     def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
         """Two passes: what rounding leaves of the scaled weights, and these."""
-        made = reached(scaled(weight, call.ratios))
+        made = reached(scale_weights(weight, call.ratios))
         if made.fine is None or not (self._exact and self._passes):
             if made.decibels is not None:
                 self.lost[call.layer_name] = made.decibels
@@ -177,7 +177,7 @@ class Layers:
         """The pass with the fine weights; the value it writes, which counts 2^`made.residual` sums
         of the other, from 0."""
         name = f"{call.layer_name}.fine"
-        finished = finish(Requantisation(np.array([made.fine_shift])), (), call.channels)
+        finished = finish_epilogue(Requantisation(np.array([made.fine_shift])), (), call.channels)
         value = self._t.add(name, call.product.shape, Scale(1.0))
         self._append(call, weight, finished, value, None, name=name, macs=0)
         return value.name
@@ -243,7 +243,7 @@ class Layers:
             -(zero or 0) * times(r.residual) * np.ones(call.channels),
             of_zero_point(call.product, weight if stands_for is None else stands_for),
         ]
-        finished = finish(
+        finished = finish_epilogue(
             r,
             [each for each in constants if each.any()],
             call.channels,

@@ -20,7 +20,7 @@ Cost = Callable[[Workload, Unfold | None], float]
 """What a layer takes as it is written, padded to whole blocks; infinite where it cannot run."""
 
 
-def padded(workload: Workload, blocks: Blocks) -> Workload:
+def pad_to_blocks(workload: Workload, blocks: Blocks) -> Workload:
     """The workload with its batch and channels padded to whole blocks. Groups that are narrower
     than a block share one, so a grouped convolution gets more groups instead of wider ones; one
     whose groups are all computed together stays as it is."""
@@ -62,7 +62,7 @@ def groups_together(workload: Workload, blocks: Blocks) -> int:
 
 def iterations(workload: Workload, blocks: Blocks) -> int:
     """How often the matrix unit multiplies a block for the workload, padded; 0 for a maximum."""
-    w = padded(workload, blocks)
+    w = pad_to_blocks(workload, blocks)
     if w.operator == "max_pool":
         return 0
     merged = w.groups // groups_together(w, blocks)
@@ -73,7 +73,7 @@ def iterations(workload: Workload, blocks: Blocks) -> int:
     )  # fmt: skip
 
 
-def waste(workload: Workload, blocks: Blocks) -> float:
+def wasted_share(workload: Workload, blocks: Blocks) -> float:
     """The share of the matrix unit's multiplications that are by zeros of padding or between
     groups."""
     macs = blocks.batch * blocks.in_channels * blocks.out_channels * iterations(workload, blocks)
@@ -82,7 +82,7 @@ def waste(workload: Workload, blocks: Blocks) -> float:
 
 def image_bytes(workload: Workload, blocks: Blocks) -> int:
     """Of the int8 image as it is packed into blocks."""
-    w = padded(workload, blocks)
+    w = pad_to_blocks(workload, blocks)
     return w.batch * w.in_channels * w.height * w.width
 
 
@@ -101,7 +101,7 @@ def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) ->
 
     def judged(unfold: Unfold | None) -> tuple[float, int]:
         written = w if unfold is None else unfold.workload(w)
-        ready = padded(written, blocks)
+        ready = pad_to_blocks(written, blocks)
         size = image_bytes(written, blocks)
         taken = iterations(written, blocks) + size if cost is None else cost(ready, unfold)
         return taken, size

@@ -22,8 +22,8 @@ from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.imported_model import Examined
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.cpu_costs import FREE, SECONDS
-from tilewright.networks.offloading.pooling import pooled
-from tilewright.networks.offloading.workloads import OffloadDecision, candidate, macs_of
+from tilewright.networks.offloading.pooling import pool_where_faster
+from tilewright.networks.offloading.workloads import OffloadDecision, candidate_workload, macs_of
 from tilewright.networks.onnx.graph import Shape
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.workload import Workload
@@ -32,11 +32,13 @@ WHOLE = 1.05
 """How much longer the accelerator may take that leaves nothing to the CPU."""
 
 
-def decide(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:
+def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:
     """What becomes of each call that is a whole operator, in execution order."""
     graph = _Graph(examined, accelerator.blocks)
     candidates = [
-        candidate(call, accelerator, from_host=graph.from_host(place), image=graph.image(place))
+        candidate_workload(
+            call, accelerator, from_host=graph.from_host(place), image=graph.image(place)
+        )
         for place, call in enumerate(graph.calls)
     ]
     found = [_with_costs(each, accelerator) for each in candidates]
@@ -77,7 +79,7 @@ def _pool_together(
             continue
         if not graph.is_read_by(source, place):
             continue
-        together = pooled(own.workload, window, accelerator)
+        together = pool_where_faster(own.workload, window, accelerator)
         if together is None or not _accepts(accelerator, together, before):
             continue
         seconds = own.accelerator_seconds

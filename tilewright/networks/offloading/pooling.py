@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.offloading.accelerator import Accelerator
-from tilewright.networks.offloading.channel_blocks import padded
+from tilewright.networks.offloading.channel_blocks import pad_to_blocks
 from tilewright.targets.epilogue import NEAR_BIAS
 from tilewright.targets.layer import Layer
 from tilewright.targets.patterns.max_pool import Pool
@@ -22,7 +22,9 @@ _CLIPS = {"min", "max"}
 _SUMS = 1 << 31
 
 
-def pooled(convolution: Workload, pool: Workload, accelerator: Accelerator) -> Workload | None:
+def pool_where_faster(
+    convolution: Workload, pool: Workload, accelerator: Accelerator
+) -> Workload | None:
     """The convolution with its max-pool in it; None where the two are no such pair or the
     accelerator is done sooner with one after the other."""
     both = together(convolution, pool)
@@ -77,7 +79,7 @@ def _keeps_order(w: Workload) -> bool:
 
 def _tuned(workload: Workload, accelerator: Accelerator) -> Workload:
     """As it is tuned: what is decided for a network in floats holds for the same in integers."""
-    return canonical(padded(accelerator.form(workload), accelerator.blocks))
+    return canonical(pad_to_blocks(accelerator.form(workload), accelerator.blocks))
 
 
 PoolRule = Callable[[Workload, Workload], Workload | None]

@@ -14,7 +14,11 @@ from tilewright.networks.imported_model import Examined
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.cpu_costs import operator_seconds
 from tilewright.networks.offloading.decisions import concatenations
-from tilewright.networks.offloading.workloads import OffloadDecision, collect, offloaded_macs
+from tilewright.networks.offloading.workloads import (
+    OffloadDecision,
+    collect_workloads,
+    offloaded_macs,
+)
 from tilewright.networks.onnx.graph import Absorbed, Operator, Shape
 from tilewright.networks.partition.regions import Region
 from tilewright.targets.workload import Workload
@@ -118,7 +122,7 @@ class ModelReport:
         return asdict(self)
 
 
-def build(
+def build_report(
     examined: Examined, accelerator: Accelerator, decisions: list[OffloadDecision]
 ) -> ModelReport:
     """Say what becomes of every operator, by what was decided of every fused call."""
@@ -134,7 +138,7 @@ def build(
         operators=reports,
         workloads=tuple(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
-            for w, calls, names in collect(decisions)
+            for w, calls, names in collect_workloads(decisions)
         ),
         total_macs=sum((*examined.found.macs.values(), *examined.region_macs.values())),
         offloaded_macs=offloaded_macs(decisions),

@@ -34,7 +34,12 @@ from tilewright.networks.epilogues import (
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall
 from tilewright.networks.macs import convolution, product
 from tilewright.networks.offloading.accelerator import Accelerator
-from tilewright.networks.offloading.channel_blocks import best_unfold, image_bytes, padded, waste
+from tilewright.networks.offloading.channel_blocks import (
+    best_unfold,
+    image_bytes,
+    pad_to_blocks,
+    wasted_share,
+)
 from tilewright.networks.onnx.graph import Shape
 from tilewright.targets.anchor import DType
 from tilewright.targets.capabilities import Blocks
@@ -74,7 +79,7 @@ class ExtractedWorkload(NamedTuple):
     names: tuple[str, ...]
 
 
-def candidate(
+def candidate_workload(
     call: FusedCall, accelerator: Accelerator, *, from_host: bool, image: Shape | None = None
 ) -> OffloadDecision:
     """The call as the accelerator would run it, whatever that costs; `from_host` where its
@@ -93,7 +98,7 @@ def candidate(
     plain = canonical(_without_passing(accelerator.form(written_plainly), blocks))
     unfold = unfold_for(plain, accelerator) if from_host else None
     written = plain if unfold is None else unfold.workload(plain)
-    workload, wasted = padded(written, blocks), _waste(call, written, blocks)
+    workload, wasted = pad_to_blocks(written, blocks), _waste(call, written, blocks)
     if wasted > accelerator.max_waste:
         reason = f"{wasted:.0%} of its multiplications would be by zeros"
         return OffloadDecision(
@@ -106,7 +111,7 @@ def candidate(
 
 def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
     """A workload that was extracted for other blocks, as an accelerator with these gets it."""
-    return padded(_without_passing(workload, blocks), blocks)
+    return pad_to_blocks(_without_passing(workload, blocks), blocks)
 
 
 def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
@@ -201,7 +206,7 @@ def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
     )
 
 
-def collect(decisions: Iterable[OffloadDecision]) -> list[ExtractedWorkload]:
+def collect_workloads(decisions: Iterable[OffloadDecision]) -> list[ExtractedWorkload]:
     """Equal workloads become one, in order of first appearance."""
     found: dict[Workload, list[OffloadDecision]] = {}
     for decision in decisions:
@@ -266,7 +271,7 @@ def _waste(call: FusedCall, written: Workload, blocks: Blocks) -> float:
     if not macs_of(call):
         return 0.0
     useful = macs_of(call) / _calls(call) / written.macs
-    return 1 - useful * (1 - waste(written, blocks))
+    return 1 - useful * (1 - wasted_share(written, blocks))
 
 
 def _remarks(call: FusedCall, written: Workload, unfold: Unfold | None, blocks: Blocks) -> str:
@@ -276,7 +281,7 @@ def _remarks(call: FusedCall, written: Workload, unfold: Unfold | None, blocks: 
         remarks.append(f"{patch} pixels unfolded into {written.in_channels} channels")
     if call.operator == "matmul":
         remarks.append("two activations: one is packed as weights")
-    ready = padded(written, blocks)
+    ready = pad_to_blocks(written, blocks)
     if written.groups > 1 and ready.groups > written.groups:
         remarks.append(f"{written.groups} groups padded to {ready.groups}")
     elif ready.in_channels > written.in_channels:

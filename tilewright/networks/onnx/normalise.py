@@ -45,7 +45,7 @@ from tilewright.networks.onnx.static_shapes import (
 )
 from tilewright.networks.onnx.to_qdq import as_dequantised_products
 from tilewright.networks.onnx.transposed_convolutions import as_convolutions
-from tilewright.networks.onnx.unroll_recurrent import unroll
+from tilewright.networks.onnx.unroll_recurrent import unroll_recurrent
 from tilewright.networks.onnx.volumes import as_frames
 
 HALF_NOTE = (
@@ -102,7 +102,7 @@ def make_importable(normal: NormalGraph) -> None:
     _merge_pads(normal)
     as_frame_products(normal)
     as_dequantised_products(normal)
-    unroll(normal)
+    unroll_recurrent(normal)
     as_images(normal)
     as_frames(normal)
     as_convolutions(normal)

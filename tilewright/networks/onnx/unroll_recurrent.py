@@ -199,7 +199,7 @@ OLDEST_OPSET = 13
 """The opset that the operators of a step are written in; nearly all models are raised to it."""
 
 
-def unroll(normal: NormalGraph) -> None:
+def unroll_recurrent(normal: NormalGraph) -> None:
     """Replace every recurrent operator that nothing is in the way of, in place."""
     if opset_of(normal.model) < OLDEST_OPSET:
         return

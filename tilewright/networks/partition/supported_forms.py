@@ -264,7 +264,7 @@ def supported_forms() -> FormTable:
     return FormTable.from_json(json.loads(text))
 
 
-def reasons(normal: NormalGraph, table: FormTable) -> dict[str, str]:
+def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str]:
     """Return why operators of a graph are not compiled, by name."""
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
     found = dict.fromkeys(_constant(normal), "its result depends on no input")

@@ -23,7 +23,12 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import InputError, QuantisationError, first_line
 from tilewright.networks.model_runner import Feed, ModelRunner
 from tilewright.networks.onnxruntime_options import failures, quiet_options
-from tilewright.networks.quantisation.exponents import INT8_MAX, MOST, covering, squared_error
+from tilewright.networks.quantisation.exponents import (
+    INT8_MAX,
+    MOST,
+    covering_exponent,
+    squared_error,
+)
 
 onnxruntime = lazy_module("onnxruntime")
 calibrate = lazy_module("onnxruntime.quantization.calibrate")
@@ -135,7 +140,7 @@ def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
                 f"{MOST:.3g} that int8 scales cover; check the samples and the weights before it, "
                 "or keep its layer in float (--keep-float)"
             )
-    return {name: covering(value) for name, value in largest.items()}
+    return {name: covering_exponent(value) for name, value in largest.items()}
 
 
 def least_error_exponents(

@@ -43,7 +43,9 @@ KEPT_AS_THEY_ARE = (
 """onnxruntime's rewritings that change more than weights."""
 
 
-def folded(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
+def fold_batch_norms(
+    model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
+) -> NormalGraph:
     """The normal form of a float model with its weights, BatchNorms folded.
 
     Raises `QuantisationError` where weights lack or onnxruntime does not take the model, and as

@@ -55,7 +55,7 @@ MOST = math.ldexp(INT8_MAX, LIMIT)
 """The largest magnitude that int8 at a scale of 2 ** `LIMIT` does not cut off."""
 
 
-def covering(magnitude: float) -> int:
+def covering_exponent(magnitude: float) -> int:
     """The smallest exponent at which ± `magnitude` is not cut off: ceil(log2(magnitude / 127));
     `LIMIT` for one beyond `MOST`, which must be finite."""
     if not magnitude > 0:
@@ -63,14 +63,16 @@ def covering(magnitude: float) -> int:
     return min(max(math.ceil(math.log2(magnitude / INT8_MAX)), -LIMIT), LIMIT)
 
 
-def quantised(values: NDArray[np.floating], exponent: int | NDArray[np.int64]) -> NDArray[np.int8]:
+def quantise_array(
+    values: NDArray[np.floating], exponent: int | NDArray[np.int64]
+) -> NDArray[np.int8]:
     """The int8 of an array of any shape: rounded half to even, cut off at −128 and 127. Exponents
     may be an array that broadcasts to it."""
     steps = np.rint(np.ldexp(np.asarray(values, np.float64), -exponent))
     return np.clip(steps, -128, INT8_MAX).astype(np.int8)
 
 
-def along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
+def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
     """Values of channels, (channels,), or one, (1,), so that they broadcast along an axis."""
     shape = [1] * rank
     if values.size > 1:
@@ -82,7 +84,7 @@ def squared_error(values: NDArray[np.floating], exponent: int) -> float:
     """What int8 at this exponent changes in an array of any shape: the sum of squares."""
     wide = np.asarray(values, np.float64)
     return float(
-        np.sum((np.ldexp(quantised(wide, exponent).astype(np.float64), exponent) - wide) ** 2)
+        np.sum((np.ldexp(quantise_array(wide, exponent).astype(np.float64), exponent) - wide) ** 2)
     )
 
 
@@ -92,7 +94,9 @@ def least_error(values: NDArray[np.floating], highest: int, tries: int = 3) -> i
     return min(range(highest, highest - tries, -1), key=lambda e: (squared_error(values, e), -e))
 
 
-def choose(normal: NormalGraph, plan: QuantisationPlan, measured: Mapping[str, int]) -> Exponents:
+def choose_exponents(
+    normal: NormalGraph, plan: QuantisationPlan, measured: Mapping[str, int]
+) -> Exponents:
     """The exponents of all tensors; `measured` gives what ranges ask for, by activation.
 
     Tensors between which values only move get one exponent, the highest asked for. A residual's is
@@ -134,13 +138,16 @@ class _Weights:
         tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
         weighted = [(group, group.weight) for group in plan.groups if group.weight is not None]
         values = {name: numpy_helper.to_array(tensors[name]) for _, name in weighted}
-        asked = {name: least_error(v, covering(largest(v))) for name, v in values.items()}
+        asked = {
+            name: least_error(v, covering_exponent(largest_magnitude(v)))
+            for name, v in values.items()
+        }
         self._asked = {group: asked[name] for group, name in weighted}
         self._floors = {
             group: bias_floor(
                 max(
                     (
-                        largest(numpy_helper.to_array(tensors[nodes[name].input[place]]))
+                        largest_magnitude(numpy_helper.to_array(tensors[nodes[name].input[place]]))
                         for name, place in group.biases
                     ),
                     default=0.0,
@@ -180,7 +187,7 @@ class _Alike:
         return {name: max(asked[other] for other in same) for name, same in self._of.items()}
 
 
-def largest(values: NDArray[np.floating]) -> float:
+def largest_magnitude(values: NDArray[np.floating]) -> float:
     """The largest magnitude in an array of any shape, 0 in an empty one."""
     return float(np.abs(values).max(initial=0.0))
 
@@ -229,7 +236,9 @@ def channel_axis(node: onnx.NodeProto) -> int:
 def least_errors(slices: Array) -> NDArray[np.int64]:
     """The exponent of least squared error of each channel's weights, (channels, …): (channels,).
     They are at most `CHANNEL_SPREAD` bits apart, and those of zeros as high as any."""
-    asked = np.array([least_error(each, covering(largest(each))) for each in slices], np.int64)
+    asked = np.array(
+        [least_error(each, covering_exponent(largest_magnitude(each))) for each in slices], np.int64
+    )
     empty = ~np.any(slices.reshape(len(slices), -1), axis=1)
     highest = int(asked[~empty].max(initial=asked.min()))
     found: NDArray[np.int64] = np.where(empty, highest, asked)

@@ -80,7 +80,7 @@ class QuantisationPlan:
         return frozenset((*self.moves, *(name for group in self.groups for name in group.nodes)))
 
 
-def plan(
+def plan_layers(
     normal: NormalGraph, calls: Collection[FusedCall], keep_float: Collection[str]
 ) -> QuantisationPlan:
     """What of a folded float model, in which `calls` were found, becomes int8.

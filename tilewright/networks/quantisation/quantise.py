@@ -27,9 +27,9 @@ from tilewright.networks.quantisation.activation_ranges import (
     least_error_exponents,
     observe,
 )
-from tilewright.networks.quantisation.bn_folding import folded
-from tilewright.networks.quantisation.exponents import MOST, by_channel, choose
-from tilewright.networks.quantisation.plan import QuantisationPlan, plan
+from tilewright.networks.quantisation.bn_folding import fold_batch_norms
+from tilewright.networks.quantisation.exponents import MOST, by_channel, choose_exponents
+from tilewright.networks.quantisation.plan import QuantisationPlan, plan_layers
 from tilewright.networks.quantisation.samples import (
     Input,
     Samples,
@@ -38,7 +38,7 @@ from tilewright.networks.quantisation.samples import (
     read_samples,
 )
 from tilewright.networks.quantisation.sqnr import QuantisationReport, float_outputs, measure_noise
-from tilewright.networks.quantisation.weights_and_biases import insert
+from tilewright.networks.quantisation.weights_and_biases import insert_qdq
 
 Rule = Literal["cover", "least_error"]
 METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
@@ -108,13 +108,13 @@ def quantise(
             "the model is quantised already and is taken as it is; to quantise it again, give the "
             "float model it was made of"
         )
-    normal = folded(model, input_shapes or {})
+    normal = fold_batch_norms(model, input_shapes or {})
     complete_shapes(normal)  # behind operators of onnxruntime's own
     samples = samples or default_samples(model, inputs_of(normal))
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")
     name = model.graph.name or "model"
-    found = plan(normal, fused_calls(normal), options.keep_float)
+    found = plan_layers(normal, fused_calls(normal), options.keep_float)
     if not found.groups:
         raise NothingToQuantise(
             f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
@@ -138,10 +138,10 @@ def quantise(
             run, measured, samples.feeds, above=options.method == "minmax",
             watched=observed.watched,
         )  # fmt: skip
-    exponents = choose(normal, found, measured)
+    exponents = choose_exponents(normal, found, measured)
     if options.per_channel:
         exponents = by_channel(normal, found, exponents)
-    integer = insert(normal, found, exponents)
+    integer = insert_qdq(normal, found, exponents)
     layers, outputs = (
         measure_noise(normal.model, run, integer, found, exponents, samples.judging)
         if judged

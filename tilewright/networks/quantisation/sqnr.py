@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json
-from tilewright.networks.model_runner import Feed, ModelRunner, runs
+from tilewright.networks.model_runner import Feed, ModelRunner, run_feeds
 from tilewright.networks.quantisation.exponents import Exponents
 from tilewright.networks.quantisation.plan import QuantisationPlan
 
@@ -101,7 +101,7 @@ def measure_noise(
     power = {name: _Power() for name in tensors}
     moments = {name: _Moments() for name in outputs}
     counterparts = [readers.get(name, name) for name in tensors]
-    both = zip(map(run_real, feeds), runs(integer, counterparts, feeds), strict=True)
+    both = zip(map(run_real, feeds), run_feeds(integer, counterparts, feeds), strict=True)
     for wanted, found in both:
         for name, other in zip(tensors, counterparts, strict=True):
             power[name].add(wanted[name], found[other])

@@ -16,11 +16,18 @@ from onnx import helper, numpy_helper
 
 from tilewright.networks.onnx.graph import NormalGraph
 from tilewright.networks.onnx.size_limits import infer_types
-from tilewright.networks.quantisation.exponents import Exponents, along, channel_axis, quantised
+from tilewright.networks.quantisation.exponents import (
+    Exponents,
+    channel_axis,
+    quantise_array,
+    shape_along,
+)
 from tilewright.networks.quantisation.plan import Group, QuantisationPlan
 
 
-def insert(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> onnx.ModelProto:
+def insert_qdq(
+    normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents
+) -> onnx.ModelProto:
     """The QDQ model of a folded float one; inputs, outputs and operators keep their names."""
     writer = _QdqWriter(normal, exponents)
     for group in plan.groups:
@@ -48,7 +55,7 @@ class _QdqWriter:
         """Let a layer read its weights as int8."""
         values = numpy_helper.to_array(self._constants[weight])
         own, axis = self._exponents.of_weights(node), channel_axis(self._nodes[node])
-        integers = quantised(values, along(own, axis, values.ndim))
+        integers = quantise_array(values, shape_along(own, axis, values.ndim))
         self._nodes[node].input[1] = self._dequantised(weight, integers, own, axis)
 
     def bias(self, node: str, place: int, group: Group) -> None:
@@ -58,7 +65,7 @@ class _QdqWriter:
         own = data + self._exponents.of_weights(group.nodes[0])
         values = np.asarray(numpy_helper.to_array(self._constants[name]), np.float64)
         axis = int(np.argmax(values.shape)) if values.ndim else 0  # all others are 1
-        steps = np.rint(np.ldexp(values, -along(own, axis, values.ndim))).astype(np.int32)
+        steps = np.rint(np.ldexp(values, -shape_along(own, axis, values.ndim))).astype(np.int32)
         self._nodes[node].input[place] = self._dequantised(name, steps, own, axis)
 
     def model(self, plan: QuantisationPlan) -> onnx.ModelProto:
