@@ -47,6 +47,90 @@ from tilewright.networks.tflite.convert import convert, read_tflite
 from tilewright.networks.tflite.file import read as read_tflite_file
 from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
 
+InputShapes = Mapping[str, Sequence[int]]
+
+TFLITE_SUFFIX = ".tflite"
+
+
+class Source(Protocol):
+    """A model that can be examined without its weights, and compiled with them."""
+
+    name: str
+
+    def weighted(self) -> onnx.ModelProto:
+        """The model as an ONNX graph with its weights. Raises `ModelFileError`."""
+
+    def examine(self) -> Examined:
+        """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
+        `ImportFailedError`; operators that cannot be imported are part of it."""
+
+    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        """The part of it that is compiled, None if nothing is, and what onnxruntime runs behind
+        it. What neither multiplies nor pools is compiled if it is wanted `without_layers`. Raises
+        as `examine`."""
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        """All of it as one region, which takes the place of `regions`. Raises
+        `UnsupportedOperatorError` for a model that is no ONNX graph."""
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Leave operators to onnxruntime, by name with the reason."""
+
+    def whole(self) -> Whole:
+        """All of it as the importer makes it, weights included. Raises as `examine`, and
+        `UnsupportedOperatorError`."""
+
+
+def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = False) -> Source:
+    """Read and check an ONNX or TensorFlow Lite file in this process, or have PyTorch convert a
+    torch.export file, which `allow_code` permits. Raises `ModelFileError`."""
+    if path.suffix in TORCH_SUFFIXES:
+        exported = convert_exported(path, allow_code=allow_code)
+        check_sizes(exported)
+        return OnnxSource(str(path), exported, lambda: exported, input_shapes)
+    if path.suffix == TFLITE_SUFFIX:
+        converted = convert(read_tflite_file(path))
+        check_sizes(converted.model)
+        return OnnxSource(
+            str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
+        )
+    model = read(path)
+    check_sizes(model)
+    return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
+
+
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files of weights beside an ONNX file; none beside another. Raises `ModelFileError`."""
+    if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
+        return ()
+    return weight_files(path)
+
+
+def model_with_weights(
+    source: str | Path, seed: int = 0, *, allow_code: bool = False
+) -> onnx.ModelProto:
+    """Return a built-in network by name (`seed` draws its weights), an ONNX file with all its data,
+    or what a TensorFlow Lite or torch.export file is in ONNX. `allow_code` permits the code that
+    the latter may run when it is read.
+
+    Raises `UnknownName`, `ModelFileError`, and `UnsupportedOperatorError` for operators of
+    TensorFlow Lite that cannot be expressed.
+    """
+    if str(source) in zoo.FAMILIES:
+        return zoo.build(str(source), seed)
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        raise UnknownName("network", str(source), zoo.names())
+    if path.suffix in TORCH_SUFFIXES:
+        model = convert_exported(path, allow_code=allow_code)
+    elif path.suffix == TFLITE_SUFFIX:
+        model = read_tflite(path)
+    else:
+        model = read(path)
+    check_sizes(model)
+    return load_weights(model, path.parent)
+
+
 REPLACE = "replace this operator before converting the model, or cut it off"
 
 
@@ -269,87 +353,3 @@ def _shapes(normal: NormalGraph) -> dict[str, Shape]:
         for operator in normal.operators
         if operator.outputs and operator.outputs[0] in shapes
     }
-
-
-InputShapes = Mapping[str, Sequence[int]]
-
-TFLITE_SUFFIX = ".tflite"
-
-
-class Source(Protocol):
-    """A model that can be examined without its weights, and compiled with them."""
-
-    name: str
-
-    def weighted(self) -> onnx.ModelProto:
-        """The model as an ONNX graph with its weights. Raises `ModelFileError`."""
-
-    def examine(self) -> Examined:
-        """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
-        `ImportFailedError`; operators that cannot be imported are part of it."""
-
-    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
-        """The part of it that is compiled, None if nothing is, and what onnxruntime runs behind
-        it. What neither multiplies nor pools is compiled if it is wanted `without_layers`. Raises
-        as `examine`."""
-
-    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
-        """All of it as one region, which takes the place of `regions`. Raises
-        `UnsupportedOperatorError` for a model that is no ONNX graph."""
-
-    def refuse(self, operators: Mapping[str, str]) -> None:
-        """Leave operators to onnxruntime, by name with the reason."""
-
-    def whole(self) -> Whole:
-        """All of it as the importer makes it, weights included. Raises as `examine`, and
-        `UnsupportedOperatorError`."""
-
-
-def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = False) -> Source:
-    """Read and check an ONNX or TensorFlow Lite file in this process, or have PyTorch convert a
-    torch.export file, which `allow_code` permits. Raises `ModelFileError`."""
-    if path.suffix in TORCH_SUFFIXES:
-        exported = convert_exported(path, allow_code=allow_code)
-        check_sizes(exported)
-        return OnnxSource(str(path), exported, lambda: exported, input_shapes)
-    if path.suffix == TFLITE_SUFFIX:
-        converted = convert(read_tflite_file(path))
-        check_sizes(converted.model)
-        return OnnxSource(
-            str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
-        )
-    model = read(path)
-    check_sizes(model)
-    return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
-
-
-def external_files(path: Path) -> tuple[Path, ...]:
-    """The files of weights beside an ONNX file; none beside another. Raises `ModelFileError`."""
-    if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
-        return ()
-    return weight_files(path)
-
-
-def model_with_weights(
-    source: str | Path, seed: int = 0, *, allow_code: bool = False
-) -> onnx.ModelProto:
-    """Return a built-in network by name (`seed` draws its weights), an ONNX file with all its data,
-    or what a TensorFlow Lite or torch.export file is in ONNX. `allow_code` permits the code that
-    the latter may run when it is read.
-
-    Raises `UnknownName`, `ModelFileError`, and `UnsupportedOperatorError` for operators of
-    TensorFlow Lite that cannot be expressed.
-    """
-    if str(source) in zoo.FAMILIES:
-        return zoo.build(str(source), seed)
-    path = Path(source)
-    if not path.exists() and path.name == str(source) and not path.suffix:
-        raise UnknownName("network", str(source), zoo.names())
-    if path.suffix in TORCH_SUFFIXES:
-        model = convert_exported(path, allow_code=allow_code)
-    elif path.suffix == TFLITE_SUFFIX:
-        model = read_tflite(path)
-    else:
-        model = read(path)
-    check_sizes(model)
-    return load_weights(model, path.parent)
