@@ -1,5 +1,7 @@
-"""Opens a network from its source: one contract for all kinds of files, and what it is to import
-and run an ONNX graph.
+"""Opens models: ONNX, TensorFlow Lite and torch.export files, and built-in networks.
+
+`Source` is the contract of an opened model. `OnnxSource` implements it for an ONNX graph, which the
+other formats are converted to.
 """
 
 from __future__ import annotations
@@ -58,26 +60,26 @@ class Source(Protocol):
     name: str
 
     def weighted(self) -> onnx.ModelProto:
-        """The model as an ONNX graph with its weights. Raises `ModelFileError`."""
+        """Return the model as an ONNX graph with its weights. Raises `ModelFileError`."""
 
     def examine(self) -> Examined:
-        """What the importer finds. Raises `ModelFileError`, `DynamicShapeError` or
-        `ImportFailedError`; operators that cannot be imported are part of it."""
+        """Return what the importer finds; operators that cannot be imported are part of it. Raises
+        `ModelFileError`, `DynamicShapeError` or `ImportFailedError`."""
 
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
-        """The part of it that is compiled, None if nothing is, and what onnxruntime runs behind
-        it. What neither multiplies nor pools is compiled if it is wanted `without_layers`. Raises
-        as `examine`."""
+        """Return the part of the model that is compiled, None if nothing is, and the regions that
+        onnxruntime runs behind that part. A part without products and pools is compiled only if it
+        is wanted `without_layers`. Raises as `examine`."""
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
-        """All of it as one region, which takes the place of `regions`. Raises
-        `UnsupportedOperatorError` for a model that is no ONNX graph."""
+        """Return the whole model as one region, which replaces `regions`. Raises
+        `UnsupportedOperatorError` for a model that is not an ONNX graph."""
 
     def refuse(self, operators: Mapping[str, str]) -> None:
         """Leave operators to onnxruntime, by name with the reason."""
 
     def whole(self) -> Whole:
-        """All of it as the importer makes it, weights included. Raises as `examine`, and
+        """Import the whole model with its weights. Raises as `examine`, and
         `UnsupportedOperatorError`."""
 
 
@@ -100,7 +102,8 @@ def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = Fal
 
 
 def external_files(path: Path) -> tuple[Path, ...]:
-    """The files of weights beside an ONNX file; none beside another. Raises `ModelFileError`."""
+    """Return the files of weights beside an ONNX file; none for another kind of file. Raises
+    `ModelFileError`."""
     if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
         return ()
     return weight_files(path)
@@ -135,10 +138,17 @@ REPLACE = "replace this operator before converting the model, or cut it off"
 
 
 class OnnxSource:
-    """`model` may lack the data of large tensors; `weighted` gives the model with all of it.
-    `missing` says of operators by name what is in the way of a conversion to ONNX; `refused` why
-    operators are not compiled although their form is known, as a compiler found out; `imported`
-    what the importer made of it, if that is known."""
+    """A model that is an ONNX graph.
+
+    Args:
+        name: how messages call the model.
+        model: the model, which may lack the data of large tensors.
+        weighted: returns the model with all its data.
+        input_shapes: sizes of the inputs that are dynamic.
+        missing: operators that could not be converted to ONNX, by name with the reason.
+        refused: operators of a known form that a compiler refused, by name with the reason.
+        imported: the result of an earlier import, if there was one.
+    """
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ _PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Z
 
 
 def in_the_way(folder: Path) -> str | None:
-    """What keeps an artifact from being written to a folder, in words; None if nothing does."""
+    """Return the reason why an artifact cannot be written to a folder; None if it can."""
     if not folder.exists() and not folder.is_symlink():
         return None
     if not folder.is_dir():
@@ -66,7 +66,7 @@ def in_the_way(folder: Path) -> str | None:
 
 
 def is_artifact(folder: Path) -> bool:
-    """Whether a folder holds an artifact: whole, damaged, or one whose build was stopped."""
+    """Return whether a folder holds an artifact, even a damaged or an unfinished one."""
     try:
         found = as_object(read_json_file(folder / MANIFEST))
     except (OSError, ValueError, TilewrightError):
@@ -107,7 +107,7 @@ def write_folder(
 
 
 def is_code(name: str) -> bool:
-    """Whether a file of an artifact is machine code, by its name."""
+    """Return whether a file of an artifact is machine code, by its name."""
     return name.endswith(".so")
 
 
@@ -120,7 +120,8 @@ def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
 
 
 def sealed(manifest: Mapping[str, Json]) -> bytes:
-    """A manifest as a file that knows its own digest: that of its bytes with zeros in its place."""
+    """Serialise a manifest with its own digest: that of its bytes with zeros in the digest's
+    place."""
     blank = {**manifest, "sha256": _BLANK}
     text = json.dumps(blank, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     before, _, after = text.rpartition(_BLANK.encode())
@@ -128,13 +129,13 @@ def sealed(manifest: Mapping[str, Json]) -> bytes:
 
 
 def specification(target: Target, kind: str) -> dict[str, Json]:
-    """By what `targets.registry.rebuild` makes the target again, of that kind."""
+    """Return what `targets.registry.rebuild` needs to make a target of that kind again."""
     keys = specification_of(target) or {}
     return {"kind": kind, "keys": keys, "fingerprint": target.fingerprint}
 
 
 def read_manifest(folder: Path) -> dict[str, Json]:
-    """What a finished artifact says of itself. Raises `ArtifactError`."""
+    """Read the manifest of a finished artifact. Raises `ArtifactError`."""
     manifest = _read_manifest(folder)
     if "unfinished" in manifest:
         raise ArtifactError(
@@ -144,7 +145,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Json]:
-    """Also that of one whose build was stopped. Raises `ArtifactError`."""
+    """Read a manifest, also of an artifact whose build was stopped. Raises `ArtifactError`."""
     if not folder.is_dir():
         raise ArtifactError(
             f"{folder} is not an artifact: there is no such folder; make one with "
@@ -191,9 +192,9 @@ def _read_manifest(folder: Path) -> dict[str, Json]:
 def read_files(
     folder: Path, manifest: Mapping[str, Json], most: int = MOST_BYTES
 ) -> dict[str, bytes]:
-    """All files of an artifact by name, at most so many bytes, each compared with what the manifest
-    says of it. Raises `ArtifactError`, and `KeyError` and `ValueError` for a manifest that says
-    nothing of a file."""
+    """Read all files of an artifact, by name, and compare each with its size and digest in the
+    manifest. Raises `ArtifactError` if they are larger than `most` bytes together, and `KeyError`
+    or `ValueError` if the manifest lacks the size or the digest of a file."""
     listed = {name: as_object(said) for name, said in as_object(manifest["files"]).items()}
     sizes = {name: as_int(said["bytes"]) for name, said in listed.items()}
     if sum(map(abs, sizes.values())) > most:

@@ -1,8 +1,10 @@
-"""Writes QuantizeLinear and DequantizeLinear into a float graph, where a plan says.
+"""Quantises weights and biases, and writes QuantizeLinear and DequantizeLinear into a float graph.
 
-Every int8 activation gets one pair behind what computes it, and its readers take the dequantised
-tensor. Float operators that read what a float operator computes take that instead. Weights and
-biases become integers with a DequantizeLinear. Scales are powers of two, zero points 0.
+Weights become int8 and biases int32, each followed by a DequantizeLinear. A bias counts in the
+scale of the sums of products, which is the scale of the data times that of the weights. Every int8
+activation gets one pair of QuantizeLinear and DequantizeLinear behind the operator that computes
+it, and its readers take the dequantised tensor. A float operator that reads the result of a float
+operator takes that result instead. Scales are powers of two, and zero points are 0.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from tilewright.networks.quantisation.plan import Group, QuantisationPlan
 def insert_qdq(
     normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents
 ) -> onnx.ModelProto:
-    """The QDQ model of a folded float one; inputs, outputs and operators keep their names."""
+    """Return a folded float model in QDQ form. Inputs, outputs and operators keep their names.
+
+    Args:
+        normal: float model in normal form, with BatchNorms folded.
+        plan: the operators that become int8.
+        exponents: the power of two of each activation and of each layer's weights.
+    """
     writer = _QdqWriter(normal, exponents)
     for group in plan.groups:
         if group.weight is not None:
@@ -52,14 +60,14 @@ class _QdqWriter:
         self._integers: dict[tuple[str, tuple[int, ...], str], str] = {}
 
     def weigh(self, node: str, weight: str) -> None:
-        """Let a layer read its weights as int8."""
+        """Quantise the weights of a layer to int8."""
         values = numpy_helper.to_array(self._constants[weight])
         own, axis = self._exponents.of_weights(node), channel_axis(self._nodes[node])
         integers = quantise_array(values, shape_along(own, axis, values.ndim))
         self._nodes[node].input[1] = self._dequantised(weight, integers, own, axis)
 
     def bias(self, node: str, place: int, group: Group) -> None:
-        """Let an operator read its bias as int32, in steps of the sums of products."""
+        """Quantise a bias to int32, in the scale of the sums of products."""
         name = self._nodes[node].input[place]
         data = self._exponents.activations[group.operands[0]]
         own = data + self._exponents.of_weights(group.nodes[0])
@@ -115,8 +123,8 @@ class _QdqWriter:
         self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], own: NDArray[np.int64],
         axis: int,
     ) -> str:  # fmt: skip
-        """A constant as integers, which are dequantised when the model is run, with one exponent or
-        one a channel, (1,) or (channels,); `axis` is that of the channels."""
+        """Store a constant as integers and return the name of its dequantised tensor. `own` has one
+        exponent, (1,), or one per channel along `axis`, (channels,)."""
         kind = steps.dtype.name
         key = (name, tuple(own.tolist()), kind)
         if key in self._integers:
@@ -152,7 +160,7 @@ class _QdqWriter:
         return helper.make_node(op, inputs, [output], name=self._fresh(f"{name}/{op}"))
 
     def _fresh(self, name: str) -> str:
-        """A name nothing else has."""
+        """Return a name that nothing else has."""
         found = next(each for each in _numbered(name) if each not in self._used)
         self._used.add(found)
         return found
