@@ -65,7 +65,7 @@ RESIDUAL_SHIFT = 8
 
 
 def int8_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
-    """The operations on the accumulator, by the rule above; of a maximum those it needs."""
+    """Return the operations on the accumulator of an int8 accelerator, by the rule above."""
     if mode == "plain":
         return DEFAULT_EPILOGUE
     kinds = {step.kind for step in call.steps}
@@ -89,7 +89,7 @@ def int8_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]
 
 
 def _is_by_channel(call: FusedCall, mode: EpilogueMode, counts_alike: bool) -> bool:
-    """Whether output channels are shifted by amounts of their own."""
+    """Whether output channels have different shifts."""
     given = call.weight_quantisation
     if call.operator not in PRODUCTS or counts_alike:
         return False
@@ -97,8 +97,8 @@ def _is_by_channel(call: FusedCall, mode: EpilogueMode, counts_alike: bool) -> b
 
 
 def requantise_shift(call: FusedCall) -> tuple[int, bool]:
-    """The right shift from the accumulator's scale to the output's, and whether it is exact; of
-    channels' own the middle one, and whether each is."""
+    """Return the right shift from the accumulator's scale to the output's, and whether it is exact.
+    If channels have shifts of their own, return the median, and whether all of them are exact."""
     data, weight, out = call.data_quantisation, call.weight_quantisation, _written(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True
@@ -112,7 +112,7 @@ def requantise_shift(call: FusedCall) -> tuple[int, bool]:
 
 
 def int8_obstacle(call: FusedCall) -> tuple[str, str] | None:
-    """Why an int8 accelerator without zero points cannot run the call, and what to do about it."""
+    """Return why an int8 accelerator cannot run the call, and the next step; None if it can."""
     for role, quantisation in (
         ("data", call.data_quantisation),
         ("weights", call.weight_quantisation),
@@ -126,7 +126,7 @@ def int8_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def int8_notes(call: FusedCall) -> list[str]:
-    """What the int8 form changes, worth a word in a report."""
+    """Return remarks for a report on what the int8 form of a call changes."""
     found = []
     if not requantise_shift(call)[1]:
         found.append("its scales are no powers of two apart: two passes")
@@ -141,12 +141,13 @@ def int8_notes(call: FusedCall) -> list[str]:
 
 
 def _written(call: FusedCall) -> Quantisation | None:
-    """The scale the call writes: of its last quantisation, since a relu behind it keeps it."""
+    """Return the scale that the call writes: that of its last quantisation, since a relu behind it
+    keeps the scale."""
     return next((s.quantisation for s in reversed(call.steps) if s.kind == "quantise"), None)
 
 
 def _zeros(quantisation: Quantisation) -> list[int]:
-    """Zero points in int8: uint8 data is int8 after subtracting 128."""
+    """Return zero points as int8: uint8 data are int8 after 128 is subtracted."""
     offset = 128 if quantisation.dtype == "uint8" else 0
     return [zero - offset for zero in quantisation.zero_point or (0,)]
 
@@ -166,7 +167,7 @@ ELSEWHERE = "no convolution or product: compiled without a schedule of its own"
 
 
 def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
-    """Why no float kernel computes the call, and what to do about it."""
+    """Return why no float kernel computes the call, and the next step; None if one does."""
     if call.operator not in ("conv2d", "dense", "matmul"):
         return ELSEWHERE, ""
     if call.dtype != "float32":
@@ -175,14 +176,14 @@ def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def is_quantised_call(call: FusedCall) -> bool:
-    """Whether any of its tensors is."""
+    """Return whether a tensor of the call is quantised."""
     quantised = (call.data_quantisation, call.weight_quantisation)
     return any(quantised) or any(step.quantisation for step in call.steps)
 
 
 def float_steps(call: FusedCall) -> tuple[FusedStep, ...]:
-    """The fused steps that its kernel does; those behind them are left. Numbers are rounded to
-    integers and back where a quantised model says so, behind the kernel."""
+    """Return the fused steps that a float kernel does. The steps behind them stay operators of
+    their own, and so do the roundings of a quantised model."""
     for place, step in enumerate(call.steps):
         upper = step.upper
         if step.step is not None or step.kind in ("quantise", "dequantise"):
@@ -193,7 +194,8 @@ def float_steps(call: FusedCall) -> tuple[FusedStep, ...]:
 
 
 def float_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
-    """Of `float_steps`; none where it is `plain`, so that one shape is one workload."""
+    """Return the epilogue of a float kernel, which does `float_steps`. In mode `plain` it is empty,
+    so that one shape is one workload."""
     if mode == "plain":
         return ()
     found: list[EpilogueOp] = []
@@ -210,14 +212,14 @@ def float_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...
 
 
 def computes_integers(call: FusedCall) -> bool:
-    """Whether a layer is computed in integers where there is a kernel for it, rather than in
-    float32 on the numbers that they stand for."""
+    """Return whether a layer is computed in integers if there is a kernel for it, and not in
+    float32 on dequantised numbers."""
     return call.reads_integers
 
 
 def quantised_steps(call: FusedCall) -> tuple[FusedStep, ...]:
-    """The fused steps that its kernel does, then those further ones; what is behind them is left.
-    Once integers are written it ends with such."""
+    """Return the steps that the kernel of a quantised layer does: its fused steps, then the further
+    ones. If any of them writes integers, the last step is the last one that does."""
     steps = (*call.steps, *call.further)
     end = next((i for i in range(len(steps)) if not _follows(steps, i)), len(steps))
     written = [i for i in range(end) if steps[i].kind == "quantise"]
@@ -225,7 +227,7 @@ def quantised_steps(call: FusedCall) -> tuple[FusedStep, ...]:
 
 
 def quantised_epilogue(call: FusedCall) -> tuple[EpilogueOp, ...]:
-    """Of `quantised_steps`."""
+    """Return the epilogue of the kernel of a quantised layer, which does `quantised_steps`."""
     data, steps = call.data_quantisation, quantised_steps(call)
     assert data is not None
     found = [EpilogueOp("dequantise", BYTES.index(data.dtype))]
@@ -245,7 +247,7 @@ def quantised_epilogue(call: FusedCall) -> tuple[EpilogueOp, ...]:
 
 
 def quantised_scales(steps: Sequence[FusedStep]) -> list[TensorScale]:
-    """Of the tensors that steps of `quantised_steps` add, round to and write."""
+    """Return the scales of the tensors that `quantised_steps` add, round to and write."""
     return [
         TensorScale(said.dtype, said.scale[0], said.zero_point[0])
         for step in steps
@@ -254,7 +256,7 @@ def quantised_scales(steps: Sequence[FusedStep]) -> list[TensorScale]:
 
 
 def _follows(steps: Sequence[FusedStep], place: int) -> bool:
-    """Whether a kernel can do a step after those before it."""
+    """Return whether a kernel can do a step after the steps before it."""
     step, before = steps[place], steps[:place]
     if step.kind == "bias":
         return all(each.kind == "bias" for each in before)
@@ -268,7 +270,7 @@ def _follows(steps: Sequence[FusedStep], place: int) -> bool:
 
 
 def _written_next(steps: Sequence[FusedStep], place: int) -> Quantisation | None:
-    """What integers are written directly behind a step, if any."""
+    """Return the integers that are written directly behind a step, if any."""
     behind = steps[place + 1] if place + 1 < len(steps) else None
     if behind is None or behind.kind != "quantise" or not _is_written(behind.quantisation):
         return None
@@ -276,12 +278,12 @@ def _written_next(steps: Sequence[FusedStep], place: int) -> Quantisation | None
 
 
 def _is_written(given: Quantisation | None) -> bool:
-    """Whether a kernel writes such integers."""
+    """Return whether a kernel can write these integers."""
     return given is not None and given.dtype in BYTES and len(given.scale) == 1
 
 
 def _clip(step: FusedStep, written: Quantisation | None) -> tuple[EpilogueOp, ...] | None:
-    """A relu or a clip as steps of a kernel; None where its upper bound is no whole number."""
+    """Return a relu or a clip as steps of a kernel; None if its upper bound is not an integer."""
     least, most = 0, math.inf
     if written is not None:
         least, most = LIMITS[written.dtype]

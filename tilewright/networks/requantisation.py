@@ -1,9 +1,10 @@
 """Computes the numbers of integer layers: how a scale becomes a shift or a multiplier, bounds, and
 constants.
 
-An int8 tensor counts in steps, from a zero point. A sum of products counts in the data's step times
-the weights'. A right shift with rounding half up brings it to the output's step, where the ratio of
-the two is a power of two. Where it is another number, that goes into weights.
+The scale of an int8 tensor is its step. The scale of a sum of products is the step of the data
+times that of the weights. If the ratio of this scale to the output's scale is a power of two, a
+right shift that rounds half up brings the sums to the output's scale. If it is another number, the
+weights are multiplied by it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MAX_OFFSET_SHIFT = 15
 """Half of 2^15 is the largest rounding constant that an immediate of 16 bits holds."""
 INT8 = (-128, 127)
 ALMOST = 1e-4
-"""A ratio this close to a power of two is taken for one: 127 steps are off by a 79th of one."""
+"""Largest relative difference from a power of two at which a ratio counts as that power of two. The
+largest int8, 127, is then wrong by a 79th of a step."""
 
 Real = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -43,8 +45,9 @@ class SumsOverflow(Exception):
 
 
 def scale_of(tensor: str, quantisation: Quantisation) -> Scale:
-    """The scale of a whole int8 tensor; of a uint8 one, that of its values less 128. Raises
-    `QuantisationError` for a scale a channel, one that is computed at run time, and other types."""
+    """Return the scale of an int8 tensor, or of a uint8 tensor after 128 is subtracted from its
+    values. Raises `QuantisationError` for a tensor with one scale per channel, with a scale that is
+    computed at run time, or of another type."""
     q = quantisation
     if len(set(q.scale)) > 1 or len(set(q.zero_point)) > 1:
         raise QuantisationError(
@@ -62,9 +65,9 @@ _WAY_OUT = (
 
 
 def steps_of(tensor: str, quantisation: Quantisation) -> tuple[Real, Integers]:
-    """The step and the zero point of a tensor as int8, or of each channel: (1,) or (channels,).
-    Raises `QuantisationError` for a scale that is computed at run time or no positive number, and
-    for other types than int8 and uint8."""
+    """Return the steps and the zero points of a tensor as int8: one, (1,), or one per channel,
+    (channels,). Raises `QuantisationError` for a scale that is computed at run time or is not a
+    positive number, and for other types than int8 and uint8."""
     q = quantisation
     if q.dtype not in ("int8", "uint8"):
         raise QuantisationError(f"tensor '{tensor}' is {q.dtype}, not int8; {_WAY_OUT}")
@@ -100,8 +103,12 @@ def shifts_of(ratios: Real) -> Integers | None:
 
 @dataclass(frozen=True, eq=False)
 class Requantisation:
-    """From sums to int8: right shifts (1,) or one a channel (channels,), the int8 tensor that is
-    added before (`residual`: how it is weighted), and the least and largest int8 that is written.
+    """The way from sums to int8.
+
+    Attributes:
+        shifts: right shifts: one, (1,), or one per channel, (channels,).
+        residual: how an int8 tensor is weighted that is added before the shift, if there is one.
+        bounds: the least and the largest int8 that is written.
     """
 
     shifts: Integers
@@ -110,12 +117,12 @@ class Requantisation:
 
     @property
     def by_channel(self) -> bool:
-        """Whether channels are shifted by amounts of their own."""
+        """Whether channels have different shifts."""
         return len(set(self.shifts.tolist())) > 1
 
     @property
     def is_possible(self) -> bool:
-        """Whether shifts of 32 bits can do it."""
+        """Whether shifts of 32-bit integers reach the output's scale."""
         if self.by_channel:
             return bool(0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT)
         left = self.residual.value if self.residual and self.residual.kind == "residual" else 0
@@ -123,8 +130,8 @@ class Requantisation:
 
 
 def bounds_of(scale: Scale, relu: bool, upper: float | None) -> tuple[int, int]:
-    """The least and largest int8 of a tensor in that scale that a relu cuts at 0 and a clip at
-    `upper`."""
+    """Return the least and the largest int8 of a tensor in that scale. A relu cuts it at 0, a clip
+    at `upper`."""
     low, high = INT8
     if upper is not None:
         high = max(low, min(high, round(upper / scale.step) + scale.zero_point))
@@ -146,10 +153,20 @@ def finish_epilogue(
     r: Requantisation, constants: Sequence[Real], channels: int, *, has_bias: bool = False,
     activation: EpilogueOp | None = None, zero: int = 0,
 ) -> Finished:  # fmt: skip
-    """The epilogue that adds `constants`, each (o,) or (1, o, oh, ow) in steps of the sums, and
-    requantises; the constant that rounds a shift is added to them. A layer that `has_bias` adds a
-    value a channel, be all of them 0. An `activation` comes behind what is added; behind it `zero`
-    is, with the constant that rounds. Raises `SumsOverflow` for constants beyond 32 bits."""
+    """Return the epilogue that adds constants to the sums and requantises them.
+
+    Args:
+        r: the shifts, the residual and the bounds.
+        constants: what is added, in steps of the sums, each of shape (o,) or (1, o, oh, ow). The
+            constant that rounds the shift is added to them.
+        channels: number of output channels.
+        has_bias: add one value per channel even if all of them are 0.
+        activation: step behind the constants.
+        zero: constant that is added behind the activation, with the constant that rounds.
+
+    Raises:
+        SumsOverflow: a constant does not fit into 32 bits.
+    """
     steps: list[EpilogueOp] = []
     shifts = r.shifts if r.by_channel else r.shifts[:1]
     half = np.where(shifts > 0, 1 << np.maximum(shifts - 1, 0), 0)
@@ -193,9 +210,9 @@ _AS_IMAGE = (None, slice(None), None, None)
 
 
 def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finished) -> None:
-    """Raises `SumsOverflow` where int8 data could bring the sums of a layer with weights (o, c, kh,
-    kw), what is added to them included, out of 32 bits. Weights that are data themselves, None,
-    may have any value: a sum has that many `products`."""
+    """Raise `SumsOverflow` if int8 data could bring the sums of a layer, with all that is added to
+    them, out of 32 bits. `weight` has the shape (o, c, kh, kw), or is None if the weights are data
+    themselves. These may have any value; a sum then has that many `products`."""
     if weight is None:
         most = np.array([products << 14])
     else:
@@ -212,7 +229,8 @@ def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finishe
 
 
 def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
-    """The step that promises as much as holds of a channel's shifts, (channels,)."""
+    """Return the step that shifts each channel by its own amount, of `shifts` (channels,). Its
+    value states the narrowest range of amounts that holds for all channels."""
     least, most = int(shifts.min()), int(shifts.max())
     near = EpilogueOp("shr_channel", max(least, NEAR_SHIFTS[0]))
     return near if near.amounts[0] <= least and most <= near.amounts[1] else replace(near, value=0)
@@ -229,10 +247,15 @@ _SIGMAS = 6.0
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """Weights times a factor: int8 of the same shape. The sums of `coarse` are shifted to the right
-    by `shifts` (o,); those of `fine`, by `fine_shift`, are an int8 tensor that counts 2^`residual`
-    of them. `decibels` is the power of the exact weights over that of what `coarse` alone loses;
-    None where it loses nothing, and then `fine` is None, too."""
+    """Weights times a factor, as int8 of the same shape.
+
+    Attributes:
+        coarse: the weights, rounded. Their sums are shifted to the right by `shifts`, (o,).
+        fine: what rounding leaves of the weights; None if that is nothing. Their sums, shifted by
+            `fine_shift`, are an int8 tensor whose step is 2^`residual` steps of the coarse sums.
+        decibels: power of the exact weights over the power of the error of `coarse` alone; None if
+            there is no error.
+    """
 
     coarse: NDArray[np.int8]
     shifts: Integers
@@ -243,8 +266,8 @@ class Scaled:
 
 
 def scale_weights(weight: Integers | Real, factors: Real) -> Scaled | None:
-    """Weights (o, …) times factors, (1,) or (o,), as large as int8 allows; None where no right
-    shift reaches them."""
+    """Multiply weights (o, …) by factors, (1,) or (o,), and scale the products up as far as int8
+    allows. Return None if no right shift brings the sums back."""
     along = factors.reshape(-1, *[1] * (weight.ndim - 1))
     exact = weight * along
     shifts = _shifts(exact.reshape(len(exact), -1))
@@ -266,9 +289,10 @@ def scale_weights(weight: Integers | Real, factors: Real) -> Scaled | None:
 
 
 def _shifts(exact: Real) -> Integers:
-    """By how many bits the weights of each channel, (o, …), are scaled up: as far as int8 holds
-    them, and not too far from each other; by one number where that gains little, since a shift a
-    channel takes a cycle more for every accumulator."""
+    """Return by how many bits the weights of each channel, (o, …), are scaled up: as far as int8
+    holds them, and by at most `CHANNEL_SPREAD` bits more than those of another channel. All
+    channels get the same number where separate numbers gain little, since a shift per channel costs
+    one more cycle for every accumulator."""
     largest = np.abs(exact).max(axis=1)
     known = largest > 0
     found = np.full(len(exact), MAX_SHIFT, np.int64)
@@ -279,9 +303,8 @@ def _shifts(exact: Real) -> Integers:
 
 
 def _balanced(exact: Real) -> Real:
-    """Weights (o, …) rounded so that what is left of a channel's sums up to next to nothing. Data
-    that have a mean then bring next to nothing of it into the first pass, whose int8 result can be
-    all the finer."""
+    """Round weights (o, …) so that the errors of a channel add up to nearly nothing. The mean of
+    the data then hardly contributes to the first pass, whose int8 result can have a finer step."""
     coarse = np.rint(exact)
     for own, rounded in zip(
         exact.reshape(len(exact), -1), coarse.reshape(len(exact), -1), strict=True
@@ -295,8 +318,9 @@ def _balanced(exact: Real) -> Real:
 
 
 def _residual_shift(fine: Real) -> int:
-    """By how many bits int8 has to be coarser than the sums to hold those of fine weights (o, …):
-    at the worst, or, for many weights, at six standard deviations of what data do to them."""
+    """Return by how many bits the step of int8 has to be larger than that of the sums of fine
+    weights (o, …), so that int8 holds these sums: in the worst case or, for many weights, up to six
+    standard deviations of the sums."""
     worst = 128 * np.abs(fine).sum(axis=1)
     likely = _SIGMAS * _SPREAD * np.sqrt((fine**2).sum(axis=1)) + 128 * np.abs(fine.sum(axis=1))
     reach = float(np.minimum(worst, likely).max()) / (1 << FINE_BITS)
@@ -304,9 +328,9 @@ def _residual_shift(fine: Real) -> int:
 
 
 def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
-    """Two factors, the first no larger than the second, as integers over a power of two: (weight of
-    one, factor of two, right shift), each of seven bits, the second times a power of two; None
-    where no right shift reaches them."""
+    """Return two factors, the first no larger than the second, as integers over a power of two:
+    (integer for `one`, integer for `two`, right shift). Each integer has seven bits, the second
+    times a power of two. Return None if no right shift reaches the factors."""
     shift = min(MAX_SHIFT, math.floor(math.log2((LARGEST + 0.49) / one)))
     left = max(0, math.ceil(math.log2(math.ldexp(two, shift) / (LARGEST + 0.49))))
     if shift < 0 or left > MAX_RESIDUAL_SHIFT:
@@ -316,9 +340,10 @@ def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
 
 
 def spread_taps(factor: float, height: int, width: int) -> tuple[NDArray[np.int8], int] | None:
-    """The taps (height, width) that average a window and multiply by a factor: integers whose sum
-    is factor · 2^shift, as equal as can be, the larger ones spread evenly; and the shift. None
-    where no right shift reaches it."""
+    """Return the taps (height, width) that average a window and multiply the average by a factor,
+    and the right shift behind them. The taps are integers whose sum is factor · 2^shift, as equal
+    as possible, with the larger ones spread evenly. Return None if no right shift reaches the
+    factor."""
     taps = height * width
     shift = min(MAX_SHIFT, math.floor(math.log2(LARGEST * taps / factor)))
     if shift < 0:
