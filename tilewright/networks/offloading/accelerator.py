@@ -1,5 +1,5 @@
-"""Describes an accelerator to the importer: its blocks, number types and form of workloads, and
-what layers take there and on the CPU beside it.
+"""Describes the hardware that layers are offloaded to: its blocks, its number types, the form of
+its workloads, and how long layers take there.
 """
 
 from __future__ import annotations
@@ -41,17 +41,25 @@ SAMPLED = 1 << 16
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Blocks in elements; `epilogue` as in `networks.epilogues`; a layer is
-    offloaded where at most `max_waste` of its multiplications are by zeros. `bound` is what a
-    workload takes at least, None where nobody knows, and raises `WorkloadError` for one that cannot
-    run; `slowdown` is that of the CPU beside it (`networks.offloading.cpu_costs`).
+    """What offloading has to know of a target.
 
-    Where it `rounds_to_even`, `form` gives a workload the steps that it computes, and `check`
-    raises `WorkloadError` for what it has no schedule of.
-
-    One that `computes_floats` is the processor that the rest of the network runs on, too: nothing
-    is packed or padded for it, and `check` is all there is to decide. It multiplies in `float_type`
-    where it has a kernel for that, else in float32."""
+    Attributes:
+        blocks: sizes of the blocks that the matrix unit multiplies, in elements.
+        epilogue: form of epilogues (`networks.epilogues`).
+        max_waste: a layer is offloaded only if at most this share of its multiplications are with
+            padding zeros.
+        bound: returns a lower bound on the latency of a workload, and raises `WorkloadError` for a
+            workload that cannot run; None if there is no bound.
+        slowdown: slowdown of the CPU beside the accelerator (`networks.offloading.cpu_costs`).
+        estimate: returns the estimate of the best schedule of a workload; None unless the target
+            pools sums.
+        computes_floats: the target is the processor that runs the rest of the network. Nothing is
+            packed or padded for it, and `check` alone decides.
+        float_type: type in which such a processor multiplies if it has a kernel, else float32.
+        check: raises `WorkloadError` for a workload without a schedule.
+        rounds_to_even: the accelerator rounds halves to even; `form` returns the workload with the
+            steps that it computes.
+    """
 
     blocks: Blocks
     epilogue: EpilogueMode = "full"
@@ -59,8 +67,6 @@ class Accelerator:
     bound: Callable[[Workload], Latency] | None = None
     slowdown: float = SLOWDOWN
     estimate: Callable[[Workload], float] | None = None
-    """What the schedule of a workload takes that its target's estimate thinks best, where the
-    target pools sums."""
     computes_floats: bool = False
     float_type: DType = "float32"
     check: Callable[[Workload], object] = lambda workload: None
@@ -74,7 +80,8 @@ class Accelerator:
         max_waste: float = MAX_WASTE,
         sampled: int = SAMPLED,
     ) -> Accelerator:
-        """A target as accelerator; estimates are asked about `sampled` schedules of a workload."""
+        """Return the description of a target. Estimates are computed for `sampled` schedules of a
+        workload at most."""
         if "float32" in dtypes_of(target):
             return cls(
                 Blocks(), epilogue, max_waste, computes_floats=True,
@@ -96,35 +103,36 @@ class Accelerator:
         )
 
     def form(self, workload: Workload) -> Workload:
-        """A workload as the accelerator computes it."""
+        """Return a workload with the steps that the accelerator computes."""
         return rounded_to_even(workload) if self.rounds_to_even else workload
 
     def accept(self, workload: Workload) -> None:
-        """Raises `WorkloadError` where it has no schedule."""
+        """Raise `WorkloadError` for a workload without a schedule."""
         self.check(self.form(workload))
 
     def seconds(self, workload: Workload) -> float | None:
-        """What a call takes at least, unless nobody knows. Raises `WorkloadError` where it cannot
-        run."""
+        """Return a lower bound on the latency of a call, None if there is none. Raises
+        `WorkloadError` for a workload that cannot run."""
         return None if self.bound is None else self.bound(workload).seconds
 
     def estimated(self, workload: Workload) -> float | None:
-        """What a call takes by the target's estimate, in the target's unit; None where nobody
-        knows. Raises `WorkloadError` where it cannot run."""
+        """Return the target's estimate for a call, in the target's unit, None if there is none.
+        Raises `WorkloadError` for a workload that cannot run."""
         return None if self.estimate is None else self.estimate(workload)
 
     def image_seconds(self, elements: int) -> float:
-        """Packing an image into blocks on the CPU, or unpacking it. Quantising and going back is
-        part of the loops of the operators beside it, which have its values at hand."""
+        """Return how long the CPU takes to pack an image into blocks, or to unpack it. Quantising
+        and dequantising cost nothing here: the loops of the neighbouring operators do it."""
         return self.slowdown * SECONDS["pack"] * elements
 
     def unfold_seconds(self, elements: int, unfolded_bytes: int) -> float:
-        """Quantising an image of so many elements and rearranging it on the CPU."""
+        """Return how long the CPU takes to quantise an image and to rearrange it."""
         quantising = SECONDS["elementwise"] * elements
         return self.slowdown * (quantising + SECONDS["unfold"] * unfolded_bytes)
 
     def seconds_or_never(self, workload: Workload) -> float:
-        """What a call takes at least; infinite where it cannot run, 0 where nobody knows."""
+        """Return a lower bound on the latency of a call: infinite if it cannot run, 0 if there is
+        no bound."""
         try:
             return self.seconds(workload) or 0.0
         except WorkloadError:
@@ -132,7 +140,8 @@ class Accelerator:
 
 
 def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
-    """The least estimate of the schedules of a workload that fit, of some in a large space."""
+    """Return a function that returns the least estimate of the valid schedules of a workload. Of a
+    large space, only `sampled` schedules are estimated."""
 
     @cache
     def least(workload: Workload) -> float:
