@@ -5,8 +5,8 @@
 
 Networks are built with the schedules that are estimated best (`--artifacts` keeps the folders, and
 takes those that are there). The accelerator's time is simulated, exactly. The CPU's is an estimate,
-for one Cortex-A9 (`networks.cpu_costs`). So each row also says what overlap gives for a CPU that is
-four times as fast, and for one that takes twice as long.
+for one Cortex-A9 (`networks.offloading.cpu_costs`). So each row also says what overlap gives for a
+CPU that is four times as fast, and for one that takes twice as long.
 
 With `--layers` nothing is built. Today a barrier lies between two layers of a stream: only the
 first weights of the next layer load earlier (`benchmarks.fusion.stream_bound`). Without any
@@ -30,9 +30,12 @@ from benchmarks.fusion.stream_bound import needs, stream_bound
 from benchmarks.fusion.tuned_pairs import TARGETS, problem_of
 from tilewright.core.files import Json, write_atomically
 from tilewright.networks.artifact import Artifact, load
-from tilewright.networks.artifact.overlap import PipelineStage, chosen
-from tilewright.networks.artifact.overlap import choices as steady_states
-from tilewright.networks.artifact.pipeline import PipelinePlan
+from tilewright.networks.artifact.pipeline import (
+    PipelinePlan,
+    PipelineStage,
+    choose_steady_state,
+    steady_states,
+)
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.vta.workload_bound import bounds
 
@@ -107,7 +110,7 @@ def gain(planned: PipelinePlan, times: float) -> float:
     """More images/s by overlap, as a share, where the CPU takes so many times as long."""
     stages = [_with_cpu(stage, times) for stage in planned.stages]
     alone = sum(stage.nanoseconds for stage in stages) / 1e9
-    return alone / chosen(steady_states(stages)).interval - 1
+    return alone / choose_steady_state(steady_states(stages)).interval - 1
 
 
 def _with_cpu(stage: PipelineStage, times: float) -> PipelineStage:

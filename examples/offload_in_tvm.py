@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tilewright.flows.tvm_partition import offloaded, partition_for_vta
-from tilewright.networks.quantise import model_with_weights, quantise
+from tilewright.networks.quantisation import model_with_weights, quantise
 
 model = quantise(model_with_weights("digits_cnn")).model  # or onnx.load("a QDQ model.onnx")
 stock = from_onnx(model)

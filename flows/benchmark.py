@@ -17,7 +17,7 @@ from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
 from tilewright.evaluation.engines.timing import Rounds, Timed, time_engines
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import CompiledArtifact, SizedLibrary, load
-from tilewright.networks.quantise.prepare import model_with_weights
+from tilewright.networks.model_source import model_with_weights
 from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions

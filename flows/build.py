@@ -18,8 +18,12 @@ from tilewright import networks
 from tilewright.core.errors import WorkloadError
 from tilewright.models import make_explorer
 from tilewright.networks import artifact
-from tilewright.networks.artifact.errors import InaccurateError
-from tilewright.networks.errors import InputError, NothingToOffload, UncompilableError
+from tilewright.networks.errors import (
+    InaccurateError,
+    InputError,
+    NothingToOffload,
+    UncompilableError,
+)
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event, Listener, ignore
 from tilewright.targets.artifact_types import Pick
@@ -50,7 +54,7 @@ from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.schedule_lookup import pick_rules, pick_without_trials, read_picks
 
 if TYPE_CHECKING:
-    from tilewright.networks.artifact.compiled import CompiledFiles
+    from tilewright.networks.artifact.library import CompiledFiles
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.integer.graph import IntegerGraph
 
@@ -126,7 +130,7 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
 
     Raises `ArtifactError` for what is asked of integers and where nothing of the network has a
     kernel, `PickError`, what reading the model raises, and as
-    `networks.artifact.compiled.compile_files`.
+    `networks.artifact.library.compile_files`.
     """
     check_library(options, target)
     if not options.sizes:

@@ -17,13 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.core.errors import UnknownName
 from tilewright.flows.build import tuned_picks
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import canonical_workloads
 from tilewright.networks.errors import NothingToOffload
-from tilewright.networks.extract import unfold_for
-from tilewright.networks.pooling import pooled
-from tilewright.networks.tvm_runtime import RUN, LayerCycles, OffloadError, register
-from tilewright.networks.tvm_runtime.program import clock_hz, inputs_of, layer_cycles, written
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.pooling import pool_where_faster
+from tilewright.networks.offloading.workloads import unfold_for
+from tilewright.networks.tvm_runtime import (
+    RUN,
+    LayerCycles,
+    OffloadError,
+    clock_hz,
+    inputs_of,
+    layer_cycles,
+    register,
+    serialise_program,
+)
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, blocks_of, capability
@@ -33,7 +41,7 @@ from tilewright.tuning.schedule_lookup import pool_rule, read_picks
 
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
-    from tilewright.networks.relax.offload import OffloadedCall
+    from tilewright.networks.tvm_user_modules import OffloadedCall
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,7 @@ def partition_for_vta(
             f"{machine.name} runs no programs of ours, so nothing is offloaded to it; choose a VTA"
         )
     from tilewright.networks.integer.extraction import graph_of_module
-    from tilewright.networks.relax.module_view import view_of
-    from tilewright.networks.relax.offload import rewritten
+    from tilewright.networks.tvm_user_modules import offload_layers, view_of
 
     view = view_of(mod)
     for name in keep_float:
@@ -95,7 +102,7 @@ def partition_for_vta(
         view.flat, view.types, view.outputs, blocks_of(machine), keep_float=keep_float,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=pool_rule(Path(schedules), machine) if schedules is not None
-        else lambda convolution, pool: pooled(convolution, pool, accelerator),
+        else lambda convolution, pool: pool_where_faster(convolution, pool, accelerator),
     )  # fmt: skip
     if not graph.layers:
         raise NothingToOffload(_why_nothing(graph, machine))
@@ -105,19 +112,21 @@ def partition_for_vta(
     else:
         picks = tuned_picks(workloads, machine, trials, seed)
     register()
-    return rewritten(mod, view, graph, list(_steps(graph, picks, machine, kind_of(target)[0].name)))
+    return offload_layers(
+        mod, view, graph, list(_steps(graph, picks, machine, kind_of(target)[0].name))
+    )
 
 
 def offloaded(mod: Any) -> Offloaded:
     """The layers of a module that `partition_for_vta` made, with their cycles. Raises
     `NothingToOffload` for another module."""
-    from tilewright.networks.relax.offload import calls, left
+    from tilewright.networks.tvm_user_modules import left_operators, offloaded_calls
 
-    programs = [content for _, content in calls(mod, RUN)]
+    programs = [content for _, content in offloaded_calls(mod, RUN)]
     if not programs:
         raise NothingToOffload("nothing of the module is offloaded; call partition_for_vta first")
     layers = tuple(layer for content in programs for layer in layer_cycles(content))
-    return Offloaded(layers, left(mod), clock_hz(programs[0]))
+    return Offloaded(layers, left_operators(mod), clock_hz(programs[0]))
 
 
 def _why_nothing(graph: IntegerGraph, target: Target) -> str:
@@ -136,7 +145,7 @@ def _why_nothing(graph: IntegerGraph, target: Target) -> str:
 def _steps(
     graph: IntegerGraph, picks: Sequence[Pick], target: Target, kind: str
 ) -> Iterator[OffloadedCall | CpuIsland]:
-    from tilewright.networks.relax.offload import OffloadedCall
+    from tilewright.networks.tvm_user_modules import OffloadedCall
 
     place = {layer.output: i for i, layer in enumerate(graph.layers)}
     for run in _runs(graph):
@@ -145,7 +154,7 @@ def _steps(
             continue
         own = [picks[place[layer.output]] for layer in run]
         outputs = _read_elsewhere(graph, run)
-        content = written(graph, run, outputs, own, target, kind)
+        content = serialise_program(graph, run, outputs, own, target, kind)
         digest = hashlib.sha256(content).hexdigest()
         values = tuple(graph.values[name] for name in outputs)
         yield OffloadedCall(RUN, digest, content, inputs_of(run), values)

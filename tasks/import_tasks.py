@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.core.files import Json, as_text
-from tilewright.networks.accelerator import EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.reports.number_format import percent, plural, whole
 from tilewright.targets.base import Target
 from tilewright.tasks.artifact_store import CacheUse, Manifest

@@ -32,8 +32,8 @@ from tilewright.models.saved_state import StoreError
 from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.registry import load_model
 from tilewright.networks.artifact import Artifact, ArtifactError, load
-from tilewright.networks.artifact.weights_file import packed, unpacked
-from tilewright.networks.tvm_runtime.program import HostProgram, clock_hz, layer_cycles
+from tilewright.networks.compiled.weights_file import pack_weights, unpack_weights
+from tilewright.networks.tvm_runtime import HostProgram, clock_hz, layer_cycles
 from tilewright.search import TrialStore, open_store, read_store
 from tilewright.search.trial_store import FILE
 from tilewright.services.workspace import Workspace, use_workspace
@@ -380,9 +380,13 @@ FORGED = {
     ),
     "weights": Forged(
         lambda folder: (folder / "weights.bin").write_bytes(
-            packed([np.ones((2, 3), np.float32)])[:8] + FUTURE.to_bytes(4, "little") + bytes(4)
+            pack_weights([np.ones((2, 3), np.float32)])[:8]
+            + FUTURE.to_bytes(4, "little")
+            + bytes(4)
         ),
-        lambda folder: iter([lambda: unpacked(np.fromfile(folder / "weights.bin", np.uint8))]),
+        lambda folder: iter(
+            [lambda: unpack_weights(np.fromfile(folder / "weights.bin", np.uint8))]
+        ),
     ),
     "workspace": Forged(
         lambda folder: (folder / "workspace.json").write_text(json.dumps({"version": FUTURE})),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.hardware_search.results import CodesignOutcome
     from tilewright.networks.artifact import Profile
-    from tilewright.networks.artifact.compiled_profile import LibraryProfile
+    from tilewright.networks.artifact.library_profile import LibraryProfile
     from tilewright.networks.artifact.session import InferenceSession
     from tilewright.networks.network import Network
     from tilewright.search import LocalRunner

@@ -105,7 +105,7 @@ def write_case(case: Case, folder: Path) -> Path:
 
 
 def _is_quantised(model: onnx.ModelProto) -> bool:
-    from tilewright.networks.quantise import is_quantised
+    from tilewright.networks.quantisation import is_quantised
 
     return is_quantised(model)
 

@@ -19,7 +19,7 @@ import onnx
 from benchmarks.artifacts.numbers import Arrays, Difference, by_onnxruntime, differences, nudged
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
-from tilewright.networks.quantise import is_quantised
+from tilewright.networks.quantisation import is_quantised
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.capabilities import Blocks, blocks_of
 from tilewright.targets.registry import make_target
@@ -126,7 +126,7 @@ def _check(
 ) -> None:  # fmt: skip
     from tilewright.flows.build import build_artifact
     from tilewright.networks.artifact import Artifact, load
-    from tilewright.networks.artifact.compiled import CompiledArtifact
+    from tilewright.networks.artifact.library import CompiledArtifact
     from tilewright.search import LocalRunner
     from tilewright.tuning.build_options import BuildOptions
 
@@ -186,7 +186,7 @@ def _tuned_workloads(
 ) -> list[Workload] | str:
     """What `inspect` and `tune` find, a workload a call; the message where they refuse."""
     from tilewright import networks
-    from tilewright.networks.accelerator import Accelerator
+    from tilewright.networks.offloading.accelerator import Accelerator
 
     try:
         accelerator = Accelerator.of(make_target(target))

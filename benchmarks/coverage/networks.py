@@ -17,8 +17,8 @@ import typer
 
 from tilewright import networks
 from tilewright.core.files import write_atomically
-from tilewright.networks.accelerator import Accelerator
-from tilewright.networks.report import ModelReport
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.report import ModelReport
 from tilewright.reports.number_format import milliseconds
 from tilewright.targets import make_target
 

@@ -34,11 +34,17 @@ from onnx.backend.test.loader import load_model_tests
 from benchmarks.coverage.drawn_forms import NEWEST_OPSET, OPSETS, TYPES, Sketch, drawn_sketches
 from tilewright.networks import partition
 from tilewright.networks.errors import OperatorImportError
-from tilewright.networks.graph import STANDARD_DOMAINS, NormalGraph, data_inputs
-from tilewright.networks.normalise import fixed_graph, make_importable
-from tilewright.networks.onnx_qoperator import to_qdq
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, data_inputs
+from tilewright.networks.onnx.normalise import fixed_graph, make_importable
+from tilewright.networks.onnx.to_qdq import to_qdq
 from tilewright.networks.onnxruntime_options import quiet_options
-from tilewright.networks.partition.forms import CONSTANTS, TABLE, Forms, FormTable, OperatorForm
+from tilewright.networks.partition.supported_forms import (
+    CONSTANTS,
+    TABLE,
+    Forms,
+    FormTable,
+    OperatorForm,
+)
 
 Array = NDArray[Any]
 BATCH = 48

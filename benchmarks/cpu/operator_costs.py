@@ -1,9 +1,9 @@
 """Measures what operators cost on this machine's CPU: `python -m benchmarks.cpu.operator_costs`.
 
-Measures, on one core, every kind of `networks.cpu_costs.SECONDS` as the CPU side of a network runs
-it: compiled by TVM without tuning, in float. Packing as an image is brought into blocks. A kind's
-figure is the geometric mean over its cases, a case's the fastest of several runs. The table in the
-module is what this printed, rounded to two digits.
+Measures, on one core, every kind of `networks.offloading.cpu_costs.SECONDS` as the CPU side of a
+network runs it: compiled by TVM without tuning, in float. Packing as an image is brought into
+blocks. A kind's figure is the geometric mean over its cases, a case's the fastest of several runs.
+The table in the module is what this printed, rounded to two digits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.networks.cpu_costs import SECONDS, Kind
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.onnx_source import OnnxSource
+from tilewright.networks.offloading.cpu_costs import SECONDS, Kind
 from tilewright.targets.im2col import Unfold
 from tilewright.targets.workload import parse_workload
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.networks.errors import InputError
+from tilewright.networks.integer.cpu_islands import compiled_islands
 from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
-from tilewright.networks.integer.library import compiled_islands
 from tilewright.networks.integer.reference import layer_reference
-from tilewright.networks.partition.session import RegionCalls, RegionSession
+from tilewright.networks.partition.region_session import RegionCalls, RegionSession
 from tilewright.networks.relax.cpu_subgraphs import Library
 from tilewright.targets.layer import Layer, channel_axis, from_int8, to_int8
 from tilewright.targets.tensor_aliasing import lay_out
@@ -34,7 +34,7 @@ def in_memory(graph: IntegerGraph) -> RunIsland:
 
 
 def from_file(path: Path) -> RunIsland:
-    """The islands of a library that `networks.integer.library` wrote, to run on arrays in the
+    """The islands of a library that `networks.integer.cpu_islands` wrote, to run on arrays in the
     shapes of their values. It runs code of the file: read none of strangers."""
     return _runner(Library.load(path))
 

@@ -23,13 +23,18 @@ from numpy.typing import NDArray
 
 from benchmarks.quantisation.integer_graphs import in_memory, run
 from benchmarks.results import markdown_table
-from tilewright.networks.integer.calibrated import calibrated
+from tilewright.networks.integer.calibrated import calibrate_first_passes
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import layer_reference
-from tilewright.networks.model_runner import runs
-from tilewright.networks.quantise import as_it_is, model_with_weights, samples_for, seeded_samples
-from tilewright.networks.quantise.quantise import calibration_inputs
+from tilewright.networks.model_runner import run_feeds
+from tilewright.networks.quantisation import (
+    as_it_is,
+    model_with_weights,
+    samples_for,
+    seeded_samples,
+)
+from tilewright.networks.quantisation.quantise import calibration_inputs
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, channel_axis, to_int8
 
@@ -61,7 +66,7 @@ def layer_steps(
     }  # fmt: skip
     rows: dict[str, LayerSteps] = {}
     island = in_memory(graph)
-    for feed, theirs in zip(feeds, runs(model, list(written.values()), feeds), strict=True):
+    for feed, theirs in zip(feeds, run_feeds(model, list(written.values()), feeds), strict=True):
         ours = run(graph, feed, island)
         known = {name: to_int8(theirs[tensor], None) for name, tensor in written.items()}
         alone = {**ours, **known}
@@ -98,7 +103,7 @@ def measured(source: str, samples: Path | None, count: int) -> list[LayerSteps]:
     inputs = calibration_inputs(model)
     drawn = seeded_samples(inputs, count) if samples is None else samples_for(model, samples)
     feeds = drawn.feeds[:count]
-    return layer_steps(made, calibrated(graph, made, feeds), feeds)
+    return layer_steps(made, calibrate_first_passes(graph, made, feeds), feeds)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from tilewright.flows.benchmark import BenchmarkOptions, benchmark, write_model
 from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.artifact import load
-from tilewright.networks.imported_model import seeded_inputs
+from tilewright.networks.sample_values import seeded_inputs
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event
 from tilewright.tuning.build_options import BuildOptions

@@ -10,7 +10,7 @@ from typing import Any
 from tests.board.graphs import Example, small_cnn
 from tilewright.core.files import Json
 from tilewright.networks.artifact import build
-from tilewright.networks.artifact.folder import sealed
+from tilewright.networks.artifact.manifest import sealed
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import Blocks

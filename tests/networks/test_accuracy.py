@@ -21,13 +21,13 @@ from quantise_nets import residual_net
 from tilewright.core.files import pack_arrays, unpack_arrays
 from tilewright.flows.build import build_artifact
 from tilewright.networks import load as load_network
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import Artifact, ArtifactError, Check, canonical_workloads, load
 from tilewright.networks.artifact.accuracy import accuracy
 from tilewright.networks.artifact.load import CPU_LIBRARY
-from tilewright.networks.integer.multipliers import FINE_BITS, scaled, weighted_pair
-from tilewright.networks.model_runner import runs
-from tilewright.networks.quantise import model_with_weights
+from tilewright.networks.model_runner import run_feeds
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.quantisation import model_with_weights
+from tilewright.networks.requantisation import FINE_BITS, scale_weights, weighted_pair
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_artifact import integer_network
@@ -72,7 +72,7 @@ def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
     model, image = onnx.load(asymmetric), np.random.default_rng(9).standard_normal(INPUT)
     feed = {"input": image.astype(np.float32)}
     (name,) = [output.name for output in model.graph.output]
-    theirs = next(runs(model, [name], [feed]))[name]
+    theirs = next(run_feeds(model, [name], [feed]))[name]
     ours = np.asarray(artifact.infer(feed)[name])
     assert np.linalg.norm(ours - theirs) <= 0.05 * np.linalg.norm(theirs)
     found = artifact.accuracy()
@@ -137,7 +137,7 @@ def test_integers_count_from_their_zero_point_or_are_equal_or_not() -> None:
 def test_two_int8_weights_hold_a_product_to_15_bits(
     weight: NDArray[np.int64], factors: NDArray[np.float64]
 ) -> None:
-    made = scaled(weight, factors)
+    made = scale_weights(weight, factors)
     assert made is not None
     exact = weight * factors[:, None] * np.exp2(made.shifts)[:, None]
     both = made.coarse.astype(float)

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from test_compiled_libraries import built
 
 from tilewright import networks
-from tilewright.networks.artifact.compiled import TOLERANCE
 from tilewright.networks.compiled.layers import activated_layers
+from tilewright.networks.tolerances import OF_FLOAT32
 from tilewright.targets import make_target
 
 Node = tuple[str, tuple[str, ...], str]
@@ -114,7 +114,7 @@ def test_libraries_compute_what_onnxruntime_does(form: str, tmp_path: Path) -> N
     x = np.random.default_rng(1).normal(0, 6, (1, 6, 9, 11)).astype(np.float32)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (expected,) = session.run(["z"], {"x": x})
-    close = TOLERANCE * float(np.abs(expected).max())  # Winograd's algorithm rounds more
+    close = OF_FLOAT32 * float(np.abs(expected).max())  # Winograd's algorithm rounds more
     np.testing.assert_allclose(artifact.infer({"x": x})["z"], expected, rtol=0, atol=close)
 
 

@@ -16,8 +16,7 @@ import pytest
 from tests.board.graphs import small_cnn
 from tests.networks.small_artifacts import SCALE, build_small, in_integers, rewrite_manifest
 from tilewright.flows.build import build_artifact
-from tilewright.networks.artifact import ArtifactError, build, canonical_workloads, load
-from tilewright.networks.artifact import folder as artifact_folder
+from tilewright.networks.artifact import ArtifactError, build, canonical_workloads, load, manifest
 from tilewright.networks.artifact.build import layer_graph
 from tilewright.networks.errors import InputError
 from tilewright.search import LocalRunner
@@ -247,7 +246,7 @@ def test_a_folder_of_the_first_release_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0.1 spelled the format otherwise."""
-    monkeypatch.setattr(artifact_folder, "FORMAT", "tilewright artefact")
+    monkeypatch.setattr(manifest, "FORMAT", "tilewright artefact")
     options = BuildOptions("digits_cnn", tmp_path / "art", trials=0)
     build_artifact(LocalRunner(), options)
     assert json.loads((tmp_path / "art" / "manifest.json").read_text())["format"].endswith("efact")

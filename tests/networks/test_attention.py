@@ -16,9 +16,9 @@ from tests.draws import nightly_after
 from tests.networks.test_bfloat16_tensors import SPEC
 from tests.networks.test_bfloat16_tensors import built as built_in_bfloat16
 from tests.networks.test_compiled_libraries import built, close
-from tilewright.networks.artifact.compiled import OF_BFLOAT16
 from tilewright.networks.compiled import attention as joined_attention
 from tilewright.networks.compiled.attention import FEWEST_ROWS
+from tilewright.networks.tolerances import OF_BFLOAT16
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.transformer import attention
 from tilewright.targets.workload import parse_workload

@@ -23,9 +23,10 @@ from tvm import relax
 
 from tilewright import networks
 from tilewright.networks.artifact import CompiledArtifact
-from tilewright.networks.artifact.compiled import OF_BFLOAT16, compile_files
+from tilewright.networks.artifact.library import compile_files
 from tilewright.networks.compiled.layers import activated_layers
 from tilewright.networks.compiled.packed_tensors import PackedTensors
+from tilewright.networks.tolerances import OF_BFLOAT16
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.cpu import machine
 from tilewright.targets.cpu.compile import lowering

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright import networks
-from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.targets.registry import make_target
 
 

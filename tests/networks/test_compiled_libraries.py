@@ -26,15 +26,15 @@ from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
-from tilewright.networks.artifact.accuracy import OF_QUANTISED
-from tilewright.networks.artifact.compiled import TOLERANCE, compile_files
-from tilewright.networks.artifact.compiled_profile import CallTime, profile_of
-from tilewright.networks.artifact.folder import sealed, write_folder
+from tilewright.networks.artifact.library import compile_files
+from tilewright.networks.artifact.library_profile import CallTime, profile_of
+from tilewright.networks.artifact.manifest import sealed, write_folder
 from tilewright.networks.compiled.layers import kernel_layers
 from tilewright.networks.errors import InputError
-from tilewright.networks.offload import decide
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.decisions import decide_offloading
+from tilewright.networks.tolerances import OF_FLOAT32, OF_QUANTISED
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.transformer import attention, feed_forward
 from tilewright.search import LocalRunner
@@ -116,7 +116,7 @@ def copy(digits: Path, tmp_path: Path) -> Path:
 
 
 def close(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
-    return float(np.abs(ours - theirs).max()) <= TOLERANCE * float(np.abs(theirs).max())
+    return float(np.abs(ours - theirs).max()) <= OF_FLOAT32 * float(np.abs(theirs).max())
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -136,7 +136,7 @@ def test_every_kernel_and_the_whole_are_held_against_references(digits: Path) ->
     checks = list(artifact.verify())
     assert len(checks) == len(artifact.rows) >= 3
     assert not any(check.wrong for check in checks)
-    assert 0 < artifact.output_error() < TOLERANCE
+    assert 0 < artifact.output_error() < OF_FLOAT32
 
 
 @pytest.mark.slow(seconds=0.5)
@@ -433,7 +433,7 @@ def test_layers_of_a_quantised_network_multiply_its_integers_unless_asked_not_to
     path.write_bytes(quantised().SerializeToString())
     network = networks.load(str(path))
     target = CpuTarget(replace(this_machine(), precision=precision))
-    decisions = decide(network.examined, Accelerator.of(target))
+    decisions = decide_offloading(network.examined, Accelerator.of(target))
     found = {d.fused.node: d.workload for d in decisions if d.workload is not None}
     assert set(found) == {"stem", "each", "point"}
     integers = computes_int8(target.spec) and not precision

@@ -17,12 +17,12 @@ from test_compiled_libraries import built
 from test_quantised_libraries import layers_of
 
 from tilewright import networks
-from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.normalise import normalise
-from tilewright.networks.onnx_reference import reference_model
-from tilewright.networks.onnx_source import OnnxSource
-from tilewright.networks.strip_weights import without_weights
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.onnx.files import without_weights
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.reference_model import reference_model
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.spec import this_machine

@@ -17,8 +17,8 @@ from test_bfloat16_tensors import stored
 from test_compiled_libraries import built, close
 
 from tests.draws import nightly_after
-from tilewright.networks.artifact.compiled import OF_BFLOAT16
 from tilewright.networks.compiled.operands_in_place import _line
+from tilewright.networks.tolerances import OF_BFLOAT16
 
 SHAPE = (1, 8, 6, 9, 7)
 

@@ -21,7 +21,7 @@ from tilewright.networks import artifact
 from tilewright.networks.fusion import Choices, choices, fused
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.quantise import quantise
+from tilewright.networks.quantisation import quantise
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import Blocks, blocks_of
 from tilewright.targets.epilogue import EpilogueOp

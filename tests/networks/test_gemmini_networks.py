@@ -19,9 +19,9 @@ from tests.draws import nightly_after
 from tilewright.cli.app import app
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.integer.network import quantised_graph
+from tilewright.networks.integer_network import quantised_graph
+from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.targets import make_target
 
 

@@ -21,7 +21,7 @@ from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.errors import ImportFailedError, InputError
 from tilewright.networks.model_runner import failures
-from tilewright.networks.normalise import normalise
+from tilewright.networks.onnx.normalise import normalise
 from tilewright.networks.relax.importer import import_onnx
 from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec

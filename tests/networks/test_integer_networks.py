@@ -17,11 +17,11 @@ from quantised_graphs import Graph
 from benchmarks.quantisation.integer_graphs import from_file, in_memory, run
 from tilewright.networks import zoo
 from tilewright.networks.errors import InputError
-from tilewright.networks.integer import library
+from tilewright.networks.integer import cpu_islands
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import layer_reference
-from tilewright.networks.quantise import Samples, quantise
+from tilewright.networks.quantisation import Samples, quantise
 from tilewright.networks.zoo import digits
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import EpilogueOp
@@ -218,7 +218,7 @@ def test_attention_is_a_dense_layer_a_head_between_islands() -> None:
 @pytest.mark.slow(seconds=2)
 def test_islands_are_written_to_a_library_and_run_from_it(tmp_path: Path) -> None:
     graph = integer_graph(attention_net(Graph()), BLOCKS)
-    library.write(graph, tmp_path / "cpu.so")
+    cpu_islands.write(graph, tmp_path / "cpu.so")
     inputs, name = random_inputs(graph), graph.outputs[0].name
     loaded = run(graph, inputs, from_file(tmp_path / "cpu.so"))[name]
     np.testing.assert_array_equal(loaded, run(graph, inputs, in_memory(graph))[name])

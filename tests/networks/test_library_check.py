@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.artifact.library_check import (
     decisive_samples,
     output_error,
@@ -18,7 +17,7 @@ from tilewright.networks.artifact.library_check import (
     unchecked_outputs,
     unpack_samples,
 )
-from tilewright.networks.errors import InputError
+from tilewright.networks.errors import InaccurateError, InputError
 from tilewright.networks.sample_values import NetworkSample, draw_samples
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ from onnx import helper
 from onnx_graphs import model, normal
 
 from tilewright import networks
-from tilewright.networks.report import ModelReport
+from tilewright.networks.offloading.report import ModelReport
 
 
 def _report(path: Path, source: onnx.ModelProto) -> ModelReport:

@@ -19,8 +19,8 @@ from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.networks import zoo
 from tilewright.networks.errors import DynamicShapeError, ModelFileError
-from tilewright.networks.onnx_file import read, stub, tensor_bytes
-from tilewright.networks.quantise import model_with_weights
+from tilewright.networks.onnx.files import read, stub, tensor_bytes
+from tilewright.networks.quantisation import model_with_weights
 
 
 def _relu(shape: tuple[int | str, ...] = (1, 4)) -> onnx.ModelProto:

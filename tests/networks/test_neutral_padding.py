@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.networks.neutral_padding import padding_obstacles
+from tilewright.networks.onnx.neutral_padding import padding_obstacles
 
 LARGEST = 7
 RNG = np.random.default_rng(0)

@@ -13,11 +13,11 @@ from onnx_graphs import model, normal
 
 from tilewright import networks
 from tilewright.core.errors import WorkloadError
-from tilewright.networks import cpu_costs
-from tilewright.networks.accelerator import Accelerator
-from tilewright.networks.cpu_costs import SECONDS, operator_seconds
 from tilewright.networks.network import Network
-from tilewright.networks.report import ModelReport
+from tilewright.networks.offloading import cpu_costs
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.cpu_costs import SECONDS, operator_seconds
+from tilewright.networks.offloading.report import ModelReport
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Blocks, HasHost, Latency, offers
 from tilewright.targets.registry import make_target

@@ -29,7 +29,7 @@ from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.core.errors import UnknownName
 from tilewright.core.formats import SCHEDULES
 from tilewright.flows.tvm_partition import offloaded, partition_for_vta
-from tilewright.networks import zoo
+from tilewright.networks import tvm_runtime, zoo
 from tilewright.networks.artifact import canonical_workloads
 from tilewright.networks.errors import (
     DynamicShapeError,
@@ -38,9 +38,9 @@ from tilewright.networks.errors import (
     QuantisationError,
 )
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.quantise import model_with_weights, quantise
-from tilewright.networks.relax.offload import calls
-from tilewright.networks.tvm_runtime import RUN, OffloadError, runtime
+from tilewright.networks.quantisation import model_with_weights, quantise
+from tilewright.networks.tvm_runtime import RUN, OffloadError
+from tilewright.networks.tvm_user_modules import offloaded_calls
 from tilewright.targets import make_target
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.capabilities import Baseline, capability
@@ -238,14 +238,14 @@ def test_an_exported_module_runs_in_another_process(tmp_path: Path) -> None:
 
 
 def test_a_changed_byte_of_a_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_programs", OrderedDict())
-    ((digest, content),) = calls(partition_for_vta(from_onnx(int8("digits_cnn"))), RUN)
+    monkeypatch.setattr(tvm_runtime, "_programs", OrderedDict())
+    ((digest, content),) = offloaded_calls(partition_for_vta(from_onnx(int8("digits_cnn"))), RUN)
     changed = np.frombuffer(content, np.uint8).copy()
     changed[len(changed) // 2] ^= 1
     with pytest.raises(ValueError, match="other bytes"):
-        runtime.run(digest, tvm.runtime.tensor(changed))
+        tvm_runtime.run(digest, tvm.runtime.tensor(changed))
     with pytest.raises(ValueError, match="0 tensors are given to a program of 1 inputs"):
-        runtime.run(digest, tvm.runtime.tensor(np.frombuffer(content, np.uint8)))
+        tvm_runtime.run(digest, tvm.runtime.tensor(np.frombuffer(content, np.uint8)))
 
 
 def schedules(picks: dict[Workload, Pick]) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def test_a_tuned_folder_gives_the_schedules(tmp_path: Path) -> None:
     assert [layer.alone for layer in offloaded(new).layers] != [
         layer.alone for layer in offloaded(partition_for_vta(from_onnx(model))).layers
     ]
-    for content in (content for _, content in calls(new, RUN)):
+    for content in (content for _, content in offloaded_calls(new, RUN)):
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             rows = json.loads(packed.read("program.json"))["layers"]
     assert [(r["space"], tuple(r["config"])) for r in rows] == [

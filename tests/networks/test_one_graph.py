@@ -17,7 +17,7 @@ from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_list, as_object
 from tilewright.flows.build import build_artifact
-from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import canonical, parse_workload

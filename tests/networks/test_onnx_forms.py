@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.networks.normalise import normalise
-from tilewright.networks.onnx_reference import reference_model
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.reference_model import reference_model
 
 make = helper.make_node
 F, I8 = np.float32, np.int8

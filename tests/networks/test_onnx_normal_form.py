@@ -15,8 +15,8 @@ from onnx_graphs import model, normal, reference
 from tilewright import networks
 from tilewright.networks import zoo
 from tilewright.networks.compiled.layers import kernel_layers
-from tilewright.networks.normalise import normalise
-from tilewright.networks.strip_weights import without_weights
+from tilewright.networks.onnx.files import without_weights
+from tilewright.networks.onnx.normalise import normalise
 from tilewright.targets import make_target
 
 

@@ -24,15 +24,15 @@ from tilewright import networks
 from tilewright.core.files import Json
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import load
-from tilewright.networks.artifact.run import checked
+from tilewright.networks.artifact.run import check_arrays
 from tilewright.networks.errors import InputError
-from tilewright.networks.imported_model import seeded_inputs
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.normalise import normalise
-from tilewright.networks.onnx_float16 import is_half
-from tilewright.networks.quantise import quantise
-from tilewright.networks.report import ModelReport
+from tilewright.networks.offloading.report import ModelReport
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.reference_model import is_half
+from tilewright.networks.quantisation import quantise
+from tilewright.networks.sample_values import seeded_inputs
 from tilewright.reports.artifact import built_lines
 from tilewright.search import LocalRunner
 from tilewright.targets.capabilities import Blocks
@@ -332,8 +332,8 @@ def test_an_operator_that_the_cpu_does_not_compile_runs_in_onnxruntime() -> None
 def test_arrays_of_halves_are_widened_for_an_input_in_single() -> None:
     """Nothing is lost by it; doubles would lose, and are refused."""
     value, halves = Value("x", (3,), "float32"), np.array([1, 2, 3], np.float16)
-    widened = checked([value], {"x": halves})["x"]
+    widened = check_arrays([value], {"x": halves})["x"]
     assert widened.dtype == np.float32
     np.testing.assert_array_equal(widened, halves)
     with pytest.raises(InputError, match="float64 instead of float32"):
-        checked([value], {"x": halves.astype(np.float64)})
+        check_arrays([value], {"x": halves.astype(np.float64)})

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.networks.normalise import normalise
-from tilewright.networks.onnx_opset import OPSET, opset_of, raise_opset
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.opset import OPSET, opset_of, raise_opset
 
 Node = onnx.NodeProto
 make = helper.make_node

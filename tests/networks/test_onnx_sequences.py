@@ -20,10 +20,10 @@ from onnx_graphs import model, normal, reference
 
 from tilewright import networks
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.normalise import normalise
-from tilewright.networks.quantise import quantise
-from tilewright.networks.recurrent.operators import MAX_STEPS
-from tilewright.networks.report import ModelReport
+from tilewright.networks.offloading.report import ModelReport
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.recurrent_operators import MAX_STEPS
+from tilewright.networks.quantisation import quantise
 from tilewright.targets.capabilities import Blocks
 
 Tensors = Mapping[str, NDArray[Any]]

@@ -18,9 +18,9 @@ from test_compiled_libraries import built, close
 
 from tilewright import networks
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.normalise import normalise
-from tilewright.networks.onnx_file import stub
-from tilewright.networks.quantise import quantise
+from tilewright.networks.onnx.files import stub
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.quantisation import quantise
 from tilewright.targets.capabilities import Blocks
 
 Tensors = Mapping[str, NDArray[Any]]

@@ -16,9 +16,9 @@ from onnx_graphs import model, normal
 
 from tilewright import networks
 from tilewright.networks.errors import UnsupportedOperatorError
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.onnx_source import OnnxSource
-from tilewright.networks.report import OperatorReport, epilogue_text
+from tilewright.networks.offloading.report import OperatorReport, epilogue_text
 
 Load = Callable[[onnx.ModelProto], Network]
 

@@ -20,20 +20,20 @@ from tests.networks.small_artifacts import build_small, rewrite_manifest
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.artifact import ArtifactError, load
-from tilewright.networks.artifact.image_batches import joined, split
-from tilewright.networks.artifact.overlap import (
+from tilewright.networks.artifact.pipeline import (
     ENOUGH,
     MOST_IN_FLIGHT,
     PipelineStage,
     bound,
     busy,
-    choices,
     simulate,
     steady_state,
+    steady_states,
 )
-from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
+from tilewright.networks.artifact.session import join_outputs, split_images
 from tilewright.networks.errors import InputError
 from tilewright.networks.integer.extraction import integer_graph
+from tilewright.networks.offloading.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.targets.artifact_types import HoldsImages
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.layer import Value
@@ -88,7 +88,7 @@ def test_no_schedule_beats_the_bound_and_its_interval_is_that_of_the_simulation(
 @example([PipelineStage("cpu", 1), PipelineStage("accelerator", 19), PipelineStage("cpu", 19)])
 def test_with_images_enough_the_bound_is_reached(stages: list[PipelineStage]) -> None:
     """Or nearly, with as many as are tried."""
-    found = choices(stages)
+    found = steady_states(stages)
     enough = ENOUGH if len(found) < MOST_IN_FLIGHT else 1 + 1 / MOST_IN_FLIGHT
     assert found[-1].interval <= enough * bound(stages)
 
@@ -99,7 +99,7 @@ def test_one_image_at_a_time_takes_the_sum_and_two_of_one_stage_each_the_larger(
     state = steady_state(stages, 2)
     assert state.is_exact
     assert state.interval == pytest.approx(50e-9)
-    assert [each.in_flight for each in choices(stages)] == [1, 2]
+    assert [each.in_flight for each in steady_states(stages)] == [1, 2]
 
 
 def test_more_images_than_two_are_taken_where_two_leave_the_bound_out_of_reach() -> None:
@@ -108,7 +108,7 @@ def test_more_images_than_two_are_taken_where_two_leave_the_bound_out_of_reach()
     stages = [
         PipelineStage("accelerator" if at % 2 else "cpu", time) for at, time in enumerate(times)
     ]
-    found = choices(stages)
+    found = steady_states(stages)
     assert found[-1].interval <= ENOUGH * bound(stages)
     assert len(found) > 2
     assert found[1].interval > ENOUGH * bound(stages)
@@ -235,13 +235,13 @@ def test_a_network_without_islands_overlaps_packing_alone(tmp_path: Path) -> Non
 def test_images_lie_along_the_first_axis() -> None:
     wanted = [Value("x", (2, 3), "float32"), Value("mask", (1, 4), "int8")]
     x, mask = np.arange(18.0).reshape(6, 3), np.ones((1, 4))
-    images = split(wanted, {"x": x, "mask": mask})
+    images = split_images(wanted, {"x": x, "mask": mask})
     assert [image["x"].tolist() for image in images] == [
         x[at : at + 2].tolist() for at in (0, 2, 4)
     ]
     assert all(image["mask"] is mask for image in images)
-    np.testing.assert_array_equal(joined(images)["x"], x)
-    assert joined([{"n": np.float32(1)}, {"n": np.float32(2)}])["n"].tolist() == [1, 2]
+    np.testing.assert_array_equal(join_outputs(images)["x"], x)
+    assert join_outputs([{"n": np.float32(1)}, {"n": np.float32(2)}])["n"].tolist() == [1, 2]
     with pytest.raises(InputError, match="different numbers of images: 'x' 3, 'mask' 2"):
-        split(wanted, {"x": x, "mask": np.ones((2, 4))})
-    assert split(wanted, {"x": np.zeros((5, 3))})[0]["x"].shape == (5, 3)  # `run` refuses it
+        split_images(wanted, {"x": x, "mask": np.ones((2, 4))})
+    assert split_images(wanted, {"x": np.zeros((5, 3))})[0]["x"].shape == (5, 3)  # `run` refuses it

@@ -6,8 +6,8 @@ import numpy as np
 from quantised_graphs import Graph
 
 from tilewright.networks.fused_calls import FusedCall
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.onnx_source import OnnxSource
 
 
 def _calls(graph: Graph, *outputs: tuple[str, tuple[int, ...]]) -> dict[str, FusedCall]:

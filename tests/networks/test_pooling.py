@@ -14,10 +14,9 @@ import pytest
 
 from tilewright import networks
 from tilewright.networks import artifact
-from tilewright.networks.accelerator import Accelerator
-from tilewright.networks.integer.pooling import with_pools
-from tilewright.networks.pooling import pooled, together
-from tilewright.networks.rewrites import padded
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.channel_blocks import pad_to_blocks
+from tilewright.networks.offloading.pooling import pool_where_faster, together, with_pools
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Layer
 from tilewright.targets.patterns.max_pool import Pool
@@ -44,9 +43,9 @@ def taking(one: float, two: float) -> Accelerator:
 
 
 def test_what_is_sooner_by_the_estimates_is_taken() -> None:
-    assert pooled(CONVOLUTION, POOL, taking(9, 10)) == BOTH
-    assert pooled(CONVOLUTION, POOL, taking(10, 10)) is None
-    assert pooled(CONVOLUTION, POOL, Accelerator(BLOCKS)) is None
+    assert pool_where_faster(CONVOLUTION, POOL, taking(9, 10)) == BOTH
+    assert pool_where_faster(CONVOLUTION, POOL, taking(10, 10)) is None
+    assert pool_where_faster(CONVOLUTION, POOL, Accelerator(BLOCKS)) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     graph = integer_network(BuildOptions(name, tmp_path / "art"), target).graph
     built = artifact.canonical_workloads(graph)
     of_both = [
-        {canonical(padded(workload, graph.blocks)) for workload in found if workload.pool}
+        {canonical(pad_to_blocks(workload, graph.blocks)) for workload in found if workload.pool}
         for found in ([workload for workload, _, _ in tuned], built)
     ]
     assert of_both[0] == of_both[1]

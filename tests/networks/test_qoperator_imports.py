@@ -18,7 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from benchmarks.artifacts.numbers import by_onnxruntime
 from tilewright import networks
-from tilewright.networks.onnx_qoperator import to_qdq
+from tilewright.networks.onnx.to_qdq import to_qdq
 from tilewright.targets.cpu.spec import this_machine
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.artifacts.numbers import by_onnxruntime
-from tilewright.networks.onnx_qoperator import to_qdq
+from tilewright.networks.onnx.to_qdq import to_qdq
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5, 2.0])

@@ -12,14 +12,19 @@ from quantise_nets import residual_net
 from quantised_graphs import Graph
 
 from tilewright import networks
-from tilewright.networks import int8
-from tilewright.networks.accelerator import EpilogueMode
-from tilewright.networks.integer.arithmetic import Requantisation, finish
+from tilewright.networks.epilogues import EpilogueMode, int8_epilogue, int8_notes
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.onnx_source import OnnxSource
-from tilewright.networks.quantise import Quantised, QuantiseOptions, quantise
-from tilewright.networks.quantise.channels import gain, least_errors
-from tilewright.networks.quantise.exponents import covering, largest, least_error, squared_error
+from tilewright.networks.model_source import OnnxSource
+from tilewright.networks.quantisation import Quantised, QuantiseOptions, quantise
+from tilewright.networks.quantisation.exponents import (
+    covering_exponent,
+    gain,
+    largest_magnitude,
+    least_error,
+    least_errors,
+    squared_error,
+)
+from tilewright.networks.requantisation import Requantisation, finish_epilogue
 from tilewright.networks.zoo.builder import Builder
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import CHANNEL_SPREAD
@@ -125,12 +130,14 @@ def test_a_channel_has_the_exponent_of_least_error_near_the_others(
     if silent:
         values[-1] = 0
     own = least_errors(values)
-    alone = np.array([least_error(each, covering(largest(each))) for each in values])
+    alone = np.array(
+        [least_error(each, covering_exponent(largest_magnitude(each))) for each in values]
+    )
     highest = alone[: len(sizes)].max()
     assert own.max() == highest
     for found, asked in zip(own[: len(sizes)], alone[: len(sizes)], strict=True):
         assert found == max(asked, highest - CHANNEL_SPREAD)
-    one = least_error(values, covering(largest(values)))
+    one = least_error(values, covering_exponent(largest_magnitude(values)))
     before = sum(squared_error(each, one) for each in values)
     after = sum(squared_error(each, e) for each, e in zip(values, own.tolist(), strict=True))
     assert after <= before or gain(values, one, own) < 1
@@ -152,7 +159,9 @@ def test_a_layer_rounds_what_its_channels_count(
     weight, finer, bias = (np.array(each) for each in zip(*channels, strict=True))
     shifts = shift + finer.astype(np.int64)
     low = 0 if relu else -128
-    made = finish(Requantisation(shifts, None, (low, 127)), [np.ldexp(bias, finer)], len(channels))
+    made = finish_epilogue(
+        Requantisation(shifts, None, (low, 127)), [np.ldexp(bias, finer)], len(channels)
+    )
     epilogue = made.epilogue
     assert made.bias is not None
     w = Workload("dense", len(data), 1, 1, 1, len(channels), post=())
@@ -190,6 +199,6 @@ def test_a_quantised_network_is_tuned_as_its_scales_are() -> None:
     made = quantise(spread_net(), None, QuantiseOptions(per_channel=True))
     onnx_source = OnnxSource("own", made.model, lambda: made.model, {})
     calls = [call for call in onnx_source.examine().found.calls if call.operator == "conv2d"]
-    steps = [[op.kind for op in int8.epilogue(call, "full")] for call in calls]
+    steps = [[op.kind for op in int8_epilogue(call, "full")] for call in calls]
     assert steps == [["bias", "shr_channel", "min", "max"]] * 3
-    assert [int8.notes(call) for call in calls] == [[]] * 3
+    assert [int8_notes(call) for call in calls] == [[]] * 3

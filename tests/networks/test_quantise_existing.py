@@ -25,9 +25,9 @@ from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.errors import ModelFileError, QuantisationError
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.model_runner import Feed, runs
-from tilewright.networks.onnx_qoperator import to_qdq
-from tilewright.networks.quantise import (
+from tilewright.networks.model_runner import Feed, run_feeds
+from tilewright.networks.onnx.to_qdq import to_qdq
+from tilewright.networks.quantisation import (
     Existing,
     Quantised,
     as_it_is,
@@ -75,7 +75,7 @@ def _logits(model: onnx.ModelProto, count: int = 120) -> NDArray[np.float32]:
     """(count, 10)"""
     feeds: list[Feed] = [{"input": image[None]} for image in digits.held_out()[0][:count]]
     name = model.graph.output[0].name
-    return np.concatenate([values[name] for values in runs(model, [name], feeds)])
+    return np.concatenate([values[name] for values in run_feeds(model, [name], feeds)])
 
 
 def _scales(model: onnx.ModelProto) -> list[tuple[NDArray[Any], NDArray[Any]]]:
@@ -108,7 +108,7 @@ def test_a_quantised_model_is_taken_as_it_is(build: Any) -> None:
     shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
     feeds: list[Feed] = [{info.name: np.random.default_rng(1).standard_normal(shape, np.float32)}]
     name = made.graph.output[0].name
-    (first,), (second,) = (list(runs(each, [name], feeds)) for each in (made, again.model))
+    (first,), (second,) = (list(run_feeds(each, [name], feeds)) for each in (made, again.model))
     np.testing.assert_array_equal(first[name], second[name])
 
 

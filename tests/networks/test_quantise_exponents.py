@@ -20,14 +20,19 @@ from quantise_nets import residual_net
 
 from tilewright.networks import zoo
 from tilewright.networks.errors import DynamicShapeError, QuantisationError
-from tilewright.networks.model_runner import runs
-from tilewright.networks.quantise import QuantiseOptions, quantise
-from tilewright.networks.quantise.exponents import covering, least_error, quantised, squared_error
+from tilewright.networks.model_runner import run_feeds
+from tilewright.networks.quantisation import QuantiseOptions, quantise
+from tilewright.networks.quantisation.exponents import (
+    covering_exponent,
+    least_error,
+    quantise_array,
+    squared_error,
+)
 
 
 @given(st.floats(1e-12, 1e12))
 def test_the_covering_exponent_is_the_smallest_that_cuts_nothing_off(largest: float) -> None:
-    exponent = covering(largest)
+    exponent = covering_exponent(largest)
     assert math.ldexp(127, exponent) >= largest
     assert math.ldexp(127, exponent - 1) < largest
 
@@ -35,7 +40,7 @@ def test_the_covering_exponent_is_the_smallest_that_cuts_nothing_off(largest: fl
 @given(st.integers(-20, 20), st.lists(st.integers(-128, 127), min_size=1, max_size=30))
 def test_what_int8_can_represent_is_quantised_without_loss(e: int, steps: Sequence[int]) -> None:
     values = np.ldexp(np.array(steps, np.float64), e)
-    assert quantised(values, e).tolist() == list(steps)
+    assert quantise_array(values, e).tolist() == list(steps)
     assert squared_error(values, e) == 0
 
 
@@ -43,7 +48,7 @@ def test_what_int8_can_represent_is_quantised_without_loss(e: int, steps: Sequen
 @given(st.integers(0, 1000), st.floats(0.01, 100))
 def test_the_least_error_is_no_larger_than_that_of_its_neighbours(seed: int, scale: float) -> None:
     values = np.random.default_rng(seed).standard_normal(500) * scale
-    highest = covering(float(np.abs(values).max()))
+    highest = covering_exponent(float(np.abs(values).max()))
     chosen = least_error(values, highest)
     errors = [squared_error(values, highest - step) for step in range(3)]
     assert squared_error(values, chosen) == min(errors)
@@ -51,11 +56,11 @@ def test_the_least_error_is_no_larger_than_that_of_its_neighbours(seed: int, sca
 
 def test_quantising_rounds_half_to_even_and_cuts_off() -> None:
     values = np.array([0.5, 1.5, -0.5, -1.5, 200, -200])
-    assert quantised(values, 0).tolist() == [0, 2, 0, -2, 127, -128]
+    assert quantise_array(values, 0).tolist() == [0, 2, 0, -2, 127, -128]
 
 
 def test_tensors_of_zeros_have_an_exponent() -> None:
-    assert covering(0.0) == -7
+    assert covering_exponent(0.0) == -7
     assert least_error(np.zeros(4), -7) == -7
 
 
@@ -89,7 +94,7 @@ def _made(nodes: list[onnx.NodeProto], tensors: dict[str, NDArray[Any]], output:
     made = quantise(source)
     info = made.model.graph.input[0]
     feed = {info.name: normal(1, 16, 6, 6, seed=7)}
-    wanted, found = (next(runs(m, [output], [feed]))[output] for m in (source, made.model))
+    wanted, found = (next(run_feeds(m, [output], [feed]))[output] for m in (source, made.model))
     assert np.corrcoef(wanted.ravel(), found.ravel())[0, 1] > 0.99
     return made
 

@@ -14,10 +14,10 @@ from quantise_nets import attention_net, residual_net
 from tilewright.core.errors import UnknownName
 from tilewright.networks import zoo
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.networks.model_runner import Feed, runs
+from tilewright.networks.model_runner import Feed, run_feeds
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.onnx_source import OnnxSource
-from tilewright.networks.quantise import Quantised, QuantiseOptions, Samples, quantise
+from tilewright.networks.quantisation import Quantised, QuantiseOptions, Samples, quantise
 from tilewright.networks.zoo import digits
 from tilewright.networks.zoo.builder import Builder
 from tilewright.networks.zoo.mobilenet import mobilenet_v1
@@ -34,7 +34,7 @@ def _fresh(model: onnx.ModelProto, count: int) -> list[Feed]:
 def _outputs(model: onnx.ModelProto, feeds: list[Feed]) -> NDArray[np.float32]:
     """(feeds, values) of the first output."""
     name = model.graph.output[0].name
-    return np.stack([values[name].ravel() for values in runs(model, [name], feeds)])
+    return np.stack([values[name].ravel() for values in run_feeds(model, [name], feeds)])
 
 
 def _correlation(model: onnx.ModelProto, made: Quantised, count: int = 4) -> float:

@@ -15,7 +15,7 @@ from quantise_nets import residual_net
 
 from tilewright.core import files
 from tilewright.networks.errors import InputError
-from tilewright.networks.quantise import (
+from tilewright.networks.quantisation import (
     Input,
     calibration_inputs,
     quantise,
@@ -129,7 +129,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_values_a_model_cannot_run_on_are_refused() -> None:
-    from tilewright.networks.quantise import Samples
+    from tilewright.networks.quantisation import Samples
 
     nodes = [
         onnx.helper.make_node("Gather", ["table", "ids"], ["rows"], name="table"),

@@ -14,10 +14,10 @@ from onnx import helper, numpy_helper
 
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import Artifact, load
-from tilewright.networks.model_runner import runs
-from tilewright.networks.quantise import Samples, quantise
-from tilewright.networks.quantise.samples import with_held_out
-from tilewright.networks.quantise.tails import WEIGHT, Tail
+from tilewright.networks.model_runner import run_feeds
+from tilewright.networks.quantisation import Samples, quantise
+from tilewright.networks.quantisation.activation_ranges import WEIGHT, Tail
+from tilewright.networks.quantisation.samples import with_held_out
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
 from tilewright.tuning.build_artifact import integer_network
@@ -63,7 +63,7 @@ def _filled(samples: Feeds) -> onnx.ModelProto:
 
 
 def _error(one: onnx.ModelProto, other: onnx.ModelProto, feeds: Feeds) -> float:
-    pairs = list(zip(runs(one, ["y"], feeds), runs(other, ["y"], feeds), strict=True))
+    pairs = list(zip(run_feeds(one, ["y"], feeds), run_feeds(other, ["y"], feeds), strict=True))
     off = np.linalg.norm([a["y"] - b["y"] for a, b in pairs])
     return float(off / np.linalg.norm([a["y"] for a, _ in pairs]))
 

@@ -18,7 +18,7 @@ from onnx_graphs import NumberedGraph, normal
 from test_compiled_libraries import by_rule
 
 from tilewright import networks
-from tilewright.networks.artifact.compiled import CompiledArtifact, compile_files
+from tilewright.networks.artifact.library import CompiledArtifact, compile_files
 from tilewright.networks.compiled.layers import KernelLayer, kernel_layers
 from tilewright.targets.cpu.kernels.int8_dot_product import computes_int8
 from tilewright.targets.cpu.spec import PLAIN_TILES, CpuSpec, this_machine

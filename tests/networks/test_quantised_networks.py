@@ -21,10 +21,11 @@ from onnxruntime.quantization import (
 )
 
 from tilewright import networks
-from tilewright.networks import int8, zoo
+from tilewright.networks import zoo
+from tilewright.networks.epilogues import int8_epilogue
 from tilewright.networks.fused_calls import FusedCall, FusedStep, Quantisation
+from tilewright.networks.model_source import OnnxSource
 from tilewright.networks.network import Network
-from tilewright.networks.onnx_source import OnnxSource
 from tilewright.networks.zoo import digits
 
 
@@ -117,7 +118,7 @@ def test_scales_that_are_powers_of_two_give_an_exact_shift(x: int, w: int, shift
     network = _network(_qdq_block(2.0**x, 2.0**w, 2.0 ** (x + w + shift)))
     (call,) = network.examined.found.fused_calls
     offset = 1 << max(shift - 1, 0)
-    found = ", ".join(map(str, int8.epilogue(call, "full")))
+    found = ", ".join(map(str, int8_epilogue(call, "full")))
     assert found == f"+ {offset}, >> {shift}, min 127, max 0"
     (conv,) = [o for o in network.report(16, 16).operators if o.name == "conv"]
     assert conv.reason == ""
@@ -166,5 +167,5 @@ def test_a_relu_behind_the_quantisation_keeps_its_scale() -> None:
         FusedStep("dequantise", "dq", out),
         FusedStep("relu", "r"),
     )
-    ops = int8.epilogue(_call(*steps), "full")
+    ops = int8_epilogue(_call(*steps), "full")
     assert [str(op) for op in ops] == ["bias", ">> 4", "min 127", "max 3"]

@@ -15,16 +15,16 @@ from onnx_graphs import normal
 import tilewright
 from tilewright import networks
 from tilewright.flows.build import build_artifact
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError, CompiledArtifact, load
 from tilewright.networks.artifact.regions import refuse_regions
 from tilewright.networks.artifact.run import as_arrays
 from tilewright.networks.errors import InputError, ModelFileError, UnsupportedOperatorError
-from tilewright.networks.graph import NormalGraph
-from tilewright.networks.partition.collapse import collapse, region_model
-from tilewright.networks.partition.forms import FormTable, supported_forms
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.onnx.graph import NormalGraph
+from tilewright.networks.partition.region_models import collapse, region_model
+from tilewright.networks.partition.region_session import RegionCalls, RegionSession
 from tilewright.networks.partition.regions import find_regions
-from tilewright.networks.partition.session import RegionCalls, RegionSession
+from tilewright.networks.partition.supported_forms import FormTable, supported_forms
 from tilewright.reports.artifact import built_lines
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
@@ -199,7 +199,7 @@ def _everything_but(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:
     """Take the forms of some operators out of the table."""
     table = supported_forms()
     kept = FormTable(form for form in table.forms if form.operator not in operators)
-    monkeypatch.setattr("tilewright.networks.partition.importing.supported_forms", lambda: kept)
+    monkeypatch.setattr("tilewright.networks.importing.supported_forms", lambda: kept)
 
 
 def _layers_around(kind: str, **attributes: object) -> onnx.ModelProto:

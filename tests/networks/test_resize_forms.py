@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
 from tilewright.networks.errors import ImportFailedError
-from tilewright.networks.normalise import normalise
+from tilewright.networks.onnx.normalise import normalise
 from tilewright.networks.relax.importer import import_onnx
 from tilewright.networks.relax.resizing import plan_resize
 from tilewright.targets.cpu.compile import llvm_target, lowering

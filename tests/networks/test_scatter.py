@@ -16,7 +16,7 @@ from tvm.ir import IRModule
 from tests.draws import examples
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
-from tilewright.networks.model_runner import runs
+from tilewright.networks.model_runner import run_feeds
 from tilewright.targets.cpu.compile import llvm_target, lowering
 from tilewright.targets.cpu.spec import CpuSpec
 
@@ -76,5 +76,5 @@ def test_the_reference_loses_no_sum() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
     new = np.random.default_rng(0).integers(-8, 8, (updates, width)).astype(np.float32)
     feed = {"x": np.zeros((1, width), np.float32), "new": new}
-    for found in runs(model, ["y"], [feed] * 10):
+    for found in run_feeds(model, ["y"], [feed] * 10):
         np.testing.assert_array_equal(found["y"], new.sum(axis=0, keepdims=True))

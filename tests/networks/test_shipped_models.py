@@ -14,7 +14,7 @@ from benchmarks.coverage.model_answers import Answer, difference, judge, untrue
 from benchmarks.coverage.model_files import sweep
 from benchmarks.coverage.onnx_models import ModelCase, cases
 from tilewright import networks
-from tilewright.networks.report import ModelReport
+from tilewright.networks.offloading.report import ModelReport
 
 SHIPPED = cases(("light", "simple", "pytorch-converted", "pytorch-operator"), Path())
 BY_TITLE = {case.title: case for case in SHIPPED}

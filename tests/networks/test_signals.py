@@ -12,8 +12,8 @@ from onnx import helper
 from onnx_graphs import model, normal, reference
 
 import tilewright
-from tilewright.networks.normalise import normalise
-from tilewright.networks.strip_weights import without_weights
+from tilewright.networks.onnx.files import without_weights
+from tilewright.networks.onnx.normalise import normalise
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,13 @@ import pytest
 from tilewright.core.files import Json, digest
 from tilewright.core.signing import KEY_FILE
 from tilewright.networks.artifact import ArtifactError, load
-from tilewright.networks.artifact.folder import read_files, read_manifest, sealed, write_folder
-from tilewright.networks.artifact.signature import reason_for_doubt
+from tilewright.networks.artifact.manifest import (
+    read_files,
+    read_manifest,
+    reason_for_doubt,
+    sealed,
+    write_folder,
+)
 
 pytestmark = pytest.mark.attack
 
@@ -157,7 +162,7 @@ def test_a_folder_without_code_is_not_signed(workspace: Path, tmp_path: Path) ->
 def test_builds_that_start_at_once_sign_with_one_key(workspace: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from tilewright.networks.artifact.folder import write_folder\n"
+        "from tilewright.networks.artifact.manifest import write_folder\n"
         "sys.stdin.read(); write_folder(Path(sys.argv[1]), {'network.so': b'x'}, {'layers': []})"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -15,10 +15,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright import networks
-from tilewright.networks import size_limits, zoo
+from tilewright.networks import zoo
 from tilewright.networks.errors import ModelFileError
-from tilewright.networks.quantise import model_with_weights
-from tilewright.networks.size_limits import check_sizes, machine_memory_bytes
+from tilewright.networks.onnx import size_limits
+from tilewright.networks.onnx.size_limits import check_sizes, machine_memory_bytes
+from tilewright.networks.quantisation import model_with_weights
 
 pytestmark = pytest.mark.attack
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.networks.artifact import ArtifactError, SizedLibrary, load
-from tilewright.networks.dynamic_sizes import shapes_at
 from tilewright.networks.errors import DynamicShapeError, InputError
+from tilewright.networks.onnx.static_shapes import shapes_at
 
 CHANNELS = 16
 

@@ -23,11 +23,11 @@ from tflite_files import CASES, KEYWORDS, RELU, SAME, File, conv, network, one
 from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError
-from tilewright.networks.quantise import model_with_weights
-from tilewright.networks.quantise.is_quantized import is_quantised
+from tilewright.networks.onnx.to_qdq import is_quantised
+from tilewright.networks.quantisation import model_with_weights
 from tilewright.networks.tflite.convert import RULES, convert, read_tflite
 from tilewright.networks.tflite.file import read
-from tilewright.networks.tflite.names import operator_names
+from tilewright.networks.tflite.graph import operator_names
 
 
 def _saved(path: Path, content: bytes) -> Path:

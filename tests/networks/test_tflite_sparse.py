@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 import tflite
 
-from tilewright.networks.tflite.sparse import DamagedTensor, dense
+from tilewright.networks.tflite.file import DamagedTensor, dense
 
 Level = int | tuple[Sequence[int], Sequence[int]]
 """The size of a dense level, or the segments and the indices of a sparse one."""

@@ -10,7 +10,7 @@ from onnx_graphs import normal
 
 from tilewright import networks
 from tilewright.networks.errors import ModelFileError
-from tilewright.networks.quantise import model_with_weights
+from tilewright.networks.quantisation import model_with_weights
 
 torch = pytest.importorskip("torch", reason="PyTorch is an optional extra")
 pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from onnx_graphs import reference
 
 from tilewright import networks
-from tilewright.networks.normalise import normalise
+from tilewright.networks.onnx.normalise import normalise
 
 
 def transposed(

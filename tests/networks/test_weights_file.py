@@ -18,8 +18,8 @@ from test_compiled_libraries import built
 from tvm import relax
 
 from tilewright.flows.build import build_artifact
-from tilewright.networks.artifact import ArtifactError, compiled
-from tilewright.networks.artifact.weights_file import DTYPES, packed, unpacked
+from tilewright.networks.artifact import ArtifactError, library
+from tilewright.networks.compiled.weights_file import DTYPES, pack_weights, unpack_weights
 from tilewright.networks.compiled.weights_parameter import taking_out
 from tilewright.networks.zoo.builder import Builder
 from tilewright.search import LocalRunner
@@ -55,8 +55,8 @@ tensors = st.sampled_from(DTYPES).flatmap(
 
 @given(st.lists(tensors, max_size=5))
 def test_arrays_come_back_aligned_and_in_place(given_: list[np.ndarray]) -> None:
-    data = np.frombuffer(packed(given_), np.uint8)
-    found = unpacked(data)
+    data = np.frombuffer(pack_weights(given_), np.uint8)
+    found = unpack_weights(data)
     assert [(each.dtype, each.shape) for each in found] == [(e.dtype, e.shape) for e in given_]
     for mine, theirs in zip(found, given_, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -66,11 +66,11 @@ def test_arrays_come_back_aligned_and_in_place(given_: list[np.ndarray]) -> None
 
 @given(st.integers(0, 95), st.binary(min_size=1, max_size=8), st.integers(0, 400))
 def test_a_damaged_table_is_refused_or_stays_inside(at: int, what: bytes, kept: int) -> None:
-    data = bytearray(packed([np.ones((3, 5), np.float32)]))
+    data = bytearray(pack_weights([np.ones((3, 5), np.float32)]))
     data[at : at + len(what)] = what
     damaged = np.frombuffer(bytes(data[:kept]), np.uint8)
     try:
-        found = unpacked(damaged)
+        found = unpack_weights(damaged)
     except ArtifactError:
         return
     assert sum(each.nbytes for each in found) <= len(damaged) * len(found)
@@ -129,7 +129,7 @@ def test_weights_that_would_not_be_read_again_are_refused(
 ) -> None:
     net = Builder("wide", (1, 256), 0, weights=True)
     onnx.save(net.model(net.dense(net.input, "fc", 256)), tmp_path / "wide.onnx")
-    monkeypatch.setattr(compiled, "LIBRARY_BYTES", 4 * 256**2 - 1)
+    monkeypatch.setattr(library, "LIBRARY_BYTES", 4 * 256**2 - 1)
     options = BuildOptions(str(tmp_path / "wide.onnx"), tmp_path / "art", "cpu", trials=0)
     with pytest.raises(ArtifactError, match="weights of wide take more than"):
         build_artifact(LocalRunner(), options)

@@ -16,7 +16,7 @@ from tilewright.core.errors import UnknownName
 from tilewright.core.thread_pools import one_thread
 from tilewright.networks import zoo
 from tilewright.networks.network import Network
-from tilewright.networks.rewrites import iterations, padded
+from tilewright.networks.offloading.channel_blocks import iterations, pad_to_blocks
 from tilewright.networks.zoo import digits
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE
@@ -81,7 +81,7 @@ def test_every_workload_fills_whole_blocks_and_every_operator_is_accounted_for(n
         workloads = network(name).workloads(block_in, block_out, batch)
         assert workloads
         for workload, _, _ in workloads:
-            assert padded(workload, Blocks(batch, block_in, block_out)) == workload
+            assert pad_to_blocks(workload, Blocks(batch, block_in, block_out)) == workload
             if workload.groups > 1:
                 continue
             assert workload.in_channels % block_in == 0

@@ -14,7 +14,7 @@ import numpy as np
 from tests.reliability.format_types import Draw, Format, Read, named, of_name
 from tests.reliability.mutants import archive_mutant, json_mutant, mutant
 
-ARTIFACT = "tilewright.networks.artifact.folder"
+ARTIFACT = "tilewright.networks.artifact.manifest"
 READS_ARTIFACTS = (
     f"{ARTIFACT}:is_artifact",
     f"{ARTIFACT}:_read_manifest",
@@ -140,8 +140,8 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
 
     from tilewright.core.files import pack_arrays
     from tilewright.networks.artifact import CompiledArtifact, load
-    from tilewright.networks.artifact.folder import write_folder
-    from tilewright.networks.artifact.weights_file import packed
+    from tilewright.networks.artifact.manifest import write_folder
+    from tilewright.networks.compiled.weights_file import pack_weights
     from tilewright.targets import make_target
     from tilewright.targets.capabilities import specification_of
 
@@ -159,7 +159,7 @@ def _libraries(folder: Path) -> tuple[Draw, Read]:
         "specification": spec, "tvm": version("apache-tvm"), "reference": "onnxruntime",
     }  # fmt: skip
     arrays = {"input x": np.zeros((1, 4)), "output x": np.zeros((1, 4))}
-    weights = packed([np.ones((3, 4), np.float32), np.arange(5)])
+    weights = pack_weights([np.ones((3, 4), np.float32), np.arange(5)])
     files = {"network.so": b"code", "check.npz": pack_arrays(arrays), "weights.bin": weights}
     write_folder(good, files, manifest)  # type: ignore[arg-type]
     held = json.loads((good / "manifest.json").read_text())
@@ -180,19 +180,19 @@ def _programs(folder: Path) -> tuple[Draw, Read]:
     from tests.board.graphs import small_cnn
     from tests.networks.small_artifacts import in_integers
     from tilewright.core.files import pack_files, unpack_files
-    from tilewright.networks.tvm_runtime.program import (
+    from tilewright.networks.tvm_runtime import (
         DESCRIPTION,
         HostProgram,
         clock_hz,
         layer_cycles,
-        written,
+        serialise_program,
     )
     from tilewright.targets import make_target
 
     example = small_cnn()
     graph = in_integers(example)
-    whole = written(graph, graph.layers, ["y"], example.random_picks(3), make_target("vta-pynq"),
-                    "vta")  # fmt: skip
+    picks, target = example.random_picks(3), make_target("vta-pynq")
+    whole = serialise_program(graph, graph.layers, ["y"], picks, target, "vta")
     files = unpack_files(whole)
     said = json.loads(files[DESCRIPTION])
     image = np.zeros((1, 1, 12, 12), np.int8)
@@ -217,7 +217,7 @@ def _samples(folder: Path) -> tuple[Draw, Read]:
     """Arrays that a user names: what a network is calibrated by, and what it runs on."""
     from tilewright.cli.commands.artifact import _arrays
     from tilewright.core.files import pack_arrays
-    from tilewright.networks.quantise import Input, read_samples
+    from tilewright.networks.quantisation import Input, read_samples
 
     path, whole = folder / "x.npz", pack_arrays({"x": np.ones((3, 4), np.float32)})
     inputs = (Input("x", (1, 4), np.dtype(np.float32)),)
@@ -236,6 +236,9 @@ FORMATS = {
     "programs in modules": Format(_programs),
     "samples": Format(
         _samples,
-        ("tilewright.cli.commands.artifact:_arrays", "tilewright.networks.quantise.samples:_read"),
+        (
+            "tilewright.cli.commands.artifact:_arrays",
+            "tilewright.networks.quantisation.samples:_read",
+        ),
     ),
 }

@@ -17,7 +17,7 @@ from typing import Any
 from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_writers
 from tests.reliability.killed_everywhere import forked
 from tilewright.networks.artifact import ArtifactError, in_the_way
-from tilewright.networks.artifact.folder import read_files, read_manifest, write_folder
+from tilewright.networks.artifact.manifest import read_files, read_manifest, write_folder
 
 FILES = {"a.bin": b"a" * 3000, "b.bin": b"", "cpu/c.so": b"code"}
 EARLIER = {"a.bin": b"old", "old.bin": b"old", "runtime/main.c": b"old"}

@@ -52,7 +52,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     ),
     "its files are the installation's own": (
         "tilewright.dashboard.server:application.file",
-        "tilewright.networks.partition.forms:supported_forms",
+        "tilewright.networks.partition.supported_forms:supported_forms",
         "tilewright.evaluation.compare.run_cache:code_digest",
         "tilewright.flows.deploy_all:_automations", "tilewright.flows.deploy_all:_deploy",
         "tilewright.fusion.learned.pretrained:shipped_digest",
@@ -71,7 +71,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.models.transfer.timed_trees:Chance.packed",
         "tilewright.networks.artifact.build:_library",
         "tilewright.networks.compiled.library:library_bytes",
-        "tilewright.networks.quantise.bn_folding:_optimised",
+        "tilewright.networks.quantisation.bn_folding:_optimised",
         "tilewright.services.prefect_server:prepare_database_template",
         "tilewright.targets.board.board_runner:BoardBench._compared",
         "tilewright.targets.cpu.assembly:link", "tilewright.targets.cpu.measure:CpuBench.load",
@@ -82,7 +82,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.networks.relax.cpu_subgraphs:Library.load",
     ),
     "the kernel wrote it": (
-        "tilewright.networks.size_limits:machine_memory_bytes",
+        "tilewright.networks.onnx.size_limits:machine_memory_bytes",
         "tilewright.core.process_info:_space", "tilewright.core.process_info:_status",
         "tilewright.services.page_addresses:is_own_listener",
         "tilewright.evaluation.engines.process:_peak_bytes",

@@ -22,7 +22,7 @@ from tests.cli.conftest import Place
 from tests.networks.small_artifacts import build_small, rewrite_manifest
 from tilewright.core.files import MAX_JSON_BYTES, Json, UnsafeFile, digest, pack_arrays
 from tilewright.networks.artifact import ArtifactError, load
-from tilewright.networks.artifact.folder import MOST_BYTES
+from tilewright.networks.artifact.manifest import MOST_BYTES
 from tilewright.targets import make_target
 from tilewright.targets.capabilities import HasSpecification, capability
 from tilewright.targets.vta.board.runtime import SOURCES, source, sources_digest

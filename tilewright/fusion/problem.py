@@ -11,10 +11,10 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact.build import canonical_workloads
 from tilewright.networks.fusion import FusionChoice, Refused, choices, fused, in_parts
-from tilewright.networks.rewrites import padded
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.channel_blocks import pad_to_blocks
 from tilewright.targets.base import Target
 from tilewright.targets.workload import Workload, canonical
 
@@ -93,7 +93,7 @@ class FusionProblem:
     def estimated(self, workload: Workload) -> float | None:
         """Return what the best schedule of a workload takes by the target's estimate, in its unit.
         None if the target does not estimate it."""
-        form = canonical(padded(workload, self.accelerator.blocks))
+        form = canonical(pad_to_blocks(workload, self.accelerator.blocks))
         try:
             return self.accelerator.estimated(form)
         except WorkloadError:

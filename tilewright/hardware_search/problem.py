@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from tilewright import networks
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.hardware_search.hardware_space import HardwareSpace
-from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.networks.errors import NothingToOffload
 from tilewright.networks.network import Network
-from tilewright.networks.offload_diagnostics import nothing_offloaded
+from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator
+from tilewright.networks.offloading.report import nothing_offloaded
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Bounds, bound_of, capability
 from tilewright.targets.workload import Workload

@@ -8,7 +8,8 @@
 The default epilogue of a workload is `plain`: one shape, one workload, with the benchmark epilogue
 `>> 8, min 127, max 0`. It is the only one defined for every network: a float model fixes no scale
 at which a residual would reach the accumulator. `epilogue="full"` keeps bias and residual as fused
-(`networks.int8` holds the rule). Importing this package loads neither ONNX nor TVM.
+(`networks.epilogues` holds the rule). Importing this package loads neither ONNX
+nor TVM.
 """
 
 from __future__ import annotations

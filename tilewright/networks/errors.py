@@ -71,6 +71,18 @@ class UncompilableError(ImportFailedError):
         self.operators = operators
 
 
+BUILD_AGAIN = "copy the artifact again, or build it again from its model"
+"""Next step after an artifact turned out to be damaged."""
+
+
+class ArtifactError(TilewrightError):
+    """A folder that is no artifact, is damaged or of another version, or cannot be made."""
+
+
+class InaccurateError(ArtifactError):
+    """Outputs are further from the source model's than the tolerance allows."""
+
+
 def first_line(error: Exception) -> str:
     """The first line of what a library says, without onnxruntime's numbers of errors, or the kind
     of error where it says nothing."""

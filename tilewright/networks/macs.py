@@ -1,17 +1,14 @@
-"""Counts the multiply-accumulates of one operator from the shapes it reads and writes.
-
-One table serves the operators of Relax and of ONNX. Counted are operators whose work is sums of
-products: convolutions of any kind (1-D to 3-D), products, einsums, attention and recurrent layers.
-"""
+"""Counts the multiply-accumulates of operators from the shapes they read and write."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.networks.graph import Shape
+from tilewright.networks.onnx.graph import NormalGraph, Shape
+from tilewright.networks.onnx.recurrent_operators import GATES
 
 
 @dataclass(frozen=True)
@@ -142,3 +139,22 @@ RULES: Mapping[str, Rule] = {
     )
     for operator in operators
 }  # fmt: skip
+
+
+def graph_macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:
+    """Return the multiply-accumulates of operators of a graph, for those that do any."""
+    shapes = normal.shapes()
+    found = {}
+    for node in normal.graph.node:
+        known = node.output[0] in shapes or node.op_type in GATES
+        if node.name not in names or not known:
+            continue
+        operator = node.op_type
+        if operator == "Attention":
+            operator = f"{node.domain or 'ai.onnx'}.{operator}"
+        equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
+        operands = Operands(
+            [shapes.get(name) for name in node.input], shapes.get(node.output[0], ()), equation
+        )
+        found[node.name] = count(operator, operands)
+    return {name: macs for name, macs in found.items() if macs}

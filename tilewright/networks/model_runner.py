@@ -64,7 +64,7 @@ class ModelRunner:
         )
 
 
-def runs(
+def run_feeds(
     model: onnx.ModelProto, tensors: Sequence[str], feeds: Collection[Feed]
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the values of these tensors of a model, as `ModelRunner` gives them, feed by feed.

@@ -11,19 +11,30 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
-from tilewright.networks import report, zoo
-from tilewright.networks.accelerator import MAX_WASTE, Accelerator, EpilogueMode
+from tilewright.networks import zoo
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.networks.errors import InputError, QuantisationError
-from tilewright.networks.extract import ExtractedWorkload, OffloadDecision, collect
-from tilewright.networks.model_analysis import Examined
-from tilewright.networks.offload import decide
-from tilewright.networks.onnx_reference import reference_model
-from tilewright.networks.onnx_source import OnnxSource, refuse_unsupported
-from tilewright.networks.partition.session import RegionSession
-from tilewright.networks.quantise import samples_for
-from tilewright.networks.report import ModelReport
+from tilewright.networks.imported_model import Examined
+from tilewright.networks.model_source import (
+    InputShapes,
+    OnnxSource,
+    Source,
+    read_source,
+    refuse_unsupported,
+)
+from tilewright.networks.offloading import report
+from tilewright.networks.offloading.accelerator import MAX_WASTE, Accelerator
+from tilewright.networks.offloading.decisions import decide_offloading
+from tilewright.networks.offloading.report import ModelReport
+from tilewright.networks.offloading.workloads import (
+    ExtractedWorkload,
+    OffloadDecision,
+    collect_workloads,
+)
+from tilewright.networks.onnx.reference_model import reference_model
+from tilewright.networks.partition.region_session import RegionSession
+from tilewright.networks.quantisation import samples_for
 from tilewright.networks.sandbox import SandboxedSource
-from tilewright.networks.sources import InputShapes, Source, read_source
 from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.targets.capabilities import Blocks
 
@@ -32,8 +43,8 @@ if TYPE_CHECKING:
 
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.integer.graph import IntegerGraph
-    from tilewright.networks.partition.last_regions import LastRegions
-    from tilewright.networks.quantise.samples import Samples
+    from tilewright.networks.partition.region_models import LastRegions
+    from tilewright.networks.quantisation.samples import Samples
     from tilewright.networks.relax.execute import CompiledModule
 
 
@@ -144,14 +155,14 @@ class Network:
 
     def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
         """What becomes of each fused call, by what it would take there and on the CPU."""
-        return decide(self.examined, accelerator)
+        return decide_offloading(self.examined, accelerator)
 
     def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         decisions = self.decisions_on(accelerator)
-        said = report.build(self.examined, accelerator, decisions)
+        said = report.build_report(self.examined, accelerator, decisions)
         if not self._knows_layers(accelerator):
-            return collect(decisions), said
-        from tilewright.networks.integer.network import reported, with_nothing, workloads_of
+            return collect_workloads(decisions), said
+        from tilewright.networks.integer_network import reported, with_nothing, workloads_of
 
         split = self.split()
         if split.compiled is None:
@@ -168,7 +179,7 @@ class Network:
         model: onnx.ModelProto,
     ) -> IntegerGraph:  # fmt: skip
         """The layers that are built of `model`, the compiled part. Raises as `in_integers`."""
-        from tilewright.networks.integer.network import in_integers
+        from tilewright.networks.integer_network import in_integers
 
         shapes = self.input_shapes if split.last is None else {}
         samples = split.samples(model, self._calibration, shapes)
@@ -254,10 +265,10 @@ def load(
     torch.export file.
 
     `input_shapes` fixes the sizes of inputs that are dynamic; `calibration` names samples as
-    `samples_for` reads them. Reads the file and checks it; raises
-    `UnknownName` and as `networks.sources.read_source`. `sandbox`, for files of strangers, leaves
-    reading to a child process with limits, once the network is examined (`networks.sandbox`).
-    `allow_code` permits the code that a torch.export file may run when it is read.
+    `samples_for` reads them. Reads the file and checks it; raises `UnknownName` and as
+    `networks.model_source.read_source`. `sandbox`, for files of strangers, leaves reading to a
+    child process with limits, once the network is examined (`networks.sandbox`). `allow_code`
+    permits the code that a torch.export file may run when it is read.
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:

@@ -228,3 +228,19 @@ def _floats(kind: str, shape: Sequence[int], dtype: str, rng: np.random.Generato
         drawn = drawn * LARGE
     # Arithmetic on an array without dimensions gives a number, which onnxruntime does not take.
     return np.asarray(drawn, dtype)
+
+
+def seeded_inputs(
+    kinds: Mapping[str, tuple[Sequence[int], str]], seed: int = 0
+) -> dict[str, Array]:
+    """Arrays by input name, in the shapes and types given: normal, or zeros and ones where an input
+    takes integers, or words."""
+    rng, found = np.random.default_rng(seed), {}
+    for name, (shape, dtype) in kinds.items():
+        if dtype == TEXT:
+            found[name] = draw_words(shape, rng)
+            continue
+        real = dtype.startswith("float")
+        drawn = rng.standard_normal(shape) if real else rng.integers(0, 2, shape)
+        found[name] = drawn.astype(dtype)
+    return found

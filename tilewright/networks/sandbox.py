@@ -28,15 +28,15 @@ from tilewright.core.child_process import (
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import as_int, as_list, as_object, as_text
 from tilewright.networks import errors
-from tilewright.networks.model_analysis import Examined
-from tilewright.networks.size_limits import machine_memory_bytes
-from tilewright.networks.sources import InputShapes, Source, read_source
+from tilewright.networks.imported_model import Examined
+from tilewright.networks.model_source import InputShapes, Source, read_source
+from tilewright.networks.onnx.size_limits import machine_memory_bytes
 
 if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
-    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.partition.region_models import LastRegions
     from tilewright.networks.partition.regions import Region
 
 _LEAST_MEMORY, _MOST_MEMORY, _MEMORY_SHARE = 4 << 30, 12 << 30, 0.75

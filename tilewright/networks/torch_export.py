@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.child_process import Header, Limits, RpcFailed, RpcProcess, arguments, serve
 from tilewright.core.files import as_text
 from tilewright.networks.errors import ModelFileError, first_line
-from tilewright.networks.onnx_file import load_weights, read
+from tilewright.networks.onnx.files import load_weights, read
 
 if TYPE_CHECKING:
     import onnx

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.core.user_text import printable
-from tilewright.networks.artifact.compiled import LIBRARY
-from tilewright.networks.artifact.weights_file import WEIGHTS
+from tilewright.networks.artifact.library import LIBRARY
+from tilewright.networks.compiled.weights_file import WEIGHTS
 from tilewright.reports.markdown import paragraphs, plain
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
 

@@ -417,7 +417,7 @@ class HasHost(Protocol):
 
     @property
     def host_slowdown(self) -> float:
-        """How many times as long as on the machine of `networks.cpu_costs` it takes."""
+        """How many times as long as on the machine of `networks.offloading.cpu_costs` it takes."""
 
 
 @runtime_checkable

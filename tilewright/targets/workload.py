@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -17,7 +17,7 @@ from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp, parse_epil
 from tilewright.targets.patterns import PATTERNS
 from tilewright.targets.patterns.average import Average
 from tilewright.targets.patterns.max_pool import Pool
-from tilewright.targets.patterns.pattern import Pattern
+from tilewright.targets.patterns.pattern import Pattern, size_left
 from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.steps.float_activations import FUNCTIONS
 from tilewright.targets.steps.quantised import BYTES
@@ -64,7 +64,7 @@ class Workload(Anchor):
                 "shortcut, then element-wise steps, then an average"
             )
         for each in self.patterns:
-            each.check(self)
+            each.check(self, self.patterns)
 
     def _check_float_epilogue(self) -> None:
         """Raises `WorkloadError` for steps that only integers have."""
@@ -186,41 +186,38 @@ class Workload(Anchor):
     @property
     def out_height(self) -> int:
         """Rows of the output."""
-        return self._left_of(self.patterns)[0]
+        return size_left(self, self.patterns)[0]
 
     @property
     def out_width(self) -> int:
         """Columns of the output."""
-        return self._left_of(self.patterns)[1]
+        return size_left(self, self.patterns)[1]
 
     @property
     def results_height(self) -> int:
         """Rows of what the epilogue works on."""
-        return self._left_of(each for each in self.patterns if not each.is_behind)[0]
+        return size_left(self, (each for each in self.patterns if not each.is_behind))[0]
 
     @property
     def results_width(self) -> int:
         """Columns of what the epilogue works on."""
-        return self._left_of(each for each in self.patterns if not each.is_behind)[1]
-
-    def _left_of(self, patterns: Iterable[Pattern]) -> tuple[int, int]:
-        """Rows and columns that patterns leave of the sums."""
-        size = self.sums_height, self.sums_width
-        for each in patterns:
-            size = each.size(*size)
-        return size
+        return size_left(self, (each for each in self.patterns if not each.is_behind))[1]
 
     @property
     def of_shortcut(self) -> Workload | None:
         """The convolution of the shortcut by itself, if there is one."""
-        return next((own for each in self.patterns if (own := each.beside(self))), None)
+        for pattern in self.patterns:
+            if (own := pattern.beside(self)) is not None:
+                sizes = {each.name: getattr(own, each.name) for each in fields(Anchor)}
+                return Workload(**sizes, post=pattern.steps)
+        return None
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the unpadded operator, its shortcut's among them; a maximum
         and an average of results count none."""
         besides = (each.beside(self) for each in self.patterns)
-        return self.macs_of_sums + sum(own.macs for own in besides if own is not None)
+        return self.macs_of_sums + sum(own.macs_of_sums for own in besides if own is not None)
 
     # -- forms ---------------------------------------------------------------------------------
 

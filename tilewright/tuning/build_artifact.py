@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from tilewright.core.files import Json, as_list, as_number, as_object, as_text
 from tilewright.core.user_text import printable
 from tilewright.networks import artifact, load
-from tilewright.networks.accelerator import Accelerator
 from tilewright.networks.artifact import ArtifactError
-from tilewright.networks.artifact.accuracy import OF_FLOAT, OF_QUANTISED
 from tilewright.networks.errors import ModelFileError, NothingToOffload, NothingToQuantise
-from tilewright.networks.partition.collapse import REGION_NAME
-from tilewright.networks.pooling import pooled
-from tilewright.networks.quantise import is_quantised
-from tilewright.networks.report import build as model_report
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.pooling import pool_where_faster
+from tilewright.networks.offloading.report import build_report as model_report
+from tilewright.networks.partition.region_models import REGION_NAME
+from tilewright.networks.quantisation import is_quantised
+from tilewright.networks.tolerances import program_tolerance
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, capability
@@ -34,11 +34,11 @@ from tilewright.tuning.schedule_lookup import PickError, pool_rule
 if TYPE_CHECKING:
     import onnx
 
-    from tilewright.networks.accelerator import Accelerator
     from tilewright.networks.integer.graph import IntegerGraph
-    from tilewright.networks.integer.pooling import PoolRule
     from tilewright.networks.network import Network
-    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.offloading.accelerator import Accelerator
+    from tilewright.networks.offloading.pooling import PoolRule
+    from tilewright.networks.partition.region_models import LastRegions
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def integer_network(
         raise ArtifactError(
             f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
         )
-    from tilewright.networks.integer.network import in_integers
+    from tilewright.networks.integer_network import in_integers
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
     if options.sizes:
@@ -114,11 +114,11 @@ def integer_network(
         allow_code=options.allow_code,
     )  # fmt: skip
     network.refuse(refused)
+    decisions = network.decisions_on(accelerator)  # before `split`, which then imports nothing
     split = network.split()
     if split.compiled is None:
         raise NothingToOffload(why_not_compiled(network))
     model, last = split.compiled.weighted, split.last
-    decisions = network.decisions_on(accelerator)
     shapes = options.input_shapes if last is None else {}
     samples = split.samples(model, options.calibration, shapes)
     labels = None if apart or options.schedules is None else labels_of(options.schedules)
@@ -142,7 +142,7 @@ def integer_network(
         graph = _labelled(graph, labels, options.schedules / FUSION)
     tolerance = options.tolerance
     if tolerance is None:
-        tolerance = OF_QUANTISED if is_quantised(model) else OF_FLOAT
+        tolerance = program_tolerance(quantised=is_quantised(model))
     operators = model_report(network.examined, accelerator, decisions).operators
     return IntegerNetwork(
         graph, dict(made.quantisation), made.warnings, model, samples.judging, tolerance,
@@ -214,4 +214,4 @@ def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) 
     """Which max-pools are part of the convolution before them: as tuning decides it, or did."""
     if options.schedules is not None:
         return pool_rule(options.schedules, target)
-    return lambda convolution, pool: pooled(convolution, pool, accelerator)
+    return lambda convolution, pool: pool_where_faster(convolution, pool, accelerator)

@@ -17,31 +17,28 @@ from tilewright import networks
 from tilewright.core.files import Json, as_text
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import (
-    OF_QUANTISED,
     SAMPLES,
     Check,
     accuracy,
-    refuse,
+    refuse_inaccurate,
 )
-from tilewright.networks.artifact.compiled import (
-    OF_BFLOAT16,
-    TOLERANCE,
+from tilewright.networks.artifact.library import (
     CompiledArtifact,
     CompiledFiles,
     compile_files,
     region_files,
 )
-from tilewright.networks.artifact.folder import write_folder
 from tilewright.networks.artifact.library_check import narrowed
-from tilewright.networks.artifact.sized import joined
-from tilewright.networks.dynamic_sizes import SizedShapes, named_shapes, shapes_at
-from tilewright.networks.float32 import is_quantised
-from tilewright.networks.neutral_padding import padding_obstacles
-from tilewright.networks.onnx_file import read
-from tilewright.networks.onnx_qoperator import to_qdq
-from tilewright.networks.partition.session import RegionSession
-from tilewright.networks.quantise.samples import Input, read_samples
-from tilewright.networks.strip_weights import without_weights
+from tilewright.networks.artifact.manifest import write_folder
+from tilewright.networks.artifact.sized_library import join_libraries
+from tilewright.networks.epilogues import is_quantised_call
+from tilewright.networks.onnx.files import read, without_weights
+from tilewright.networks.onnx.neutral_padding import padding_obstacles
+from tilewright.networks.onnx.static_shapes import SizedShapes, named_shapes, shapes_at
+from tilewright.networks.onnx.to_qdq import to_qdq
+from tilewright.networks.partition.region_session import RegionSession
+from tilewright.networks.quantisation.samples import Input, read_samples
+from tilewright.networks.tolerances import OF_FLOAT32, library_tolerance
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import float_type_of
@@ -55,7 +52,7 @@ if TYPE_CHECKING:
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.network import Network, SplitNetwork
-    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.partition.region_models import LastRegions
 
 
 def check_library(options: BuildOptions, target: Target) -> None:
@@ -136,7 +133,7 @@ def run_in_onnxruntime(
     options: BuildOptions, target: Target, network: Network, why: str
 ) -> tuple[CompiledFiles, tuple[str, ...]]:
     """The artifact of a network of which nothing is compiled, and the warning that says so. Raises
-    as `networks.artifact.compiled.region_files`."""
+    as `networks.artifact.library.region_files`."""
     last = network.as_region()
     name = Path(options.model).stem
     made = region_files(
@@ -191,18 +188,15 @@ def compile_library(
 ) -> CompiledFiles:
     """Compile the network with these schedules, and compare it with its source on samples, where
     any were given or its numbers are shorter than float32. Raises as
-    `networks.artifact.compiled.compile_files`, `ArtifactError` for outputs beyond the tolerance on
+    `networks.artifact.library.compile_files`, `ArtifactError` for outputs beyond the tolerance on
     the samples, and `InputError` for samples that do not fit."""
     compiled, last = network.split.compiled, network.split.last
     assert compiled is not None
     examined = network.network.examined
     found = examined.found
-    tolerance = options.tolerance
-    usual = OF_BFLOAT16 if float_type_of(target) == "bfloat16" else TOLERANCE
-    if any(map(is_quantised, found.calls)):
-        usual = OF_QUANTISED
-    if tolerance is None:
-        tolerance = usual
+    quantised = any(map(is_quantised_call, found.calls))
+    usual = library_tolerance(float_type_of(target), quantised=quantised)
+    tolerance = usual if options.tolerance is None else options.tolerance
     macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
     picked = [layer for layer in network.layers if layer.workload in picks]
     made = compile_files(
@@ -210,7 +204,7 @@ def compile_library(
         name=Path(options.model).stem, total_macs=macs, tolerance=tolerance, last=last,
         ignore_nan=options.ignore_nan,
     )  # fmt: skip
-    if options.calibration is None and usual == TOLERANCE:
+    if options.calibration is None and usual == OF_FLOAT32:
         return made
     return _judged(options, target, last or compiled.whole, made, tolerance)
 
@@ -221,12 +215,13 @@ def _judged(
 ) -> CompiledFiles:  # fmt: skip
     """What was made, with its accuracy on samples in the manifest: given ones, or seeded ones.
     Raises `ArtifactError` beyond the bound, and `InputError`."""
+    artifact = CompiledArtifact(made.manifest, made.files)
     one = source.seeded_inputs()
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
         accepted = {
             name: array
-            for name, array in CompiledArtifact(made.manifest, made.files).check_inputs().items()
+            for name, array in artifact.check_inputs().items()
             if array.dtype.kind != "f"
         }
         feeds: Sequence[Mapping[str, NDArray[Any]]] = [
@@ -237,9 +232,8 @@ def _judged(
         feeds = (*given.feeds, *given.held_out)
     expected = [narrowed(source.reference(dict(feed)), source.halves) for feed in feeds]
     check = Check(feeds, expected, as_text(made.manifest["reference"]))
-    artifact = CompiledArtifact(made.manifest, made.files)
     found = accuracy(check, artifact.infer, bound, {})
-    refuse(found, Path(options.model).stem)
+    refuse_inaccurate(found, Path(options.model).stem)
     return replace(made, manifest={**made.manifest, "accuracy": found.to_json()})
 
 
@@ -275,7 +269,7 @@ def join_sizes(
 ) -> CompiledFiles:
     """One artifact of the libraries of a model's sizes."""
     sizes = [each.sizes for each in model.wanted]
-    return joined(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
+    return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:

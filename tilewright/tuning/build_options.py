@@ -12,11 +12,11 @@ DEFAULT_TRIALS = 16
 @dataclass(frozen=True)
 class BuildOptions:
     """What `tilewright build` is asked to do. Schedules come from a tuned folder, or else from so
-    many trials of each workload. `per_channel` is that of `networks.quantise.Options`. `bare`
+    many trials of each workload. `per_channel` is that of `networks.quantisation.Options`. `bare`
     refuses what the CPU would have to compute. A model with scales that no shifts reach is `exact`,
     or takes one pass a layer. `allow_code` permits the code that a torch.export file may run when
     it is read. `tolerance` bounds the relative error of the outputs; None takes the
-    default for the kind of model (`networks.artifact.accuracy`). A library has a part for each
+    default for the kind of model (`networks.tolerances`). A library has a part for each
     combination of the `sizes` of dynamic dimensions. With `ignore_nan`, maxima and minima outside
     of kernels may give a number where an operand is NaN."""
 

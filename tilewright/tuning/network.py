@@ -14,12 +14,13 @@ from tilewright import networks
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, digest
 from tilewright.core.user_text import printable
-from tilewright.networks.accelerator import Accelerator, EpilogueMode
+from tilewright.networks.epilogues import EpilogueMode
 from tilewright.networks.errors import NothingToOffload
+from tilewright.networks.model_source import external_files
 from tilewright.networks.network import Network as Read
-from tilewright.networks.offload_diagnostics import nothing_offloaded
-from tilewright.networks.quantise.samples import sample_files
-from tilewright.networks.sources import external_files
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.report import nothing_offloaded
+from tilewright.networks.quantisation.samples import sample_files
 from tilewright.targets.base import Target
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from tilewright.targets.workload import Workload, parse_workload

@@ -205,7 +205,7 @@ class TuningOptions(BaseModel):
 
     @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
-        """How a network's workloads are written down (`networks.int8`)."""
+        """How a network's workloads are written down (`networks.epilogues`)."""
         if self.epilogue == PER_CHANNEL:
             return "per-channel"
         return "plain" if self.epilogue == PLAIN else "full"

@@ -13,8 +13,8 @@ from tilewright.core import formats
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json_file
 from tilewright.core.user_text import printable
-from tilewright.networks.pooling import together
-from tilewright.networks.rewrites import padded
+from tilewright.networks.offloading.channel_blocks import pad_to_blocks
+from tilewright.networks.offloading.pooling import together
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
@@ -128,13 +128,13 @@ def _path(folder: Path) -> Path:
 
 def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
     """Workloads that are equal in this have programs that differ in immediates alone."""
-    return canonical(padded(workload, blocks))
+    return canonical(pad_to_blocks(workload, blocks))
 
 
 def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
     """Workloads that are equal in this can be run by the same schedules. A float network, as it is
     tuned, does not say at which scale a residual comes or how large a bias is."""
-    return padded(workload, blocks).with_each_step(lambda op: EpilogueOp(op.kind))
+    return pad_to_blocks(workload, blocks).with_each_step(lambda op: EpilogueOp(op.kind))
 
 
 def _hint(missing: Sequence[Workload]) -> str:

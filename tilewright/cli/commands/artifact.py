@@ -27,6 +27,7 @@ from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
 from tilewright.core.user_text import split_names
 from tilewright.core.working_folder import as_typed
+from tilewright.networks.tolerances import OF_FLOAT, OF_QUANTISED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tilewright.core.files import Json
     from tilewright.networks.artifact import AnyArtifact, Artifact, CompiledArtifact
     from tilewright.networks.artifact.run import Array
-    from tilewright.networks.artifact.sized import Fit
+    from tilewright.networks.artifact.sized_library import Fit
 
 Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -90,7 +91,7 @@ def build(
         float | None,
         typer.Option(
             help="Largest relative error of the outputs against onnxruntime on the source model.  "
-            "[default: 0.1 for a quantised model, 0.5 for a float one]",
+            f"[default: {OF_QUANTISED:g} for a quantised model, {OF_FLOAT:g} for a float one]",
             min=0,
         ),
     ] = None,
@@ -199,7 +200,7 @@ def run(
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact import CompiledArtifact, SizedLibrary
-    from tilewright.networks.artifact.sized import Fit
+    from tilewright.networks.artifact.sized_library import Fit
 
     if timeline is not None and timeline.suffix not in (".png", ".html"):
         raise TilewrightError(f"--timeline {timeline}: a picture is written as .png or .html")
@@ -252,14 +253,14 @@ def _run_pipeline(
     from tilewright.cli.views.pipeline import pipeline_json, show_pipeline
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
-    from tilewright.networks.artifact.image_batches import joined, split
+    from tilewright.networks.artifact.session import join_outputs, split_images
 
-    given = split(artifact.inputs, arrays)
+    given = split_images(artifact.inputs, arrays)
     wanted = [given[at % len(given)] for at in range(count or len(given))]
     with working(f"running {artifact.name}"):
         planned = interruptible(lambda: artifact.plan_images(wanted[0]))
         made = interruptible(lambda: artifact.run_images(wanted, planned))
-    write_atomically(output, pack_arrays(joined(made)))
+    write_atomically(output, pack_arrays(join_outputs(made)))
     if as_json:
         document = pipeline_json(planned, len(wanted))
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -111,7 +111,7 @@ def runtime(
     """Write the C sources that run artifacts on a board, for the machine of its bitstream: they
     refuse an artifact of another. An artifact holds no sources, and names the digest of those it
     was built beside."""
-    from tilewright.networks.artifact.folder import read_manifest
+    from tilewright.networks.artifact.manifest import read_manifest
     from tilewright.targets.board.board_runner import machine_named, write_runtime
 
     named = None if artifact is None else read_manifest(artifact).get("runtime_sha256", "")

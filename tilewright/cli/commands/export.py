@@ -44,7 +44,7 @@ def export(
     """Write what a run found in the form that another tool reads. As AutoTVM records, schedules of
     --space template are written; those of another space are left out, with a sentence."""
     from tilewright.core.files import write_atomically
-    from tilewright.networks.artifact.folder import is_artifact
+    from tilewright.networks.artifact.manifest import is_artifact
     from tilewright.reports.number_format import counted
     from tilewright.tuning.export import FORMATS, export_autotvm, export_c
     from tilewright.tuning.output_dir import check_folder

@@ -56,7 +56,7 @@ def inspect(
     takes at least on the accelerator, and on the CPU beside it by an estimate."""
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.networks import load
-    from tilewright.networks.accelerator import Accelerator
+    from tilewright.networks.offloading.accelerator import Accelerator
     from tilewright.targets import make_target
     from tilewright.tuning.preflight import check_source
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from tilewright.cli.views.artifact import layer_titles
 from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
 from tilewright.core.files import Json, as_text
-from tilewright.networks.artifact.compiled import CompiledArtifact, KernelError
-from tilewright.networks.artifact.compiled_profile import LibraryProfile
+from tilewright.networks.artifact.library import CompiledArtifact, KernelError
+from tilewright.networks.artifact.library_profile import LibraryProfile
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
 
 MEBI = 1 << 20

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.cli.views.terminal import columns_of, fitted_table
-from tilewright.networks.model_analysis import JOINED
-from tilewright.networks.report import ModelReport, OperatorReport
+from tilewright.networks.imported_model import JOINED
+from tilewright.networks.offloading.report import ModelReport, OperatorReport
 from tilewright.reports.number_format import mega, milliseconds, percent, plural
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload

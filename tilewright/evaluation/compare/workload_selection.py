@@ -16,7 +16,7 @@ from tilewright.evaluation.compare.benchmark_suite import (
     recorded_test_bed,
 )
 from tilewright.networks import load
-from tilewright.networks.accelerator import Accelerator
+from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.targets import Target, make_target
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload, parse_workload

@@ -20,8 +20,8 @@ from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_object, canonical, digest, read_json
 from tilewright.core.formats import DATASET_PLAN
 from tilewright.networks import zoo
-from tilewright.networks.accelerator import MAX_WASTE
-from tilewright.networks.extract import for_blocks
+from tilewright.networks.offloading.accelerator import MAX_WASTE
+from tilewright.networks.offloading.workloads import for_blocks
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import (
     RoundsToEven,

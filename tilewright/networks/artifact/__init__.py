@@ -15,11 +15,11 @@ from tilewright.networks.artifact.build import (
     check_possible,
     in_the_way,
 )
-from tilewright.networks.artifact.compiled import CompiledArtifact
-from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.artifact.library import CompiledArtifact
 from tilewright.networks.artifact.load import AnyArtifact, Artifact, code_of, load
 from tilewright.networks.artifact.run import LayerTime, Profile
-from tilewright.networks.artifact.sized import SizedLibrary
+from tilewright.networks.artifact.sized_library import SizedLibrary
+from tilewright.networks.errors import ArtifactError
 
 __all__ = [
     "AnyArtifact", "Artifact", "ArtifactError", "Check", "CompiledArtifact", "LayerTime",

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, pack_arrays, unpack_arrays
-from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.artifact.library_check import magnitude
+from tilewright.networks.errors import InaccurateError
 
 if TYPE_CHECKING:
     import onnx
@@ -27,9 +27,6 @@ CHECK_FILE = "check.npz"
 SAMPLES = 4
 MOST_BYTES = 1 << 26
 """Of all samples with their outputs; the first stays in any case."""
-OF_QUANTISED, OF_FLOAT = 0.1, 0.5
-"""The default bounds on the relative error: of a model that is quantised already, whose numbers the
-accelerator has to give, and of a float one, which int8 changes itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class Check:
         return pack_arrays(arrays)
 
 
-def unpacked(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Check:
+def unpack_check(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Check:
     """What `Check.packed` packed, for a network with these inputs and outputs. Raises `ValueError`
     and `KeyError` for anything else."""
     arrays = unpack_arrays(content)
@@ -111,13 +108,13 @@ def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
     """Up to `SAMPLES` of these samples, arrays in the shapes of the inputs, and what onnxruntime
     gives for them, the model run as it stands. Raises `InputError` where it does not run on a
     sample."""
-    from tilewright.networks.model_runner import runs
+    from tilewright.networks.model_runner import run_feeds
 
     names = [output.name for output in model.graph.output]
     inputs: list[Feed] = []
     outputs: list[Feed] = []
     size = 0
-    for feed, found in zip(samples, runs(model, names, samples[:SAMPLES]), strict=False):
+    for feed, found in zip(samples, run_feeds(model, names, samples[:SAMPLES]), strict=False):
         size += sum(array.nbytes for each in (feed, found) for array in each.values())
         if inputs and size > MOST_BYTES:
             break
@@ -142,7 +139,7 @@ def accuracy(
     )  # fmt: skip
 
 
-def refuse(found: NetworkAccuracy, network: str) -> None:
+def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
     """Raises `InaccurateError` for one beyond its tolerance."""
     if not found.is_right:
         worst = max(found.outputs, key=lambda output: output.relative)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright.core.files import Json, as_list, as_object
-from tilewright.networks.artifact.accuracy import CHECK_FILE, OF_FLOAT, Check, accuracy, refuse
-from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import in_the_way, specification, write_folder
+from tilewright.networks.artifact.accuracy import CHECK_FILE, Check, accuracy, refuse_inaccurate
 from tilewright.networks.artifact.load import CPU_LIBRARY, Artifact
+from tilewright.networks.artifact.manifest import in_the_way, specification, write_folder
 from tilewright.networks.artifact.regions import ArtifactRegions, write_regions
-from tilewright.networks.cpu_costs import SECONDS, SLOWDOWN
+from tilewright.networks.errors import ArtifactError
+from tilewright.networks.offloading.cpu_costs import SECONDS, SLOWDOWN
+from tilewright.networks.tolerances import OF_FLOAT
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, HasHost, capability
@@ -23,7 +24,7 @@ from tilewright.targets.workload import Workload, canonical
 
 if TYPE_CHECKING:
     from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
-    from tilewright.networks.partition.last_regions import LastRegions
+    from tilewright.networks.partition.region_models import LastRegions
 
 
 def build(
@@ -62,7 +63,7 @@ def build(
         regions = ArtifactRegions(manifest["regions"], files)
         artifact = Artifact(manifest, builds.open(files, layers), library, regions=regions)
         found = accuracy(check, artifact.infer_layers, tolerance, artifact.zero_points)
-        refuse(found, graph.name)
+        refuse_inaccurate(found, graph.name)
         files[CHECK_FILE] = check.packed()
         manifest["accuracy"] = found.to_json()
     return write_folder(out, files, manifest)
@@ -167,7 +168,7 @@ def _named(islands: Sequence[CpuIsland]) -> str:
 
 def _library(graph: IntegerGraph) -> bytes:
     """The compiled islands. Imports TVM."""
-    from tilewright.networks.integer.library import write
+    from tilewright.networks.integer.cpu_islands import write
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(CPU_LIBRARY).name

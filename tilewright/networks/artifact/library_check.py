@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import pack_arrays, unpack_arrays
-from tilewright.networks.artifact.errors import InaccurateError
 from tilewright.networks.artifact.run import as_text_objects
-from tilewright.networks.errors import InputError
+from tilewright.networks.errors import InaccurateError, InputError
 from tilewright.networks.sample_values import (
     TEXT,
     Feed,

@@ -12,18 +12,21 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.core.process_info import usable_cores
 from tilewright.core.thread_pools import with_living_pool
-from tilewright.networks.artifact.accuracy import CHECK_FILE, NetworkAccuracy, accuracy, unpacked
-from tilewright.networks.artifact.check_order import check_order
-from tilewright.networks.artifact.compiled import KIND as LIBRARY_KIND
-from tilewright.networks.artifact.compiled import LIBRARY, CompiledArtifact, open_library
-from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import AGAIN, read_files, read_manifest
+from tilewright.networks.artifact.accuracy import (
+    CHECK_FILE,
+    NetworkAccuracy,
+    accuracy,
+    unpack_check,
+)
+from tilewright.networks.artifact.library import KIND as LIBRARY_KIND
+from tilewright.networks.artifact.library import LIBRARY, CompiledArtifact, open_library
+from tilewright.networks.artifact.manifest import read_files, read_manifest, reason_for_doubt
 from tilewright.networks.artifact.pipeline import (
     CpuTimes,
     PipelinePlan,
     border_seconds,
     images_in_flight_of,
-    plan,
+    plan_pipeline,
     run_images,
 )
 from tilewright.networks.artifact.regions import ArtifactRegions
@@ -34,15 +37,16 @@ from tilewright.networks.artifact.run import (
     Order,
     Profile,
     RunCpu,
-    checked,
+    check_arrays,
+    check_order,
     infer,
     layer_times,
 )
-from tilewright.networks.artifact.signature import reason_for_doubt
-from tilewright.networks.artifact.sized import KIND as SIZED_KIND
-from tilewright.networks.artifact.sized import SizedLibrary
+from tilewright.networks.artifact.sized_library import KIND as SIZED_KIND
+from tilewright.networks.artifact.sized_library import SizedLibrary
 from tilewright.networks.compiled.thread_pool import chosen_threads
-from tilewright.networks.cpu_costs import SLOWDOWN
+from tilewright.networks.errors import BUILD_AGAIN, ArtifactError
+from tilewright.networks.offloading.cpu_costs import SLOWDOWN
 from tilewright.targets.artifact_types import BuiltProgram, LayerCheck, StreamTimes
 from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.layer import Scale, Value
@@ -115,7 +119,7 @@ class Artifact:
         fit."""
         if self.inputs is self._order.inputs:
             return inputs
-        arrays = checked(self.inputs, inputs)
+        arrays = check_arrays(self.inputs, inputs)
         return {value.name: arrays[value.name] for value in self._order.inputs}
 
     def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
@@ -123,7 +127,7 @@ class Artifact:
         if self.outputs is self._order.outputs:
             return made
         self._regions.open(self._threads)
-        known = {**checked(self.inputs, inputs), **made}
+        known = {**check_arrays(self.inputs, inputs), **made}
         known |= self._regions.run_last(known)
         return {value.name: known[value.name] for value in self.outputs}
 
@@ -144,7 +148,9 @@ class Artifact:
             for before, after in program.border_work()
         ]
         cpu = CpuTimes(estimated, border, "estimated" if known else "measured")
-        return plan(self._order, program, [each.total for each in self.times], self.clock_hz, cpu)
+        return plan_pipeline(
+            self._order, program, [each.total for each in self.times], self.clock_hz, cpu
+        )
 
     @with_living_pool
     def run_images(
@@ -185,11 +191,11 @@ class Artifact:
         names = [[value.name for value in values] for values in (order.inputs, order.outputs)]
         try:
             tolerance = as_number(as_object(self.manifest["accuracy"])["tolerance"])
-            check = unpacked(self._check, *names)
+            check = unpack_check(self._check, *names)
             return accuracy(check, self.infer_layers, tolerance, self.zero_points)
         except (KeyError, ValueError, TypeError) as error:
             raise ArtifactError(
-                f"{CHECK_FILE} is not as it was written ({error}); {AGAIN}"
+                f"{CHECK_FILE} is not as it was written ({error}); {BUILD_AGAIN}"
             ) from None
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
@@ -216,7 +222,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
     """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
     work was left to the CPU and is run. An artifact with machine code, which an inference would
     run, is read if the user built it here, which its signature says
-    (`networks.artifact.signature`), or if the caller says `allow_code`. A library runs on so many
+    (`networks.artifact.manifest`), or if the caller says `allow_code`. A library runs on so many
     `threads`, by default on as many as it was built for. Raises `ArtifactError`."""
     manifest = read_manifest(folder)
     try:
@@ -251,7 +257,7 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
         raise ArtifactError(f"{folder}: {error}") from None
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise ArtifactError(
-            f"{folder} is not as this program builds it ({error}); {AGAIN}"
+            f"{folder} is not as this program builds it ({error}); {BUILD_AGAIN}"
         ) from None
 
 
@@ -274,7 +280,7 @@ def code_of(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _no_cpu(name: str, arrays: Sequence[Array]) -> Sequence[Array]:
-    raise ArtifactError(f"the artifact has no {CPU_LIBRARY}, where {name} should be; {AGAIN}")
+    raise ArtifactError(f"the artifact has no {CPU_LIBRARY}, where {name} should be; {BUILD_AGAIN}")
 
 
 def _order(manifest: Mapping[str, Json]) -> Order:

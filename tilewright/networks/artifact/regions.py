@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from tilewright.core.files import Json, as_list, as_object, as_text
 from tilewright.core.thread_pools import PerProcess
-from tilewright.networks.artifact.errors import ArtifactError
-from tilewright.networks.artifact.folder import read_manifest
-from tilewright.networks.partition.session import RegionCalls, RegionSession
+from tilewright.networks.artifact.manifest import read_manifest
+from tilewright.networks.errors import ArtifactError
+from tilewright.networks.partition.region_session import RegionCalls, RegionSession
 
 if TYPE_CHECKING:
-    from tilewright.networks.partition.collapse import RegionModel
+    from tilewright.networks.partition.region_models import RegionModel
 
 Array = NDArray[Any]
 PREFIX, SUFFIX = "region", ".onnx"

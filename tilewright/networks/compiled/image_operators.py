@@ -27,9 +27,9 @@ from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
 from tilewright.core.tvm_types import Array, Condition, Expression, RelaxVar, Tensor
-from tilewright.networks.compiled.nan_propagation import are_numbers
 from tilewright.networks.compiled.vector_math import narrowed, widened
 from tilewright.networks.relax.bindings import Binding, FlatGraph
+from tilewright.networks.relax.nan_propagation import are_numbers
 
 # -- pools -------------------------------------------------------------------------------------
 

@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.tvm_types import Array, RelaxExpr, RelaxVar
-from tilewright.networks import float32, quantised
 from tilewright.networks.compiled.recurrences import recurrences
-from tilewright.networks.extract import kernel_workload
-from tilewright.networks.float32 import obstacle
+from tilewright.networks.epilogues import (
+    float_obstacle,
+    float_steps,
+    quantised_scales,
+    quantised_steps,
+)
 from tilewright.networks.fused_calls import FusedCall
+from tilewright.networks.offloading.workloads import kernel_workload
 from tilewright.networks.relax.bindings import Binding, FlatGraph, variables
 from tilewright.networks.relax.constants import value_of
 from tilewright.networks.relax.integer_products import (
@@ -102,7 +106,7 @@ def _layer(
     flat: FlatGraph, match: Match, check: Callable[[Workload], object], dtype: DType
 ) -> KernelLayer | None:
     call = fused_call(flat, match)
-    if obstacle(call) is not None:
+    if float_obstacle(call) is not None:
         return None
     try:
         workload = kernel_workload(call, check, dtype)
@@ -110,7 +114,7 @@ def _layer(
         return None
     if workload.dequantises:
         return _quantised_layer(flat, match, call, workload)
-    links, data = match.chain[: len(float32.steps_of(call))], match.anchor.args[0]
+    links, data = match.chain[: len(float_steps(call))], match.anchor.args[0]
     weight = None
     if call.operator != "matmul":
         known = value_of(flat, match.anchor.args[1])
@@ -128,7 +132,7 @@ def _quantised_layer(
     flat: FlatGraph, match: Match, call: FusedCall, workload: Workload
 ) -> KernelLayer | None:
     """One whose kernel reads integers."""
-    anchor, steps = match.anchor, quantised.steps_of(call)
+    anchor, steps = match.anchor, quantised_steps(call)
     links = (*match.chain, *further_links(flat, match))[: len(steps)]
     weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
     of_data, read = call.data_quantisation, dequantisation(flat, anchor.args[0])
@@ -140,7 +144,7 @@ def _quantised_layer(
         step, zero = of_data.scale[0], of_data.zero_point[0]
     else:
         scaled_by = read.args[1], read.args[2]
-    numbers = packed(zero, kinds, quantised.scales(steps))
+    numbers = packed(zero, kinds, quantised_scales(steps))
     constants = [numbers, (weights.scale * step).astype(np.float32)]
     if any(link.kind == "bias" for link in links):
         constants.append(bias)

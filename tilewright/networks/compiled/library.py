@@ -19,15 +19,15 @@ from tilewright.core.tvm_types import Array, IRModule, TvmTarget, VMExecutable
 from tilewright.networks.compiled.attention import JoinedAttention
 from tilewright.networks.compiled.default_schedules import joining_rows, scheduling
 from tilewright.networks.compiled.kernel_calls import KERNEL
-from tilewright.networks.compiled.nan_propagation import propagating_nan
 from tilewright.networks.compiled.parallel_codegen import compiling_functions
 from tilewright.networks.compiled.scatter import OPERATOR, scatter_nd
 from tilewright.networks.compiled.vector_math import vector_legalizations
 from tilewright.networks.compiled.weights_parameter import taking_out
 from tilewright.networks.errors import ImportFailedError, UncompilableError
 from tilewright.networks.relax.bindings import FlatGraph
+from tilewright.networks.relax.execute import uncompilable_nodes
 from tilewright.networks.relax.failures import plain
-from tilewright.networks.relax.uncompilable import uncompilable_nodes
+from tilewright.networks.relax.nan_propagation import propagating_nan
 
 
 def compiled_library(

@@ -23,7 +23,7 @@ from tvm_ffi.libinfo import load_lib_ctypes
 from tilewright.core.bfloat16 import rounded_array, widened_array
 from tilewright.core.tvm_types import Array, RuntimeModule, RuntimeTensor
 from tilewright.networks.errors import ImportFailedError, refused_inputs
-from tilewright.networks.partition.session import RegionCalls
+from tilewright.networks.partition.region_session import RegionCalls
 from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
 MAIN = "main"

@@ -3,7 +3,7 @@
 moved axes     Attention splits the columns of a dense layer into heads, and moves the heads to the
                front. Behind the products it moves them back. Both are copies of all data, which the
                kernel of a batched product does not need.
-frames         `networks.onnx_volumes` makes one image of the frames that a window along depth
+frames         `networks.onnx.volumes` makes one image of the frames that a window along depth
                reads. Each frame is then copied once a tap. A kernel that copies its data between
                their padding anyway can take each block of channels from the frame that has it.
                Frames of the padding are zeros.

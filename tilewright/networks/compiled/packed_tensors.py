@@ -29,9 +29,9 @@ from tilewright.networks.compiled.image_operators import (
     normalised,
     pool,
 )
-from tilewright.networks.compiled.nan_propagation import NAN_SAFE
 from tilewright.networks.compiled.vector_math import narrowed, widened
 from tilewright.networks.relax.bindings import shape_of
+from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 OPAQUE = 8
 """TVM's pattern of functions that nothing is fused with."""

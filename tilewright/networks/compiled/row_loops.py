@@ -44,7 +44,7 @@ from tilewright.core.tvm_types import (
     Statement,
     TirBuffer,
 )
-from tilewright.networks.compiled.nan_propagation import chosen_with_nan, keep_nan
+from tilewright.networks.relax.nan_propagation import chosen_with_nan, keep_nan
 
 CHAINS = 4
 """Partial results of a reduction, in vectors, since each waits for the one before."""

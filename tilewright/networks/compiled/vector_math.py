@@ -21,7 +21,7 @@ from tvm.ir import GenericConst
 
 from tilewright.core.bfloat16 import BELOW_HALF, NAN
 from tilewright.core.tvm_types import BlockBuilder, Expression, Place, RelaxCall, RelaxExpr, Tensor
-from tilewright.networks.compiled.nan_propagation import NAN_SAFE
+from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 Axis = TypeVar("Axis")
 Legalization = Callable[[BlockBuilder, RelaxCall], RelaxExpr]

@@ -17,8 +17,8 @@ from tvm.ir.transform import module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tilewright.core.tvm_types import Array, Pass, RelaxConstant, RelaxExpr, RelaxFunction, RelaxVar
-from tilewright.networks.artifact.weights_file import DTYPES, MOST_AXES
 from tilewright.networks.compiled.loaded_library import MAIN
+from tilewright.networks.compiled.weights_file import DTYPES, MOST_AXES
 
 LEAST_BYTES = 1 << 16
 """Of an array that is taken out. TVM looks at each at every inference, which a small network would

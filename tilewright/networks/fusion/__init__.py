@@ -7,6 +7,6 @@ averages of what lies side by side are `in_parts`.
 
 from tilewright.networks.fusion.apply_fusion import choices, fused
 from tilewright.networks.fusion.averages import in_parts
-from tilewright.networks.fusion.fusion_candidates import Choices, FusionChoice, Kind, Refused
+from tilewright.networks.fusion.candidates import Choices, FusionChoice, Kind, Refused
 
 __all__ = ["Choices", "FusionChoice", "Kind", "Refused", "choices", "fused", "in_parts"]

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.networks.fusion.fusion_candidates import FusionChoice
-from tilewright.networks.fusion.tensor_graph import unused, with_steps
-from tilewright.networks.integer.arithmetic import INT8
+from tilewright.networks.fusion.candidates import FusionChoice, unused, with_steps
 from tilewright.networks.integer.graph import IntegerGraph, Step
-from tilewright.networks.integer.matmul_layers import passing
+from tilewright.networks.integer.products import passing
+from tilewright.networks.requantisation import INT8
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, Value
 

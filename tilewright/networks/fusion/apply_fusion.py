@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.networks.fusion import activations, averages, horizontal_fusion, pools, shortcuts
-from tilewright.networks.fusion.fusion_candidates import Choices, Kind
+from tilewright.networks.fusion.candidates import Choices, Kind
 from tilewright.networks.integer.graph import IntegerGraph
 
 

@@ -12,8 +12,10 @@ from dataclasses import replace
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.fusion.activations import is_cut_further
-from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused, divided
-from tilewright.networks.fusion.tensor_graph import (
+from tilewright.networks.fusion.candidates import (
+    FusionChoice,
+    Refused,
+    divided,
     is_cut,
     is_read_once,
     unused,

@@ -12,11 +12,10 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused
-from tilewright.networks.fusion.tensor_graph import unused, with_steps
-from tilewright.networks.integer.arithmetic import shift_of_channels
+from tilewright.networks.fusion.candidates import FusionChoice, Refused, unused, with_steps
 from tilewright.networks.integer.graph import IntegerGraph, Step
 from tilewright.networks.integer.tensor_views import fit
+from tilewright.networks.requantisation import shift_of_channels
 from tilewright.targets.epilogue import NEAR_BIAS, EpilogueOp
 from tilewright.targets.layer import ChannelSlice, Layer, Value, channel_axis
 from tilewright.targets.workload import Workload

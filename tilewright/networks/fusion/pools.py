@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused, divided
-from tilewright.networks.fusion.tensor_graph import is_read_once, with_layers
+from tilewright.networks.fusion.candidates import (
+    FusionChoice,
+    Refused,
+    divided,
+    is_read_once,
+    with_layers,
+)
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.networks.integer.pooling import leaves_room
-from tilewright.networks.pooling import together
+from tilewright.networks.offloading.pooling import leaves_room, together
 from tilewright.targets.layer import Layer
 
 

@@ -11,8 +11,14 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tilewright.core.errors import WorkloadError
-from tilewright.networks.fusion.fusion_candidates import FusionChoice, Refused, divided
-from tilewright.networks.fusion.tensor_graph import is_cut, is_read_once, with_layers
+from tilewright.networks.fusion.candidates import (
+    FusionChoice,
+    Refused,
+    divided,
+    is_cut,
+    is_read_once,
+    with_layers,
+)
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import is_image_of
 from tilewright.targets.epilogue import EpilogueOp

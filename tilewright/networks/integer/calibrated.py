@@ -1,4 +1,4 @@
-"""Chooses how finely the results of first passes count (`networks.integer.multipliers`), by
+"""Chooses how finely the results of first passes count (`networks.requantisation`), by
 samples.
 
 At worst a pass with fine weights sums up to far more than it usually does. An int8 tensor that
@@ -17,11 +17,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tilewright.networks.integer.arithmetic import Requantisation, finish
 from tilewright.networks.integer.graph import IntegerGraph, Step
-from tilewright.networks.integer.multipliers import FINE_BITS, LARGEST
 from tilewright.networks.integer.reference import layer_reference, sums_of
-from tilewright.networks.model_runner import Feed, runs
+from tilewright.networks.model_runner import Feed, run_feeds
+from tilewright.networks.requantisation import FINE_BITS, LARGEST, Requantisation, finish_epilogue
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, channel_axis, to_int8
 
@@ -34,7 +33,9 @@ FINE = ".fine"
 Array = NDArray[Any]
 
 
-def calibrated(graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]) -> IntegerGraph:
+def calibrate_first_passes(
+    graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]
+) -> IntegerGraph:
     """The graph of a quantised model with the results of first passes as fine as the first samples
     (arrays in the shapes of the inputs) allow, never coarser than before. Raises `InputError` where
     the model does not run on them."""
@@ -64,7 +65,7 @@ def _integers(
         if node.op_type == "QuantizeLinear" and node.name in graph.values
     }  # fmt: skip
     found = []
-    for feed, values in zip(feeds, runs(model, list(written.values()), feeds), strict=True):
+    for feed, values in zip(feeds, run_feeds(model, list(written.values()), feeds), strict=True):
         known = {
             name: to_int8(values[tensor], None).reshape(graph.values[name].shape)
             for name, tensor in written.items()
@@ -119,7 +120,9 @@ def _first_pass(layer: Layer, shift: int | None) -> Layer:
     own = next((op.value for op in layer.workload.epilogue if op.kind == "shr"), 0) - FINE_BITS
     if shift is None or shift >= own:
         return layer
-    made = finish(Requantisation(np.array([FINE_BITS + shift])), (), layer.workload.out_channels)
+    made = finish_epilogue(
+        Requantisation(np.array([FINE_BITS + shift])), (), layer.workload.out_channels
+    )
     workload = layer.workload.with_steps(made.epilogue)
     return replace(layer, workload=workload, bias=made.bias)
 

@@ -1,9 +1,9 @@
-"""Extracts the `IntegerGraph` of a quantised ONNX model."""
+"""Orders layers and CPU work: few and long runs of layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,19 +11,18 @@ import onnx
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.errors import ImportFailedError, QuantisationError
+from tilewright.networks.importing import import_whole
 from tilewright.networks.integer.graph import CpuIsland, IntegerGraph, Step
 from tilewright.networks.integer.layers import Layers, UnfoldRule
-from tilewright.networks.integer.matmul_layers import NotALayer
-from tilewright.networks.integer.pooling import PoolRule, with_pools
+from tilewright.networks.integer.products import NotALayer
 from tilewright.networks.integer.qdq_propagation import QdqTensors, is_kept
-from tilewright.networks.integer.schedule import StepRun, schedule
-from tilewright.networks.partition.collapse import DOMAIN
-from tilewright.networks.partition.importing import import_whole
+from tilewright.networks.offloading.channel_blocks import best_unfold
+from tilewright.networks.offloading.pooling import PoolRule, with_pools
+from tilewright.networks.partition.region_models import DOMAIN
 from tilewright.networks.relax.bindings import FlatGraph, shape_of, variables
 from tilewright.networks.relax.cpu_subgraphs import CpuNode, function_of
-from tilewright.networks.relax.macs import macs_by_node
 from tilewright.networks.relax.op_patterns import Match, matches
-from tilewright.networks.rewrites import best_unfold
+from tilewright.networks.relax.partition import macs_by_node
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Layer, Value
 from tilewright.targets.workload import Workload
@@ -42,13 +41,13 @@ def integer_graph(
 
     `blocks` are those of the accelerator. `input_shapes` fixes inputs that are dynamic,
     `keep_float` names operators to leave to the CPU, `unfold` chooses how a first convolution is
-    rearranged (by default `networks.rewrites.best_unfold`), and `pool` which max-pools become part
-    of the convolution before them (by default none). Scales that are no powers of two apart take
-    two passes a layer; where they are not to be `exact`, one, with weights that are rounded anew
-    (`IntegerGraph.lost`). Operators with scales that are not known before the network runs are left
-    to the CPU, as are those of whose workloads `accept` raises `WorkloadError`;
-    `IntegerGraph.left` says why. `refused` names operators that onnxruntime runs, with the reason.
-    Raises as `networks.load(...).compiled`.
+    rearranged (by default `networks.offloading.channel_blocks.best_unfold`), and `pool` which
+    max-pools become part of the convolution before them (by default none). Scales that are no
+    powers of two apart take two passes a layer; where they are not to be `exact`, one, with weights
+    that are rounded anew (`IntegerGraph.lost`). Operators with scales that are not known before the
+    network runs are left to the CPU, as are those of whose workloads `accept` raises
+    `WorkloadError`; `IntegerGraph.left` says why. `refused` names operators that onnxruntime runs,
+    with the reason. Raises as `networks.load(...).compiled`.
     """
     imported = import_whole(name, model, dict(input_shapes or {}), refused)
     normal, flat = imported.normal, imported.flat
@@ -144,7 +143,7 @@ class _Extraction:
             self._layers.steps = with_pools(
                 self._layers.steps, self._reads(), self._sources(results.values()), self._pool
             )
-        runs = schedule(
+        runs = order_steps(
             self._layers.steps, t.nodes, self._reads(), self._ready(),
             self._sources(results.values()),
         )  # fmt: skip
@@ -299,3 +298,68 @@ def _touched(step: Step) -> tuple[str, ...]:
         return (*step.inputs, *step.outputs)
     names = (step.data, step.residual, step.weight_from, step.output)
     return tuple(name for name in names if name)
+
+
+Item = Layer | CpuNode
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """Layers without CPU work between, or CPU work without layers between, in order."""
+
+    items: tuple[Item, ...]
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is work of the CPU."""
+        return isinstance(self.items[0], CpuNode)
+
+
+def order_steps(
+    layers: Sequence[Layer],
+    nodes: Sequence[CpuNode],
+    reads: Mapping[str, Collection[str]],
+    ready: Iterable[str],
+    wanted: Iterable[str],
+) -> list[StepRun]:
+    """Runs of layers and of CPU nodes by turns: as many of one kind as can run, then as many of the
+    other. `reads` gives what each tensor is computed from, `ready` the tensors that are there from
+    the start and `wanted` those that are the network's results; what none of them needs is dropped.
+    """
+    written: dict[str, Item] = {layer.output: layer for layer in layers}
+    written.update({node.value_name: node for node in nodes})
+    needed = _needed(wanted, reads)
+    there = set(ready)
+    waiting = {
+        True: [n.value_name for n in nodes if n.value_name in needed],
+        False: [layer.output for layer in layers if layer.output in needed],
+    }
+    runs: list[StepRun] = []
+    cpu = False
+    while waiting[True] or waiting[False]:
+        run: list[Item] = []
+        for name in list(waiting[cpu]):
+            if all(read in there for read in reads[name]):
+                run.append(written[name])
+                there.add(name)
+        done = {_name(item) for item in run}
+        waiting[cpu] = [name for name in waiting[cpu] if name not in done]
+        if run:
+            runs.append(StepRun(tuple(run)))
+        cpu = not cpu
+    return runs
+
+
+def _name(item: Item) -> str:
+    return item.output if isinstance(item, Layer) else item.value_name
+
+
+def _needed(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+    needed: set[str] = set()
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting.extend(reads.get(name, ()))
+    return needed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tilewright.networks.partition.collapse import RegionModel
+from tilewright.networks.partition.region_models import RegionModel
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Layer, Value
 

@@ -1,8 +1,8 @@
 """Makes integer layers of a call that the importer found: the product, and its one epilogue.
 
 Where scales are powers of two apart a call is one layer. Elsewhere the factor between them goes
-into the weights (`networks.integer.multipliers`). A call with constant weights is then two layers:
-a pass with what rounding leaves of them, and one that adds its result.
+into the weights (`networks.requantisation`). A call with constant weights is then two
+layers: a pass with what rounding leaves of them, and one that adds its result.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.networks.integer.arithmetic import (
+from tilewright.networks.integer.products import (
+    FAR_APART,
+    Behind,
+    IntegerCall,
+    MatmulLayer,
+    NotALayer,
+    Products,
+    depthwise,
+    of_zero_point,
+    reached,
+    residual_step,
+    times,
+)
+from tilewright.networks.integer.qdq_propagation import QdqTensors, View, nodes_of
+from tilewright.networks.relax import cpu_subgraphs
+from tilewright.networks.relax.constants import value_of
+from tilewright.networks.relax.op_patterns import Link, Match, window
+from tilewright.networks.requantisation import (
+    FINE_BITS,
     INT8,
     MAX_OFFSET_SHIFT,
     Finished,
     Integers,
     Real,
     Requantisation,
+    Scaled,
     SumsOverflow,
     bounds_of,
     check_sums,
-    finish,
+    finish_epilogue,
+    scale_weights,
     shifts_of,
-)
-from tilewright.networks.integer.calls import (
-    FAR_APART,
-    Behind,
-    IntegerCall,
-    of_zero_point,
-    reached,
-    residual_step,
-    times,
-)
-from tilewright.networks.integer.matmul_layers import MatmulLayer, NotALayer, Products, depthwise
-from tilewright.networks.integer.multipliers import (
-    FINE_BITS,
-    Scaled,
-    scaled,
     spread_taps,
     weighted_pair,
 )
-from tilewright.networks.integer.qdq_propagation import QdqTensors, View, nodes_of
-from tilewright.networks.relax import cpu_subgraphs
-from tilewright.networks.relax.constants import value_of
-from tilewright.networks.relax.op_patterns import Link, Match, window
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.im2col import Unfold
@@ -160,7 +161,7 @@ class Layers:
 
     def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
         """Two passes: what rounding leaves of the scaled weights, and these."""
-        made = reached(scaled(weight, call.ratios))
+        made = reached(scale_weights(weight, call.ratios))
         if made.fine is None or not (self._exact and self._passes):
             if made.decibels is not None:
                 self.lost[call.layer_name] = made.decibels
@@ -176,7 +177,7 @@ class Layers:
         """The pass with the fine weights; the value it writes, which counts 2^`made.residual` sums
         of the other, from 0."""
         name = f"{call.layer_name}.fine"
-        finished = finish(Requantisation(np.array([made.fine_shift])), (), call.channels)
+        finished = finish_epilogue(Requantisation(np.array([made.fine_shift])), (), call.channels)
         value = self._t.add(name, call.product.shape, Scale(1.0))
         self._append(call, weight, finished, value, None, name=name, macs=0)
         return value.name
@@ -242,7 +243,7 @@ class Layers:
             -(zero or 0) * times(r.residual) * np.ones(call.channels),
             of_zero_point(call.product, weight if stands_for is None else stands_for),
         ]
-        finished = finish(
+        finished = finish_epilogue(
             r,
             [each for each in constants if each.any()],
             call.channels,

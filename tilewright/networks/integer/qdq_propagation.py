@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.networks.errors import QuantisationError
-from tilewright.networks.integer.arithmetic import scale_of
 from tilewright.networks.integer.tensor_views import Slices, channels_of
 from tilewright.networks.relax import cpu_subgraphs
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, variables
@@ -25,6 +24,7 @@ from tilewright.networks.relax.op_patterns import (
     Match,
     quantisation,
 )
+from tilewright.networks.requantisation import scale_of
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import Scale, Value, channel_axis
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from tilewright.networks.graph import NormalGraph, Shape, data_inputs
 from tilewright.networks.macs import Operands, count
-from tilewright.networks.onnx_file import COMPUTABLE, node_reads
+from tilewright.networks.onnx.files import COMPUTABLE, node_reads
+from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs
 
 NOTHING = "nothing of the network has a kernel"
 LAST = -1

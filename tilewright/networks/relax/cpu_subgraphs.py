@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.ir import GlobalVar
 
 from tilewright.networks.errors import refused_inputs
-from tilewright.networks.partition.session import RegionCalls
+from tilewright.networks.partition.region_session import RegionCalls
 from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
 
@@ -215,7 +215,7 @@ class Library:
 def compiled(functions: Mapping[str, Any]) -> Any:
     """An executable of some functions by name, for this machine's CPU. Raises whatever TVM
     does."""
-    from tilewright.networks.compiled.nan_propagation import propagating_nan
+    from tilewright.networks.relax.nan_propagation import propagating_nan
 
     target = tvm.target.Target("llvm")
     passes = [  # those that TVM's pipeline begins with, and ours behind them

@@ -18,9 +18,9 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from tilewright.networks.errors import OperatorImportError
-from tilewright.networks.graph import STANDARD_DOMAINS, Shape, static_shape
-from tilewright.networks.partition.collapse import DOMAIN, NUMBER, REGION
-from tilewright.networks.partition.session import FUNCTION
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
+from tilewright.networks.partition.region_models import DOMAIN, NUMBER, REGION
+from tilewright.networks.partition.region_session import FUNCTION
 from tilewright.networks.relax.batch_norm import fold_batch_norm
 from tilewright.networks.relax.bindings import FlatGraph, flatten
 from tilewright.networks.relax.converters import CONVERTERS, MICROSOFT, Inputs

@@ -1,6 +1,4 @@
-"""Finds the operators an accelerator could be given, and what follows each on its accumulators.
-Decides which of two chains takes an operator.
-"""
+"""Finds the operators of the importer that are steps of an epilogue (`targets.steps`)."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from tilewright.networks.fused_calls import CallOperator, Quantisation, StepKind
-from tilewright.networks.relax.activations import step_of
 from tilewright.networks.relax.bindings import Binding, FlatGraph, is_per_channel, shape_of
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.steps import STEP_KINDS
 
 CONV2D, MATMUL = "relax.nn.conv2d", "relax.matmul"
 ADD, RELU, CLIP = "relax.add", "relax.nn.relu", "relax.clip"
@@ -379,3 +378,20 @@ def activations(flat: FlatGraph, match: Match) -> Iterator[Any]:
     for link in match.chain:
         if link.kind == "add":
             yield link.binding.args[1 - link.position]
+
+
+_BY_OPERATOR = {
+    each.activation.operator: (each.kind, each.activation)
+    for each in STEP_KINDS.values()
+    if each.activation is not None
+}
+
+
+def step_of(binding: Binding) -> EpilogueOp | None:
+    """The step that an operator is; None where there is none of its number."""
+    found = _BY_OPERATOR.get(binding.op)
+    if found is None:
+        return None
+    kind, activation = found
+    value = activation.number(float(getattr(binding.value.attrs, activation.attribute)))
+    return None if value is None else EpilogueOp(kind, value)

@@ -1,13 +1,13 @@
-"""Finds the subgraphs to offload and lets TVM fuse them: products with what follows them, pools and
-sums, relus, clips and requantisations that stand alone.
+"""Counts the multiply-accumulates of one inference for each operator of the source model.
 
-The distinct chains of `networks.relax.op_patterns` become the patterns that TVM's
-`FuseOpsByPattern` partitions the module with, longest first. Weights and scales stay arguments
-(`bind_constants=False`), so equal subgraphs share one function and a fused call is a call of it.
+`networks.macs` has the formulas. What depends on weights alone is computed once, when the model is
+loaded, and counts nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,14 @@ from tvm.relax.dpl import is_op, wildcard
 
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall, FusedStep, Partitioned
-from tilewright.networks.relax.activations import step_of
-from tilewright.networks.relax.bindings import FlatGraph, shape_of
+from tilewright.networks.macs import Operands, count
+from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
 from tilewright.networks.relax.integer_products import (
     dequantisation,
     further_links,
     integer_tensor,
     weight_scale,
 )
-from tilewright.networks.relax.macs import macs_by_node
 from tilewright.networks.relax.op_patterns import (
     ADD,
     CONV2D,
@@ -36,6 +35,7 @@ from tilewright.networks.relax.op_patterns import (
     matches,
     quantisation,
     quantisation_of,
+    step_of,
     tensor_name,
     upper_bound,
     window,
@@ -165,3 +165,26 @@ def _step(flat: FlatGraph, link: Link) -> FusedStep:
 def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
     live = {binding.node for binding in flat.bindings if binding.var not in flat.constants}
     return frozenset({binding.node for binding in flat.bindings} - live)
+
+
+def macs_by_node(flat: FlatGraph) -> dict[str, int]:
+    """Multiply-accumulates of each operator that does any, in elements as the model has them."""
+    found: Counter[str] = Counter()
+    for binding in flat.bindings:
+        if binding.var not in flat.constants:
+            found[binding.node] += _macs(binding)
+    return {node: macs for node, macs in found.items() if macs}
+
+
+def _macs(binding: Binding) -> int:
+    if binding.shape is None:
+        return 0
+    shapes = [shape_of(arg) for arg in _operands(binding)]
+    equation = str(binding.value.attrs.subscripts) if binding.op == "relax.einsum" else ""
+    return count(binding.op, Operands(shapes, binding.shape, equation))
+
+
+def _operands(binding: Binding) -> Sequence[Any]:
+    """The tensors a binding multiplies; an einsum takes them as one tuple."""
+    first = binding.args[0] if binding.args else None
+    return list(first.fields) if isinstance(first, relax.Tuple) else binding.args

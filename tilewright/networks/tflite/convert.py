@@ -10,31 +10,14 @@ import onnx
 
 from tilewright.core.user_text import printable
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, last_line
-from tilewright.networks.size_limits import MOST_FOLLOWED
-from tilewright.networks.strip_weights import weights_as_inputs, without_weights
-from tilewright.networks.tflite import (
-    blocks,
-    control,
-    elementwise,
-    fourier,
-    images,
-    indices,
-    logic,
-    lstm,
-    moves,
-    products,
-    segments,
-    sizes,
-    stablehlo,
-    stablehlo_indices,
-    stablehlo_products,
-    volumes,
-    windows,
-)
+from tilewright.networks.onnx.files import weights_as_inputs, without_weights
+from tilewright.networks.onnx.size_limits import MOST_FOLLOWED
+from tilewright.networks.tflite import control, sizes
 from tilewright.networks.tflite.elementwise import Rule
 from tilewright.networks.tflite.file import TfliteGraph, TfliteOperator, read
-from tilewright.networks.tflite.names import Names, operator_names
-from tilewright.networks.tflite.refused import REFUSED
+from tilewright.networks.tflite.fourier import takes_complex
+from tilewright.networks.tflite.graph import Names, operator_names
+from tilewright.networks.tflite.supported_operators import REFUSED, SUPPORTED
 from tilewright.networks.tflite.writer import Missing, Writer
 
 
@@ -104,7 +87,7 @@ def _converted(writer: Writer, operator: TfliteOperator) -> str:
         return "there is no rule for this kind of operator"
     for place in (*sizes.reads(writer, operator), *operator.outputs):
         tensor = writer.tensors[place]
-        if not tensor.dtype and not fourier.takes(operator.kind, tensor):
+        if not tensor.dtype and not takes_complex(operator.kind, tensor):
             return f"its tensor '{printable(tensor.name)}' holds {tensor.kind}"
     try:
         sizes.check(writer, operator)
@@ -162,10 +145,5 @@ def _check(model: onnx.ModelProto, graph: TfliteGraph) -> None:
         ) from None
 
 
-RULES: Mapping[str, Rule] = {
-    **elementwise.RULES, **logic.RULES, **products.RULES, **volumes.RULES, **images.RULES,
-    **moves.RULES, **blocks.RULES, **indices.RULES, **sizes.RULES, **segments.RULES,
-    **fourier.RULES, **windows.RULES, **lstm.RULES, **stablehlo.RULES, **stablehlo_products.RULES,
-    **stablehlo_indices.RULES, **control.rules(_convert_inner),
-}  # fmt: skip
+RULES: Mapping[str, Rule] = {**SUPPORTED, **control.rules(_convert_inner)}
 """How each kind of operator is expressed, by the schema's word."""

@@ -14,14 +14,14 @@ import numpy as np
 
 from tilewright.networks.tflite.elementwise import Rule, given, output
 from tilewright.networks.tflite.file import TfliteOperator, TfliteTensor
-from tilewright.networks.tflite.images import reduce_axes
+from tilewright.networks.tflite.windows import reduce_axes
 from tilewright.networks.tflite.writer import Missing, Writer
 
 OPSET_AXIS = 20
 """The version from which on the axis of ONNX's DFT is an input."""
 
 
-def takes(kind: str, tensor: TfliteTensor) -> bool:
+def takes_complex(kind: str, tensor: TfliteTensor) -> bool:
     """Return whether a kind of operator has a rule for complex tensors, and this is one."""
     return kind in RULES and tensor.kind == "COMPLEX64"
 

@@ -12,9 +12,9 @@ import numpy as np
 from tilewright.networks.tflite.elementwise import FUSED, Rule, given
 from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.products import bias, shape_of
-from tilewright.networks.tflite.refused import STATE
 from tilewright.networks.tflite.writer import Missing, Writer
 
+STATE = "it keeps state from run to run, and ONNX has no variables"
 BASIC = 1
 """`LSTMKernelType` of the schema for a step with five inputs."""
 

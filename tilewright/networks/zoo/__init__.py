@@ -70,6 +70,6 @@ def drawn(name: str, seed: int = 0, weights: bool = True) -> tuple[Builder, onnx
 
 def write(name: str, path: str | Path, seed: int = 0) -> Path:
     """Write a built-in network to an ONNX file (VGG: half a gigabyte); whole or not at all."""
-    from tilewright.networks.onnx_file import write as write_onnx
+    from tilewright.networks.onnx.files import write as write_onnx
 
     return write_onnx(build(name, seed), Path(path))

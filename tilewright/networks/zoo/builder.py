@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tilewright.networks.onnx_file import stub
+from tilewright.networks.onnx.files import stub
 
 OPSET = 17
 IR_VERSION = 8

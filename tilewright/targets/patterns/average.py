@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.anchor import Sizes, pair
+from tilewright.targets.anchor import Anchor, Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, CONSTANTS, EpilogueOp
 from tilewright.targets.integer_reference import average_weights, behind
 from tilewright.targets.patterns.max_pool import Pool
-from tilewright.targets.patterns.pattern import Integers, Pattern
-
-if TYPE_CHECKING:
-    from tilewright.targets.workload import Workload
+from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
 
 @dataclass(frozen=True)
@@ -46,14 +43,14 @@ class Average(Pattern):
     def title(self) -> str:
         return "avg"
 
-    def check(self, workload: Workload) -> None:
-        w = workload
-        if w.operator != "conv2d" or w.part(Pool) is not None or w.dtype != "int8":
+    def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        pooled = any(isinstance(each, Pool) for each in patterns)
+        if anchor.operator != "conv2d" or pooled or anchor.dtype != "int8":
             raise WorkloadError("only a conv2d in int8, without a pool, has an average (avg)")
-        if (self.height, self.width) != (w.results_height, w.results_width):
+        rows, columns = size_left(anchor, (each for each in patterns if not each.is_behind))
+        if (self.height, self.width) != (rows, columns):
             raise WorkloadError(
-                f"its average is of {self.height}×{self.width} pixels, and it has "
-                f"{w.results_height}×{w.results_width}"
+                f"its average is of {self.height}×{self.width} pixels, and it has {rows}×{columns}"
             )
         wrong = next((op for op in self.epilogue if op.kind not in CONSTANTS), None)
         if wrong is not None:
@@ -63,7 +60,7 @@ class Average(Pattern):
         return 1, 1
 
     def computed(
-        self, workload: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]],
+        self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
         taps, _ = average_weights(self.height, self.width)

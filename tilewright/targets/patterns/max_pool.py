@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.anchor import Sizes, check_pads, check_windows, pads, pair
+from tilewright.targets.anchor import Anchor, Sizes, check_pads, check_windows, pads, pair
 from tilewright.targets.integer_reference import maxima
 from tilewright.targets.patterns.pattern import Integers, Pattern
-
-if TYPE_CHECKING:
-    from tilewright.targets.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -52,14 +49,14 @@ class Pool(Pattern):
     def title(self) -> str:
         return f"max {self.kernel_h}×{self.kernel_w}/{stride_title(self.stride_h, self.stride_w)}"
 
-    def check(self, workload: Workload) -> None:
-        if workload.operator != "conv2d":
+    def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        if anchor.operator != "conv2d":
             raise WorkloadError("only the sums of a conv2d are pooled (mk)")
         if min(self.kernel_h, self.kernel_w, self.stride_h, self.stride_w) < 1:
             raise WorkloadError("a pool's window and stride must be at least 1")
         check_pads(self)
         check_windows(self)
-        if min(self.size(workload.sums_height, workload.sums_width)) < 1:
+        if min(self.size(anchor.sums_height, anchor.sums_width)) < 1:
             raise WorkloadError("the pool's window is larger than its padded image")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
@@ -68,7 +65,7 @@ class Pool(Pattern):
         return rows // self.stride_h + 1, columns // self.stride_w + 1
 
     def computed(
-        self, workload: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]],
+        self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
         return maxima(self, total)

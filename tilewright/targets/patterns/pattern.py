@@ -6,18 +6,15 @@ It says its text, when it is legal, what is left of an image, and what it comput
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.targets.anchor import Sizes
+from tilewright.targets.anchor import Anchor, Sizes
 from tilewright.targets.epilogue import EpilogueOp
-
-if TYPE_CHECKING:
-    from tilewright.targets.workload import Workload
 
 Integers = NDArray[np.int64]
 
@@ -53,12 +50,13 @@ class Pattern(ABC):
         """As it stands in a short name, behind a space."""
 
     @abstractmethod
-    def check(self, workload: Workload) -> None:
-        """Raises `WorkloadError` where it does not fit the workload it is part of."""
+    def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        """Raise `WorkloadError` where it does not fit a workload, which is an anchor with these
+        patterns, itself among them."""
 
     @abstractmethod
     def computed(
-        self, workload: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]],
+        self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
         """What it makes of accumulators (n, o, oh, ow), by plain integer arithmetic."""
@@ -67,8 +65,8 @@ class Pattern(ABC):
         """The rows and columns that it leaves of so many."""
         return height, width
 
-    def beside(self, workload: Workload) -> Workload | None:
-        """An operator of its own that it brings along."""
+    def beside(self, anchor: Anchor) -> Anchor | None:
+        """Return an operator of its own that it brings along; `steps` follow that."""
         return None
 
     @property
@@ -91,3 +89,11 @@ class Pattern(ABC):
             return cls(**values)
         steps = tuple(EpilogueOp(**step) for step in values["epilogue"])
         return cls(**{**values, "epilogue": steps})
+
+
+def size_left(anchor: Anchor, patterns: Iterable[Pattern]) -> tuple[int, int]:
+    """Return the rows and columns that patterns leave of the sums of an anchor."""
+    size = anchor.sums_height, anchor.sums_width
+    for pattern in patterns:
+        size = pattern.size(*size)
+    return size

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from numpy.typing import NDArray
 
 from tilewright.core.errors import WorkloadError
-from tilewright.targets.anchor import Sizes, pair
+from tilewright.targets.anchor import Anchor, Sizes, pair
 from tilewright.targets.epilogue import CLIPPED_TO_INT8, RESIDUALS, EpilogueOp
 from tilewright.targets.integer_reference import behind, sums
 from tilewright.targets.patterns.max_pool import Pool, stride_title
-from tilewright.targets.patterns.pattern import Integers, Pattern
-
-if TYPE_CHECKING:
-    from tilewright.targets.workload import Workload
+from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
 PREFIX = "shortcut_"
 """Stands before the names of a shortcut's tensors."""
@@ -56,35 +53,35 @@ class Shortcut(Pattern):
     def title(self) -> str:
         return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
 
-    def check(self, workload: Workload) -> None:
-        w = workload
-        if w.operator != "conv2d" or w.part(Pool) is not None or w.groups != 1:
+    def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
+        pooled = any(isinstance(each, Pool) for each in patterns)
+        if anchor.operator != "conv2d" or pooled or anchor.groups != 1:
             raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
-        if w.dtype != "int8":
+        if anchor.dtype != "int8":
             raise WorkloadError("a shortcut (xc) is of integers")
         if any(op.kind in ("add", *RESIDUALS) for op in self.epilogue):
             raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
-        own, size = self.beside(w), (w.results_height, w.results_width)
-        if (own.out_height, own.out_width) != size:
+        own = self.beside(anchor)
+        size = size_left(anchor, (each for each in patterns if not each.is_behind))
+        if (own.sums_height, own.sums_width) != size:
             raise WorkloadError(
-                f"its shortcut gives {own.out_height}×{own.out_width} pixels, and it "
+                f"its shortcut gives {own.sums_height}×{own.sums_width} pixels, and it "
                 f"{size[0]}×{size[1]}"
             )
 
-    def beside(self, workload: Workload) -> Workload:
-        return replace(
-            workload, in_channels=self.in_channels, height=self.height, width=self.width,
-            kernel_h=1, kernel_w=1, stride_h=self.stride_h, stride_w=self.stride_w,
-            pad_top=0, pad_left=0, pad_bottom=0, pad_right=0, dilation_h=1, dilation_w=1,
-            post=self.epilogue,
+    def beside(self, anchor: Anchor) -> Anchor:
+        return Anchor(
+            anchor.operator, anchor.batch, self.in_channels, self.height, self.width,
+            anchor.out_channels, stride_h=self.stride_h, stride_w=self.stride_w,
+            groups=anchor.groups, dtype=anchor.dtype,
         )  # fmt: skip
 
     def computed(
-        self, workload: Workload, total: Integers, tensors: Mapping[str, NDArray[Any]],
+        self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
         own = shortcut_tensors(tensors)
-        return total + behind(self.epilogue, sums(self.beside(workload), own), own, acc_bits)
+        return total + behind(self.epilogue, sums(self.beside(anchor), own), own, acc_bits)
 
 
 def shortcut_tensors(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tilewright.core.files import write_atomically
-from tilewright.networks.artifact.errors import ArtifactError
+from tilewright.networks.errors import ArtifactError
 
 SOURCES = ("tilewright_cpu.h", "tilewright_cpu.c", "example.c", "Makefile")
 RUNTIME = {

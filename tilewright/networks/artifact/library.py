@@ -1,0 +1,523 @@
+"""Writes and reads the folder of a network compiled into one library.
+
+manifest.json   what it is, each layer's kernel and schedule, the digests of the files
+network.so      the network, for TVM's virtual machine
+weights.bin     its weights, which are mapped; only where they are large
+region0.onnx    operators that onnxruntime runs; one file for each region, if there are any
+check.npz       samples of several kinds, and what the source model gives for them
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import (
+    Json,
+    as_int,
+    as_list,
+    as_number,
+    as_object,
+    as_text,
+)
+from tilewright.core.process_info import usable_cores
+from tilewright.core.thread_pools import PerProcess, with_living_pool
+from tilewright.networks.artifact.library_check import (
+    decisive_samples,
+    narrowed,
+    pack_samples,
+    samples_of,
+    unchecked_outputs,
+    unpack_samples,
+    worst_output,
+)
+from tilewright.networks.artifact.library_profile import CallTime, LibraryProfile, profile_of
+from tilewright.networks.artifact.manifest import map_file, read_files, specification
+from tilewright.networks.artifact.regions import PREFIX, ArtifactRegions, write_regions
+from tilewright.networks.artifact.run import CONTAINERS, Array, ExactInputs, check_arrays
+from tilewright.networks.compiled.thread_pool import chosen_threads, use_threads
+from tilewright.networks.compiled.weights_file import WEIGHTS, pack_weights, unpack_weights
+from tilewright.networks.errors import BUILD_AGAIN, ArtifactError, InputError
+from tilewright.networks.sample_values import TEXT, NetworkSample
+from tilewright.networks.tolerances import OF_FLOAT32, OF_STORED
+from tilewright.targets.artifact_types import Pick
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import CompilesKernels, capability
+from tilewright.targets.layer import Value
+from tilewright.targets.registry import rebuild
+from tilewright.targets.workload import Workload, parse_workload
+
+if TYPE_CHECKING:
+    from tilewright.networks.compiled.attention import JoinedAttention
+    from tilewright.networks.compiled.layers import KernelLayer
+    from tilewright.networks.compiled.loaded_library import LoadedLibrary, Moved
+    from tilewright.networks.compiled.operands_in_place import MovedAxes
+    from tilewright.networks.imported_model import Whole
+    from tilewright.networks.partition.region_models import LastRegions
+
+
+KIND = "library"
+LIBRARY, CHECK = "network.so", "check.npz"
+LIBRARY_BYTES = 1 << 31
+"""Of an artifact with a library: weights are in float32 there."""
+TIMED, PROFILED = 3, 15
+TIMED_SECONDS = 0.5
+"""What the inferences that are timed take at most together, unless one alone takes longer."""
+
+
+@dataclass(frozen=True)
+class KernelError:
+    """How far a layer's kernel is from the reference, as a share of the largest value."""
+
+    layer: int
+    error: float
+    bound: float = OF_FLOAT32
+
+    @property
+    def wrong(self) -> bool:
+        """Whether that is more than rounding explains."""
+        return not self.error <= self.bound
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledFiles:
+    """The files of an artifact by name, and its manifest but for their digests."""
+
+    files: Mapping[str, bytes]
+    manifest: Mapping[str, Json]
+
+
+def compile_files(
+    whole: Whole, layers: Sequence[KernelLayer], picks: Mapping[Workload, Pick], target: Target,
+    target_kind: str, *, name: str, total_macs: int, tolerance: float = OF_FLOAT32,
+    last: LastRegions | None = None, ignore_nan: bool = False,
+) -> CompiledFiles:  # fmt: skip
+    """A network as a library; `picks` has a schedule of each workload. Behind `whole`, onnxruntime
+    runs the `last` regions.
+
+    Raises `ArtifactError` for a target that compiles no kernels, a kernel that is wrong on seeded
+    tensors, and outputs that are further from the source model's than `tolerance`, a share of the
+    largest value, `WorkloadError` for a schedule that does not apply, `UncompilableError` where TVM
+    cannot compile the rest, `ImportFailedError` where nothing can link it.
+    """
+    from tilewright.networks.compiled.attention import JoinedAttention
+    from tilewright.networks.compiled.kernel_calls import rewritten
+    from tilewright.networks.compiled.library import compiled_library
+
+    compiles = compiles_kernels(target)
+    kernels = {workload: compiles.kernel(workload, pick.config) for workload, pick in picks.items()}
+    made = rewritten(whole.flat, layers, kernels, compiles.registers)
+    attention = JoinedAttention(made, compiles)
+    library, weights = compiled_library(
+        made.module,
+        compiles.code_target(),
+        compiles.code_pipeline(),
+        whole.flat,
+        attention,
+        ignore_nan=ignore_nan,
+    )
+    samples = samples_of(last or whole)
+    rows = [
+        _row(layer, function, picks[layer.workload], target)
+        | ({"moved": [_moved(*each) for each in moved]} if moved else {})
+        | ({"bfloat16": [list(each) for each in stored]} if stored else {})
+        | ({"frames": True} if frames else {})
+        | _attention(number, attention)
+        for number, (layer, function, moved, stored, frames) in enumerate(
+            zip(made.layers, made.called, made.moved, made.bfloat16, made.frames, strict=True)
+        )
+    ]
+    files = {LIBRARY: library, CHECK: pack_samples(samples)}
+    if weights:
+        files[WEIGHTS] = pack_weights(weights)
+    if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
+        raise ArtifactError(
+            f"the packed weights of {name} take more than {LIBRARY_BYTES >> 30} GiB, more than is "
+            "read again; build a smaller model"
+        )
+    kernels_macs = sum(layer.workload.macs for layer in made.layers)
+    manifest = {
+        **_described(last or whole, samples[0], target, target_kind, name, tolerance),
+        "macs": {"total": total_macs, "kernels": kernels_macs},
+        "layers": rows,
+        "reads": list(whole.inputs),
+        "gives": list(whole.outputs),
+        "compiled_operators": len({binding.node for binding in whole.flat.bindings}),
+        "tvm": version("apache-tvm"),
+        "reference": whole.reference_name,
+        "regions": write_regions(whole.regions, () if last is None else last.regions, files),
+    }
+    artifact = CompiledArtifact(manifest, files)
+    for found in artifact.verify(target):
+        if found.wrong:
+            raise ArtifactError(
+                f"the kernel of layer {as_text(rows[found.layer]['name'])} of {name} is off by "
+                f"{found.error:.2g} of its largest value on seeded tensors, and the bound is "
+                f"{found.bound:g}; build with more --trials, and report the model"
+            )
+    return _checked(artifact, files, manifest, samples, last or whole, tolerance)
+
+
+def region_files(
+    last: LastRegions, target: Target, target_kind: str, *, name: str, total_macs: int
+) -> CompiledFiles:
+    """A network of which nothing is compiled: onnxruntime runs it. Raises `ImportFailedError` where
+    it does not take it. Without samples where onnxruntime accepts no inputs that are drawn."""
+    try:
+        samples = samples_of(last)
+        first = samples[0]
+    except InputError:
+        samples = []
+        first = NetworkSample("", last.seeded_inputs(), last.empty_outputs())
+    files: dict[str, bytes] = {CHECK: pack_samples(samples)}
+    manifest = {
+        **_described(last, first, target, target_kind, name, OF_FLOAT32),
+        "macs": {"total": total_macs, "kernels": 0},
+        "layers": [],
+        "reads": [],
+        "gives": [],
+        "compiled_operators": 0,
+        "reference": "onnxruntime",
+        "regions": write_regions((), last.regions, files),
+    }
+    artifact = CompiledArtifact(manifest, files)
+    return _checked(artifact, files, manifest, samples, last, OF_FLOAT32)
+
+
+def _checked(
+    artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
+    samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
+) -> CompiledFiles:  # fmt: skip
+    """Return the files with the samples that decide, once the artifact gives what its source gives
+    on them. Raises as `decisive_samples`."""
+    kept, error = decisive_samples(samples, artifact.infer, source, tolerance, artifact.name)
+    files[CHECK] = pack_samples(kept)
+    manifest["error"] = error
+    manifest["samples"] = [sample.kind for sample in kept]
+    containers = [value.name for value in artifact.outputs if value.dtype in CONTAINERS]
+    same = unchecked_outputs(kept) if kept else [value.name for value in artifact.outputs]
+    manifest["not_checked"] = list[Json]([*same, *containers])
+    return CompiledFiles(files, manifest)
+
+
+def _described(
+    source: LastRegions | Whole, sample: NetworkSample, target: Target, target_kind: str,
+    name: str, tolerance: float,
+) -> dict[str, Json]:  # fmt: skip
+    """Return what a manifest says of any network; `sample` has its inputs and outputs."""
+    from tilewright.networks.partition.region_models import LastRegions
+
+    expected = sample.outputs
+    inputs = [_tensor(key, array) for key, array in sample.inputs.items()]
+    if isinstance(source, LastRegions):
+        rows = {as_text(row["name"]): row for row in inputs}
+        for info in source.inputs:
+            if container := source.container_of(info):
+                rows[info.name] = {"name": info.name, "shape": [], "dtype": container}
+        inputs = [rows[info.name] for info in source.inputs]
+        outputs = []
+        for info in source.whole.graph.output:
+            if container := source.container_of(info):
+                outputs.append({"name": info.name, "shape": [], "dtype": container})
+                continue
+            row = _tensor(info.name, expected[info.name])
+            known = source.output_shape(info.name)
+            row["shape"] = [-1] * len(as_list(row["shape"])) if known is None else list(known)
+            outputs.append(row)
+    else:
+        outputs = [_tensor(key, array) for key, array in expected.items()]
+    return {
+        "kind": KIND,
+        "network": name,
+        "target": target.name,
+        "inputs": list[Json](inputs),
+        "outputs": list[Json](outputs),
+        "specification": specification(target, target_kind),
+        "tolerance": tolerance,
+    }
+
+
+def compiles_kernels(target: Target) -> CompilesKernels:
+    """The target as one that compiles kernels. Raises `ArtifactError`."""
+    found = capability(target, CompilesKernels)
+    if found is None:
+        raise ArtifactError(f"{target.name} compiles no kernels into libraries; choose cpu")
+    return found
+
+
+class CompiledArtifact:
+    """A network in memory, as it was built. `manifest` is what the folder says of it; `name` is the
+    network's, `target` what it was built for. Of `files`, large ones may be mapped arrays of shape
+    (bytes,)."""
+
+    def __init__(
+        self,
+        manifest: Mapping[str, Json],
+        files: Mapping[str, bytes | NDArray[np.uint8]],
+        threads: int | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self._threads = threads
+        keys = as_object(as_object(manifest["specification"])["keys"])
+        self._built_for = as_int(keys.get("threads", usable_cores()))
+        self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
+        self._caller, self._opening = threading.local(), PerProcess(threading.Lock)
+        self._library, self._check = bytes(files.get(LIBRARY, b"")), files[CHECK]
+        self._compiled = LIBRARY in files
+        weights = files.get(WEIGHTS)
+        self._weights = [] if weights is None else unpack_weights(np.frombuffer(weights, np.uint8))
+        self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
+        self._exact = ExactInputs(self.inputs)
+        self.rows = tuple(as_object(row) for row in as_list(manifest["layers"]))
+        self._halves = [value.name for value in self.outputs if value.dtype == "float16"]
+        self._regions = ArtifactRegions(manifest.get("regions", []), files)
+        self._reads, self._gives = (
+            [as_text(name) for name in as_list(manifest.get(key, [v.name for v in values]))]
+            for key, values in (("reads", self.inputs), ("gives", self.outputs))
+        )
+
+    @with_living_pool
+    def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
+        `outputs` out. Raises `InputError` for inputs that do not fit."""
+        arrays = inputs if self._exact.fit(inputs) else check_arrays(self.inputs, inputs)
+        made = self._run_compiled(arrays)
+        if self._regions:
+            known = {**arrays, **made}
+            known |= self._regions.run_last(known)
+            made = {value.name: known[value.name] for value in self.outputs}
+        return narrowed(made, self._halves) if self._halves else made
+
+    @with_living_pool
+    def run(
+        self, inputs: Mapping[str, Array], *, layers: bool = False
+    ) -> tuple[dict[str, Array], LibraryProfile]:
+        """One inference, shapes as in `infer`, and some more for how long it takes: medians, of the
+        whole and, if `layers`, of each call. Raises `InputError` for inputs that do not fit."""
+        known = check_arrays(self.inputs, inputs)
+        begun = time.perf_counter()
+        outputs = self.infer(inputs)
+        possible = int(TIMED_SECONDS / (time.perf_counter() - begun))
+        times = max(1, min(PROFILED if layers else TIMED, possible))
+        whole, calls = np.zeros(times), list[Sequence[tuple[str, float]]]()
+        if self._compiled:
+            arrays = self._read(known)
+            whole = self._ready.timed(arrays, times)
+            calls = [self._ready.profiled(arrays) for _ in range(times if layers else 0)]
+        found = profile_of(self._call_times(), whole, calls)
+        if self._regions:
+            seconds = self._regions.time_last({**known, **self._run_compiled(known)}, times)
+            found = replace(
+                found, seconds=found.seconds + seconds,
+                others=(*found.others, ("onnxruntime", seconds)) if layers else (),
+            )  # fmt: skip
+        return outputs, found
+
+    def verify(self, target: Target | None = None) -> Iterator[KernelError]:
+        """Every layer's kernel, as it stands in the library, on seeded tensors; one that several
+        layers call is run once. Kernels are those of `target`, by default of what the manifest
+        says. Kernels that are part of an attention's function, or read frames
+        that overlap, do not stand there alone: `output_error` has them."""
+        return iter(self._kernel_errors(target))
+
+    @with_living_pool
+    def _kernel_errors(self, target: Target | None) -> list[KernelError]:
+        if not self.rows:
+            return []
+        errors: list[KernelError] = []
+        if target is None:
+            spec = as_object(self.manifest["specification"])
+            target = rebuild(as_text(spec["kind"]), as_object(spec["keys"]), "")
+        compiles, known = compiles_kernels(target), dict[str, float]()
+        for number, row in enumerate(self.rows):
+            name = as_text(row["function"])
+            if not {"attention", "part_of", "frames"}.isdisjoint(row):  # no function of its own
+                continue
+            if name not in known:
+                workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
+                config = tuple(map(as_int, as_list(row["config"])))
+                moved = map(as_object, as_list(row.get("moved", [])))
+                stored = [_stored(each) for each in as_list(row.get("bfloat16", []))]
+                function = self._ready.function(name, [_places(each) for each in moved], stored)
+                known[name] = compiles.kernel_error(workload, config, function)
+            bound = OF_STORED if row.get("bfloat16") else OF_FLOAT32
+            errors.append(KernelError(number, known[name], bound))
+        return errors
+
+    def output_error(self) -> float:
+        """The largest difference of its outputs from the source model's, on the samples that the
+        folder holds, as a share of an output's largest value (`library_check`). Raises
+        `ArtifactError` for a folder that holds none."""
+        if not self.has_samples:
+            raise ArtifactError(
+                f"{self.name} holds no samples to compare outputs on, because onnxruntime accepted "
+                "none of the inputs that were drawn; compare it on inputs of your own"
+            )
+        return max(
+            worst_output(self.infer(sample.inputs), sample.outputs, self.tolerance).error
+            for sample in self.check_samples
+        )
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether the folder holds samples."""
+        return self.manifest.get("samples", [""]) != []
+
+    @cached_property
+    def check_samples(self) -> tuple[NetworkSample, ...]:
+        """The samples that the folder holds, unpacked once."""
+        if not self.has_samples:
+            return ()
+        names = (
+            [value.name for value in values if value.dtype not in CONTAINERS]
+            for values in (self.inputs, self.outputs)
+        )
+        return tuple(unpack_samples(bytes(self._check), *names))
+
+    def check_inputs(self) -> dict[str, Array]:
+        """Standard-normal inputs that the folder holds, in the network's shapes."""
+        return dict(self.check_samples[0].inputs)
+
+    @property
+    def tolerance(self) -> float:
+        """What `output_error` may be."""
+        return as_number(self.manifest.get("tolerance", OF_FLOAT32))
+
+    def _read(self, arrays: Mapping[str, Array]) -> list[Array]:
+        """What the compiled part reads."""
+        return [arrays[name] for name in self._reads]
+
+    def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """What the compiled part gives, by name; nothing where all runs in onnxruntime."""
+        if not self._compiled:
+            if not self._regions.are_open:
+                self._regions.open(chosen_threads(self._threads, self._built_for))
+            return {}
+        return dict(zip(self._gives, self._ready(self._read(arrays)), strict=True))
+
+    def _call_times(self) -> list[CallTime]:
+        """A row each; the products of an attention are one call, that of the second."""
+        parts = {as_int(row["part_of"]): row for row in self.rows if "part_of" in row}
+        return [
+            _call_time(row) + _call_time(parts[number]) if number in parts else _call_time(row)
+            for number, row in enumerate(self.rows)
+            if "part_of" not in row
+        ]
+
+    @property
+    def _ready(self) -> LoadedLibrary:
+        """The library, with the threads of the calling thread set: TVM has a pool for each."""
+        network: LoadedLibrary | None = getattr(self._caller, "network", None)
+        if network is None:
+            with self._opening.get():
+                network = self._network
+            self._threads = use_threads(self._threads, self._built_for)
+            self._caller.network = network
+        return network
+
+    @cached_property
+    def _network(self) -> LoadedLibrary:
+        if (needed := as_text(self.manifest["tvm"])) != (own := version("apache-tvm")):
+            raise ArtifactError(
+                f"{self.name} was compiled with TVM {needed}, this program has {own}; {BUILD_AGAIN}"
+            )
+        from tilewright.networks.compiled.loaded_library import LoadedLibrary
+
+        with tempfile.TemporaryDirectory() as folder:  # the bytes whose digest was compared
+            path = Path(folder) / LIBRARY
+            path.write_bytes(self._library)
+            self._library = b""
+            calls = self._regions.open(chosen_threads(self._threads, self._built_for))
+            return LoadedLibrary(path, self._weights, calls)
+
+
+def open_library(
+    folder: Path,
+    manifest: Mapping[str, Json],
+    threads: int | None,
+    inner: str = "",
+) -> CompiledArtifact:
+    """The library whose files lie in a folder, or in a folder `inner` of it; its manifest lists
+    them. Raises `ArtifactError`, and `KeyError` and `ValueError` for what is not as it is built."""
+    listed = as_object(manifest["files"])
+    regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
+    if inner + LIBRARY not in listed and (manifest["layers"] or not regions):
+        raise ArtifactError(f"{folder / inner} lists no {LIBRARY} and no regions; {BUILD_AGAIN}")
+    large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]
+    others = {key: said for key, said in listed.items() if key not in large}
+    files: dict[str, bytes | NDArray[np.uint8]] = {
+        **{name: map_file(folder, manifest, name, LIBRARY_BYTES) for name in large},
+        **read_files(folder, {"files": others}, LIBRARY_BYTES),
+    }
+    inside = {key.removeprefix(inner): data for key, data in files.items()}
+    return CompiledArtifact(manifest, inside, threads)
+
+
+def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[str, Json]:
+    return {
+        "name": layer.call.node,
+        "names": list(layer.names),
+        "operator": layer.call.operator,
+        "macs": layer.workload.macs,
+        "function": function,
+        "workload": str(layer.workload),
+        "epilogue": layer.workload.epilogue_text,
+        "space": pick.space,
+        "config": list(pick.config),
+        "knobs": dict(target.space(layer.workload).describe(pick.config)),
+    }
+
+
+def _stored(value: Json) -> tuple[int, int]:
+    """The number of a parameter in bfloat16, and the channels of its blocks."""
+    number, block = map(as_int, as_list(value))
+    return number, block
+
+
+def _attention(number: int, joined: JoinedAttention) -> dict[str, Json]:
+    """What a row says of a layer that is part of an attention."""
+    if number in joined.functions:
+        return {"attention": joined.functions[number]}
+    return {"part_of": joined.scores[number]} if number in joined.scores else {}
+
+
+def _call_time(row: Mapping[str, Json]) -> CallTime:
+    return CallTime(
+        as_text(row["name"]), tuple(map(as_text, as_list(row["names"]))), as_text(row["operator"]),
+        as_int(row["macs"]), as_text(row.get("attention", row["function"])),
+    )  # fmt: skip
+
+
+def _moved(parameter: int, axes: MovedAxes) -> dict[str, Json]:
+    return {"parameter": parameter, "shape": list(axes.shape), "axes": list(axes.axes)}
+
+
+def _places(row: Mapping[str, Json]) -> Moved:
+    """What `_moved` gave, for `LoadedLibrary.function`."""
+    shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
+    return as_int(row["parameter"]), shape, axes
+
+
+def _tensor(name: str, array: Array) -> dict[str, Json]:
+    dtype = TEXT if array.dtype.kind in "OU" else str(array.dtype)
+    return {"name": name, "shape": list(array.shape), "dtype": dtype}
+
+
+def _values(rows: Json) -> tuple[Value, ...]:
+    found = map(as_object, as_list(rows))
+    return tuple(
+        Value(
+            as_text(row["name"]), tuple(map(as_int, as_list(row["shape"]))), as_text(row["dtype"])
+        )
+        for row in found
+    )

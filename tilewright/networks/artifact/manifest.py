@@ -1,0 +1,330 @@
+"""Writes and reads an artifact's manifest and files, checks their digests, and signs them.
+
+A signature is made with a key of the user's own workspace, so that what a user built runs without
+`--allow-code`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core import signing
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import (
+    MAX_JSON_BYTES,
+    Json,
+    as_int,
+    as_object,
+    as_text,
+    canonical,
+    digest,
+    open_to_read,
+    read_json,
+    read_json_file,
+    read_plain,
+    remove,
+    write_atomically,
+)
+from tilewright.core.formats import ARTIFACT
+from tilewright.core.signing import SigningError
+from tilewright.core.working_folder import workspace_root
+from tilewright.networks.errors import BUILD_AGAIN, ArtifactError
+from tilewright.targets.base import Target
+from tilewright.targets.capabilities import specification_of
+
+MANIFEST = "manifest.json"
+FORMAT = "tilewright artifact"
+FORMATS = (FORMAT, "tilewright artefact")
+"""What is read: the second is how 0.1 spelled it."""
+MOST_BYTES = 1 << 30
+"""Of all files of an artifact together."""
+_BLANK = "0" * 64
+_IN_PROGRESS = re.compile(r"\.([A-Za-z0-9_][A-Za-z0-9_.-]{0,39})\.[0-9a-f]{16}\.tmp")
+"""What `core.files.write_atomically` calls a file of that name until it is whole."""
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""The names that files of an artifact may have: none leads out of its folder."""
+
+
+def in_the_way(folder: Path) -> str | None:
+    """Return the reason why an artifact cannot be written to a folder; None if it can."""
+    if not folder.exists() and not folder.is_symlink():
+        return None
+    if not folder.is_dir():
+        return "it is not a folder"
+    if is_artifact(folder) or all(_IN_PROGRESS.fullmatch(each.name) for each in folder.iterdir()):
+        return None
+    return "it holds other files"
+
+
+def is_artifact(folder: Path) -> bool:
+    """Return whether a folder holds an artifact, even a damaged or an unfinished one."""
+    try:
+        found = as_object(read_json_file(folder / MANIFEST))
+    except (OSError, ValueError, TilewrightError):
+        return False
+    return found.get("format") in FORMATS
+
+
+def write_folder(
+    folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Write an artifact in the place of an earlier one, the manifest last. Return the manifest as
+    it was given, with the files, and the signature of an artifact that holds machine code, or why
+    it has none.
+    Raises `ArtifactError` where something else is there, and `OSError`."""
+    problem = in_the_way(folder)
+    if problem:
+        raise ArtifactError(
+            f"{folder} is not written to: {problem}; choose another folder with --out"
+        )
+    listed: dict[str, Json] = {
+        name: {"bytes": len(data), "sha256": digest(data)} for name, data in sorted(files.items())
+    }
+    head: dict[str, Json] = {"format": FORMAT, "version": ARTIFACT.written}
+    earlier = _files_of(folder)
+    # From here on a build that is stopped leaves what says so, and what a next one may remove.
+    begun = {**head, "unfinished": True, "files": listed, "earlier": earlier}
+    for name in (MANIFEST, *listed):
+        _path_of(folder, name)
+    write_atomically(folder / MANIFEST, sealed(begun))
+    _remove_interrupted(folder, [MANIFEST, *earlier, *listed])
+    _remove(folder, earlier)
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    whole = {**head, **manifest, "files": listed}
+    signed = _signed(whole, folder) if any(map(is_code, files)) else {}
+    write_atomically(folder / MANIFEST, sealed({**whole, **signed}))
+    return {**manifest, "files": listed, **signed}
+
+
+def is_code(name: str) -> bool:
+    """Return whether a file of an artifact is machine code, by its name."""
+    return name.endswith(".so")
+
+
+def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
+    """What a manifest says of its signature. A build without a workspace gives an artifact, too."""
+    try:
+        return {SIGNATURE: sign(manifest, folder)}
+    except SigningError as error:
+        return {UNSIGNED: str(error)}
+
+
+def sealed(manifest: Mapping[str, Json]) -> bytes:
+    """Serialise a manifest with its own digest: that of its bytes with zeros in the digest's
+    place."""
+    blank = {**manifest, "sha256": _BLANK}
+    text = json.dumps(blank, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    before, _, after = text.rpartition(_BLANK.encode())
+    return before + digest(text).encode() + after
+
+
+def specification(target: Target, kind: str) -> dict[str, Json]:
+    """Return what `targets.registry.rebuild` needs to make a target of that kind again."""
+    keys = specification_of(target) or {}
+    return {"kind": kind, "keys": keys, "fingerprint": target.fingerprint}
+
+
+def read_manifest(folder: Path) -> dict[str, Json]:
+    """Read the manifest of a finished artifact. Raises `ArtifactError`."""
+    manifest = _read_manifest(folder)
+    if "unfinished" in manifest:
+        raise ArtifactError(
+            f"{folder} holds an artifact whose build was stopped; repeat 'tilewright build'"
+        )
+    return manifest
+
+
+def _read_manifest(folder: Path) -> dict[str, Json]:
+    """Read a manifest, also of an artifact whose build was stopped. Raises `ArtifactError`."""
+    if not folder.is_dir():
+        raise ArtifactError(
+            f"{folder} is not an artifact: there is no such folder; make one with "
+            "'tilewright build'"
+        )
+    try:
+        raw = read_plain(folder / MANIFEST, limit=MAX_JSON_BYTES)
+        manifest = as_object(read_json(raw))
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{folder} is not an artifact: it has no {MANIFEST}; make one with 'tilewright build'"
+        ) from None
+    except ValueError:
+        raise ArtifactError(f"{folder / MANIFEST} is damaged; {BUILD_AGAIN}") from None
+    except OSError as error:
+        raise ArtifactError(f"cannot read {folder / MANIFEST}: {error.strerror}") from None
+    if manifest.get("format") not in FORMATS:
+        raise ArtifactError(
+            f"{folder} is not an artifact: its {MANIFEST} is another program's; make one with "
+            "'tilewright build'"
+        )
+    if refusal := ARTIFACT.refusal(folder, ARTIFACT.version_in(manifest)):
+        raise ArtifactError(refusal)
+    said = manifest.pop("sha256", None)
+    before, _, after = raw.rpartition(str(said).encode())
+    if said != digest(before + _BLANK.encode() + after):
+        raise ArtifactError(
+            f"{folder / MANIFEST} has other content than when it was built; {BUILD_AGAIN}"
+        )
+    names, earlier = manifest.get("files"), manifest.get("earlier", {})
+    if not isinstance(names, dict) or not isinstance(earlier, dict):
+        raise ArtifactError(
+            f"{folder / MANIFEST} does not list the artifact's files; {BUILD_AGAIN}"
+        )
+    for name in (*names, *earlier):
+        if not _PLAIN.fullmatch(name):
+            raise ArtifactError(
+                f"{folder / MANIFEST} lists {name!r:.80}, which is no name of a file in an "
+                f"artifact; {BUILD_AGAIN}"
+            )
+    return manifest
+
+
+def read_files(
+    folder: Path, manifest: Mapping[str, Json], most: int = MOST_BYTES
+) -> dict[str, bytes]:
+    """Read all files of an artifact, by name, and compare each with its size and digest in the
+    manifest. Raises `ArtifactError` if they are larger than `most` bytes together, and `KeyError`
+    or `ValueError` if the manifest lacks the size or the digest of a file."""
+    listed = {name: as_object(said) for name, said in as_object(manifest["files"]).items()}
+    sizes = {name: as_int(said["bytes"]) for name, said in listed.items()}
+    if sum(map(abs, sizes.values())) > most:
+        raise ArtifactError(
+            f"{folder / MANIFEST} lists files of more than {most >> 30} GiB, more than is read; "
+            f"{BUILD_AGAIN}"
+        )
+    files = {}
+    for name, known in listed.items():
+        path, size = _path_of(folder, name), sizes[name]
+        try:
+            data = read_plain(path, limit=max(1, size))
+        except FileNotFoundError:
+            raise ArtifactError(f"{path} is missing; {BUILD_AGAIN}") from None
+        except (OSError, TilewrightError) as error:
+            raise ArtifactError(f"cannot read {path}: {error}; {BUILD_AGAIN}") from None
+        if len(data) != size or hashlib.sha256(data).hexdigest() != as_text(known["sha256"]):
+            raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
+        files[name] = data
+    return files
+
+
+def map_file(
+    folder: Path, manifest: Mapping[str, Json], name: str, most: int = MOST_BYTES
+) -> NDArray[np.uint8]:
+    """A file of an artifact, of shape (bytes,), compared with what the manifest says of it. It is
+    mapped: read again from the disk where it is used. A build into the same folder leaves it as it
+    is. Raises `ArtifactError`, and `KeyError` and `ValueError` as `read_files`."""
+    said, path = as_object(as_object(manifest["files"])[name]), _path_of(folder, name)
+    size = as_int(said["bytes"])
+    if not 0 < size <= most:
+        raise ArtifactError(f"{folder / MANIFEST} lists {name} with {size} bytes; {BUILD_AGAIN}")
+    try:
+        handle = open_to_read(path)
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing; {BUILD_AGAIN}") from None
+    except (OSError, TilewrightError) as error:
+        raise ArtifactError(f"cannot read {path}: {error}; {BUILD_AGAIN}") from None
+    with os.fdopen(handle, "rb", buffering=0) as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        if os.fstat(handle).st_size != size or found != as_text(said["sha256"]):
+            raise ArtifactError(f"{path} has other bytes than when it was built; {BUILD_AGAIN}")
+        # a copy on write, because arrays that cannot be written to are not shared with TVM
+        return np.frombuffer(mmap.mmap(handle, size, access=mmap.ACCESS_COPY), np.uint8)
+
+
+def _path_of(folder: Path, name: str) -> Path:
+    """Return where a file of an artifact is. Raises `ArtifactError` if a link is on the way there,
+    below the folder: an artifact of somebody else may not lead to files elsewhere."""
+    if link := _link_to(folder, name):
+        raise ArtifactError(f"{link} is a symbolic link, which no build makes; {BUILD_AGAIN}")
+    return folder / name
+
+
+def _link_to(folder: Path, name: str) -> Path | None:
+    """Return the first link on the way from the folder to a file in it; None if there is none."""
+    path = folder
+    for part in name.split("/"):
+        path /= part
+        if path.is_symlink():
+            return path
+    return None
+
+
+def _files_of(folder: Path) -> dict[str, Json]:
+    """The files of an artifact that is there, with what it says of them, but for those behind a
+    link; none where it cannot be read."""
+    try:
+        manifest = _read_manifest(folder)
+        found = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
+        return {name: said for name, said in found.items() if not _link_to(folder, name)}
+    except (OSError, ValueError, ArtifactError):
+        return {}
+
+
+def _remove(folder: Path, files: Mapping[str, Json]) -> None:
+    """Remove files of an earlier artifact. One with other bytes than it states is the user's, and
+    stays."""
+    for name, said in files.items():
+        with suppress(ArtifactError, ValueError, KeyError):
+            read_files(folder, {"files": {name: said}})
+            remove(folder / name)
+
+
+def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
+    """Remove what an interrupted write of these files left beside them."""
+    for place in {(folder / name).parent for name in names}:
+        own = {(folder / name).name for name in names if (folder / name).parent == place}
+        for path in list(place.iterdir()) if place.is_dir() else []:
+            found = _IN_PROGRESS.fullmatch(path.name)
+            if found and found[1] in own:
+                remove(path)
+
+
+SIGNATURE, UNSIGNED = "signature", "unsigned"
+"""Keys of the manifest: the signature, or why there is none."""
+_SEAL_KEYS = (SIGNATURE, "sha256")
+_PURPOSE = "tilewright artifact, version 1"
+
+
+def sign(manifest: Mapping[str, Json], folder: Path) -> str:
+    """Return the signature of an artifact that this process builds into a folder, which must exist:
+    64 hex digits. Makes the workspace and its key if there are none. Raises `SigningError`."""
+    try:
+        return signing.sign(_PURPOSE, _content(manifest, folder))
+    except OSError as error:
+        raise SigningError(f"could not sign {folder}: {error.strerror or error}") from None
+
+
+def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
+    """Return why an artifact does not count as the user's own, as the end of a sentence; empty if
+    its signature is valid. Makes no key."""
+    signature = manifest.get(SIGNATURE)
+    if not isinstance(signature, str):
+        return "it is not signed, so it was built by somebody else or by an earlier version"
+    try:
+        if signing.is_own(_PURPOSE, _content(manifest, folder), signature):
+            return ""
+        root = workspace_root()
+    except (OSError, RuntimeError, SigningError) as error:
+        return f"its signature cannot be checked ({error})"
+    return (
+        f"its signature is not one of your workspace {root} for this folder, so it was built by "
+        "somebody else or in another workspace, or was copied or changed since"
+    )
+
+
+def _content(manifest: Mapping[str, Json], folder: Path) -> str:
+    """Raises `OSError` where the folder is missing."""
+    # as it is read again: lists for tuples, text for numbers as keys
+    plain = read_json(json.dumps({k: v for k, v in manifest.items() if k not in _SEAL_KEYS}))
+    return f"{digest(canonical(plain))} {os.stat(folder).st_ino}"

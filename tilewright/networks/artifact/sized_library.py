@@ -1,0 +1,287 @@
+"""Holds a network that is compiled for several sizes of its inputs, and runs the one that fits.
+
+An input of a smaller size is padded with zeros, and the outputs are cut. That is done only along
+dimensions where it is proved to change nothing (`networks.onnx.neutral_padding`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text
+from tilewright.networks.artifact.library import CompiledArtifact, CompiledFiles, open_library
+from tilewright.networks.artifact.library_check import worst_output
+from tilewright.networks.artifact.library_profile import LibraryProfile
+from tilewright.networks.artifact.run import Array
+from tilewright.networks.errors import InputError
+from tilewright.targets.layer import NamedShape
+
+KIND = "sized library"
+UNKNOWN = "?"
+"""The size of an axis that changes with the sizes of the inputs in no known way."""
+
+
+@dataclass(frozen=True)
+class NamedValue:
+    """An input or output; the axes that are dynamic have names instead of sizes."""
+
+    name: str
+    shape: NamedShape
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The library for some inputs, the inputs in its shapes, and what of its outputs is wanted."""
+
+    library: CompiledArtifact
+    inputs: dict[str, Array]
+    crops: Mapping[str, tuple[slice, ...]]
+
+    def cropped(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs without what padding made."""
+        return {
+            name: array[self.crops[name]] if name in self.crops else array
+            for name, array in outputs.items()
+        }
+
+
+class SizedLibrary:
+    """A network in memory, as it was built for several sizes. `manifest` is what the folder says of
+    it; `name` is the network's, `target` what it was built for. `opened` has the libraries that
+    were needed, by their place in the manifest."""
+
+    def __init__(self, manifest: Mapping[str, Json], folder: Path, threads: int | None) -> None:
+        self.manifest = manifest
+        self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
+        self.inputs, self.outputs = _values(manifest["inputs"]), _values(manifest["outputs"])
+        self.padded = frozenset(map(as_text, as_list(manifest["padded"])))
+        self._folder, self._threads = folder, threads
+        self._rows = [as_object(row) for row in as_list(manifest["sizes"])]
+        self._at = {
+            tuple(sorted((k, as_int(v)) for k, v in as_object(row["at"]).items())): place
+            for place, row in enumerate(self._rows)
+        }
+        self.opened: dict[int, CompiledArtifact] = {}
+        axes = {axis for value in self.inputs for axis in value.shape if isinstance(axis, str)}
+        if set(self.sizes) != axes or len(self._at) != prod(map(len, self.sizes.values())):
+            raise ValueError("the sizes are not those of the inputs")
+        for row in self._rows:
+            as_text(row["folder"])
+            as_list(as_object(row["library"])["layers"])
+
+    @cached_property
+    def sizes(self) -> dict[str, list[int]]:
+        """The sizes of each dynamic dimension, ascending."""
+        found: dict[str, set[int]] = {}
+        for combination in self._at:
+            for name, size in combination:
+                found.setdefault(name, set()).add(size)
+        return {name: sorted(each) for name, each in found.items()}
+
+    @property
+    def libraries(self) -> list[tuple[dict[str, int], CompiledArtifact]]:
+        """Every combination of sizes with its library. Raises `ArtifactError` for a damaged one."""
+        return [(dict(at), self._library(place)) for at, place in self._at.items()]
+
+    def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """One inference: arrays by name in the shapes of `inputs`, dynamic axes of any size that
+        fits. Raises `InputError` for inputs that do not fit."""
+        fit = self.fit(inputs)
+        return fit.cropped(fit.library.infer(fit.inputs))
+
+    def run(
+        self, inputs: Mapping[str, Array], *, layers: bool = False
+    ) -> tuple[dict[str, Array], LibraryProfile]:
+        """One inference, shapes as in `infer`, and how long the library that fits takes, as
+        `CompiledArtifact.run` says. Raises `InputError` for inputs that do not fit."""
+        fit = self.fit(inputs)
+        outputs, spent = fit.library.run(fit.inputs, layers=layers)
+        return fit.cropped(outputs), spent
+
+    def fit(self, inputs: Mapping[str, Array]) -> Fit:
+        """The smallest library that these inputs fit. Raises `InputError` where none does."""
+        given = self._given(inputs)
+        chosen = {name: self._size_for(name, size) for name, size in given.items()}
+        library = self._library(self._at[tuple(sorted(chosen.items()))])
+        if given == chosen:
+            return Fit(library, dict(inputs), {})
+        shapes = {value.name: value.shape for value in library.inputs}
+        padded = {name: _padded(array, shapes.get(name)) for name, array in inputs.items()}
+        crops = {
+            named.name: tuple(
+                slice(size * given[axis] // chosen[axis] if isinstance(axis, str) else None)
+                for axis, size in zip(named.shape, made.shape, strict=True)
+            )
+            for named, made in zip(self.outputs, library.outputs, strict=True)
+        }
+        return Fit(library, padded, crops)
+
+    def _given(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+        """The size of each dynamic dimension. Raises `InputError`."""
+        found: dict[str, int] = {}
+        for value in self.inputs:
+            array = inputs.get(value.name)
+            if array is None:
+                raise InputError(f"'{value.name}' is missing")
+            fits = len(array.shape) == len(value.shape) and all(
+                isinstance(axis, str) or axis == size
+                for axis, size in zip(value.shape, array.shape, strict=True)
+            )
+            if not fits:
+                raise InputError(
+                    f"'{value.name}' has shape {_sizes(array.shape)} instead of "
+                    f"{_sizes(value.shape)}"
+                )
+            for axis, size in zip(value.shape, array.shape, strict=True):
+                if isinstance(axis, str) and found.setdefault(axis, size) != size:
+                    raise InputError(
+                        f"'{axis}' is {found[axis]} in one input and {size} in '{value.name}'; "
+                        "give all inputs the same size"
+                    )
+        return found
+
+    def _size_for(self, name: str, size: int) -> int:
+        sizes = self.sizes[name]
+        place = bisect_left(sizes, size)
+        if size >= 1 and place < len(sizes) and (sizes[place] == size or name in self.padded):
+            return sizes[place]
+        listed = ", ".join(map(str, sizes))
+        why = "" if name in self.padded else f"; padding may change the outputs{self._why(name)}"
+        raise InputError(
+            f"'{name}' is {size}, and the library was built for {listed}{why}; give one of these "
+            "sizes, or build it with another --sizes"
+        )
+
+    def _why(self, name: str) -> str:
+        """The reason that the manifest states, if any."""
+        reasons = as_object(self.manifest.get("not_padded", {}))
+        return f": {as_text(reasons[name])}" if name in reasons else ""
+
+    def _library(self, place: int) -> CompiledArtifact:
+        if place not in self.opened:
+            row = self._rows[place]
+            prefix = as_text(row["folder"]) + "/"
+            listed = as_object(self.manifest["files"])
+            own = {name: said for name, said in listed.items() if name.startswith(prefix)}
+            checked = {"files": own, "specification": self.manifest["specification"]}
+            manifest = {**as_object(row["library"]), **checked}
+            self.opened[place] = open_library(self._folder, manifest, self._threads, prefix)
+        return self.opened[place]
+
+
+def join_libraries(
+    inputs: Mapping[str, NamedShape],
+    made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
+    obstacles: Mapping[str, str],
+) -> CompiledFiles:
+    """One artifact of a network's libraries, each with the sizes that it is compiled for.
+    `obstacles` says by dimension why inputs must not be padded along it, "" where they may. They
+    are not where the samples of a library show a difference, either."""
+    first = made[0][1].manifest
+    rows: list[Json] = []
+    files: dict[str, bytes] = {}
+    for number, (sizes, library) in enumerate(made, 1):
+        folder = f"size{number}"
+        rows.append({"at": dict(sizes), "folder": folder, "library": dict(library.manifest)})
+        files |= {f"{folder}/{name}": data for name, data in library.files.items()}
+    outputs = [
+        {**as_object(row), "shape": list(_named_output(place, made))}
+        for place, row in enumerate(as_list(first["outputs"]))
+    ]
+    known = [as_object(row) for row in as_list(first["inputs"])]
+    manifest: dict[str, Json] = {
+        **{key: first[key] for key in ("network", "target", "specification", "tvm", "reference")},
+        "kind": KIND,
+        "inputs": [{**row, "shape": list(inputs[as_text(row["name"])])} for row in known],
+        "outputs": outputs,
+        "padded": [],
+        "sizes": rows,
+    }
+    opened = [CompiledArtifact(each.manifest, each.files) for _, each in made]
+    reasons = {
+        name: obstacles[name] or _difference(name, made, manifest, opened) for name in made[0][0]
+    }
+    padded = list[Json]([name for name, reason in reasons.items() if not reason])
+    refused: dict[str, Json] = {name: reason for name, reason in reasons.items() if reason}
+    return CompiledFiles(files, {**manifest, "padded": padded, "not_padded": refused})
+
+
+def _difference(
+    name: str,
+    made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
+    manifest: Mapping[str, Json],
+    opened: Sequence[CompiledArtifact],
+) -> str:
+    """What shows that a size of a dimension, padded to the next, gives other outputs than the
+    source model; "" where nothing does."""
+    if any(UNKNOWN in value.shape for value in _values(manifest["outputs"])):
+        return "an output does not grow in proportion to it"
+    rows, sizes = as_list(manifest["sizes"]), sorted({at[name] for at, _ in made})
+    for size in sizes[:-1]:
+        left = [place for place, (at, _) in enumerate(made) if at[name] != size]
+        said = {**manifest, "padded": [name], "sizes": [rows[place] for place in left]}
+        larger = SizedLibrary(said, Path(), None)
+        larger.opened = {number: opened[place] for number, place in enumerate(left)}
+        for (at, _), own in zip(made, opened, strict=True):
+            if at[name] == size:
+                for sample in own.check_samples:
+                    found = larger.infer(sample.inputs)
+                    worst = worst_output(found, sample.outputs, own.tolerance)
+                    if not worst.error <= own.tolerance:
+                        return f"output '{worst.name}' changes by {worst.error:.1g} of its size"
+    return ""
+
+
+def _named_output(
+    place: int, made: Sequence[tuple[Mapping[str, int], CompiledFiles]]
+) -> Sequence[int | str]:
+    """The shape of an output: names where an axis grows in proportion to a dimension."""
+    shapes = [
+        list(map(as_int, as_list(as_object(as_list(library.manifest["outputs"])[place])["shape"])))
+        for _, library in made
+    ]
+    return [
+        axis[0] if len(set(axis)) == 1 else _proportional(axis, [sizes for sizes, _ in made])
+        for axis in zip(*shapes, strict=True)
+    ]
+
+
+def _proportional(axis: Sequence[int], at: Sequence[Mapping[str, int]]) -> str:
+    for name in at[0]:
+        if len({Fraction(size, sizes[name]) for size, sizes in zip(axis, at, strict=True)}) == 1:
+            return name
+    return UNKNOWN
+
+
+def _padded(array: Array, shape: Sequence[int] | None) -> Array:
+    """With zeros behind it, in this shape; as it is where there is none."""
+    if shape is None or array.shape == tuple(shape):
+        return array
+    larger = np.zeros(tuple(shape), array.dtype)
+    larger[tuple(map(slice, array.shape))] = array
+    return larger
+
+
+def _sizes(shape: Sequence[int | str]) -> str:
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _values(rows: Json) -> tuple[NamedValue, ...]:
+    found = map(as_object, as_list(rows))
+    return tuple(
+        NamedValue(
+            as_text(row["name"]),
+            tuple(a if isinstance(a, str) else as_int(a) for a in as_list(row["shape"])),
+            as_text(row["dtype"]),
+        )
+        for row in found
+    )

@@ -1,0 +1,354 @@
+"""Describes the product of a call on its way to integer layers: what it multiplies, in which
+scales, and what is added to its sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from tilewright.networks.integer.qdq_propagation import QdqTensors, View, rows_and_channels
+from tilewright.networks.relax import cpu_subgraphs
+from tilewright.networks.relax.constants import along_channels, integers_of
+from tilewright.networks.relax.op_patterns import Match, quantisation, step_of, upper_bound, window
+from tilewright.networks.requantisation import (
+    FINE_BITS,
+    MAX_RESIDUAL_SHIFT,
+    Integers,
+    Real,
+    scale_of,
+    shifts_of,
+    steps_of,
+)
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.epilogue import EpilogueOp
+from tilewright.targets.integer_reference import average_weights, reference
+from tilewright.targets.layer import Scale
+from tilewright.targets.workload import Workload
+
+Shape = tuple[int, ...]
+
+
+class NotALayer(Exception):
+    """Why a call cannot be a layer; it stays with the CPU."""
+
+
+@dataclass(frozen=True)
+class MatmulLayer:
+    """What multiplies: a workload without epilogue, the int8 value it reads and its scale, the
+    shape of the value it writes, and the weights (o, c/groups, kh, kw), integers less their zero
+    point, or the value that is packed as such. `steps` are the weights', (1,) or (o,)."""
+
+    workload: Workload
+    data: str
+    scale: Scale
+    shape: Shape
+    weight: Integers | None = None
+    steps: Real = field(default_factory=lambda: np.ones(1))
+    weight_from: str | None = None
+
+    @property
+    def sums(self) -> Real:
+        """What its sums count in, (1,) or (o,)."""
+        return self.scale.step * self.steps
+
+
+class Products:
+    """Finds them for the calls of a network. `NotALayer` is raised for what has no such form,
+    `QuantisationError` for scales that are not known before the network runs."""
+
+    def __init__(self, tensors: QdqTensors, blocks: Blocks) -> None:
+        self._t = tensors
+        self._blocks = blocks
+
+    def data(self, value: Any) -> View:
+        """The int8 value behind a float tensor."""
+        view = self._t.real(value)
+        if view is None:
+            raise NotALayer("its data are no int8 tensor times a scale")
+        return view
+
+    def like(self, view: View, shape: tuple[int, ...]) -> View:
+        """As a value of a shape, which a layer's residual has."""
+        own = self._t.values[view.value].shape
+        image = len(shape) == 4
+        if own == shape or (not image and len(own) != 4 and own[-1] == shape[-1]):
+            return view
+        return self._t.in_shape(view, shape)
+
+    def image(self, value: Any) -> tuple[View, tuple[int, int, int, int]]:
+        """The data of an operator on images, as a value that lies as one, and its shape."""
+        view = self.data(value)
+        if len(view.shape) != 4:
+            raise NotALayer("its data are no image")
+        own = self._t.values[view.value].shape
+        single = view.shape[0] == 1 == math.prod(view.shape[2:])
+        if not (own == view.shape or (single and own[-1] == view.shape[1])):
+            view = self._t.in_shape(view, view.shape)
+        n, c, h, w = view.shape
+        return view, (n, c, h, w)
+
+    def _weights(self, value: Any, axis: int) -> tuple[Integers, Real]:
+        """The integers of weights less their zero point, in the shape that the operator reads, and
+        their steps, (1,) or one a place of an axis, that of the output channels."""
+        found = integers_of(self._t.flat, value)
+        if found is None:
+            raise NotALayer("its weights are no int8 constants")
+        integers, binding = found
+        given = quantisation(binding)
+        assert given is not None
+        steps, zeros = steps_of(binding.node, given)
+        values = integers.astype(np.int64) - (128 if given.dtype == "uint8" else 0)
+        own = self._along(value, zeros.astype(np.float64), axis)
+        values = values - own.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
+        return values, self._along(value, steps, axis)
+
+    def _along(self, value: Any, each: Real, axis: int) -> Real:
+        """What a constant has of each scale, (scales,), as one value, (1,), or one a place of an
+        axis."""
+        if len(set(each.tolist())) == 1:
+            return each[:1]
+        whole = np.moveaxis(along_channels(self._t.flat, value, each), axis, 0)
+        own = whole.reshape(len(whole), -1)
+        if (own != own[:, :1]).any():
+            raise NotALayer("its weights have scales along what is summed")
+        return own[:, 0].astype(np.float64)
+
+    def conv2d(self, match: Match) -> MatmulLayer:
+        """A convolution with constant weights."""
+        view, (n, c, h, w) = self.image(match.anchor.args[0])
+        (weight, steps), attrs = self._weights(match.anchor.args[1], 0), match.anchor.value.attrs
+        top, left, bottom, right = (int(pad) for pad in attrs.padding)
+        workload = Workload(
+            "conv2d", n, c, h, w, weight.shape[0],
+            kernel_h=weight.shape[2], kernel_w=weight.shape[3],
+            stride_h=int(attrs.strides[0]), stride_w=int(attrs.strides[1]),
+            pad_top=top, pad_left=left, pad_bottom=bottom, pad_right=right,
+            dilation_h=int(attrs.dilation[0]), dilation_w=int(attrs.dilation[1]),
+            groups=int(attrs.groups), post=(),
+        )  # fmt: skip
+        shape = match.anchor.shape or ()
+        return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
+
+    def dense(self, match: Match) -> MatmulLayer:
+        """A product with constant weights; of a flattened image they follow how it lies packed."""
+        view = self.data(match.anchor.args[0])
+        integers, steps = self._weights(match.anchor.args[1], 1)
+        weight = np.ascontiguousarray(integers.T)[:, :, None, None]
+        rows, channels = rows_and_channels(view.shape)
+        own = self._t.values[view.value].shape
+        if len(own) == 4 and (own[0] != 1 or rows != 1 or math.prod(own) != channels):
+            view = self._t.in_shape(view, (rows, channels))
+        elif len(own) == 4:
+            weight = as_packed(weight, own, self._blocks.in_channels)
+        elif own[-1] != channels:
+            view = self._t.in_shape(view, view.shape)
+        outputs, inputs = weight.shape[:2]
+        workload = Workload("dense", rows, inputs, 1, 1, outputs, post=())
+        shape = match.anchor.shape or ()
+        shape = shape if len(shape) != 4 else (rows, outputs)
+        return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
+
+    def average(self, match: Match) -> MatmulLayer:
+        """A depthwise convolution with equal weights, as far as integers are."""
+        view, (n, c, h, w) = self.image(match.anchor.args[0])
+        read = window(match.anchor)
+        if any(read.padding) and not read.count_include_pad:
+            raise NotALayer("an average of fewer pixels at the border")
+        taps, shift = average_weights(*read.kernel)
+        workload = depthwise(n, c, h, w, read.kernel, read.strides, read.padding)
+        weight = np.broadcast_to(taps, (c, 1, *read.kernel)).astype(np.int64)
+        shape = (n, c, workload.out_height, workload.out_width)
+        return MatmulLayer(
+            workload, view.value, view.known, shape, weight, np.exp2([-float(shift)])
+        )
+
+    def identity(self, match: Match) -> MatmulLayer:
+        """What a relu, clip or requantisation that stands alone reads, times one."""
+        return self.one_by_one(self.data(match.anchor.args[0]))
+
+    def sum(self, match: Match) -> MatmulLayer:
+        """The first of a sum's operands, times one; the other is its residual."""
+        return self.one_by_one(self.operands(match)[0])
+
+    def operands(self, match: Match) -> tuple[View, View]:
+        """Of a sum: the finer first, whose numbers the other's are shifted to."""
+        one, two = sorted((self.data(arg) for arg in match.anchor.args[:2]), key=_step)
+        return one, self.like(two, self._t.values[one.value].shape)
+
+    def heads(self, match: Match) -> Iterator[MatmulLayer]:
+        """Of a product of two activations one a head: rows × channels of the first times the
+        second, transposed as weights are, outputs × channels."""
+        (one, two), node = (self.data(arg) for arg in match.anchor.args[:2]), match.anchor.node
+        *_, rows, channels = one.shape
+        outputs, heads = two.shape[-1], math.prod(one.shape[:-2])
+        left = self._t.in_shape(one, (heads, rows, channels), f"{node}.data")
+        right = self._t.in_shape(two, (heads, channels, outputs), f"{node}.weights")
+        right = self._t.derived(
+            right, cpu_subgraphs.transposed, (heads, outputs, channels), f"{node}.turned"
+        )
+        if one.known.zero_point or two.known.zero_point:
+            raise NotALayer("it multiplies two activations, and one has a zero point")
+        workload = Workload("dense", rows, channels, 1, 1, outputs, post=())
+        for i in range(heads):
+            data, weight = (
+                self._t.derived(
+                    side, partial(cpu_subgraphs.part, index=i), side.shape[1:], f"{node}.{role}.{i}"
+                )
+                for side, role in ((left, "data"), (right, "weights"))
+            )
+            yield MatmulLayer(
+                workload, data.value, one.known, (rows, outputs), None,
+                np.array([two.known.step]), weight.value,
+            )  # fmt: skip
+
+    def one_by_one(self, view: View) -> MatmulLayer:
+        """A depthwise convolution that multiplies by one, on whatever shape the value has."""
+        shape = self._t.values[view.value].shape
+        workload = passing(shape, self._blocks)
+        weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
+        return MatmulLayer(workload, view.value, view.known, shape, weight)
+
+
+def _step(view: View) -> float:
+    return view.known.step
+
+
+def passing(shape: Shape, blocks: Blocks) -> Workload:
+    """A depthwise convolution of one pixel's window, without epilogue, on a tensor of any shape."""
+    if len(shape) == 4:
+        n, c, h, w = shape
+    else:
+        rows, c = rows_and_channels(shape)
+        n, h, w = blocks.batch, -(-rows // blocks.batch), 1
+    return depthwise(n, c, h, w, (1, 1), (1, 1), (0, 0, 0, 0))
+
+
+def as_packed(weight: Integers, image: tuple[int, ...], block: int) -> Integers:
+    """Weights (o, c·h·w, 1, 1) of a flattened `image` (1, c, h, w), for the image as it is packed:
+    (o, ⌈c/block⌉·h·w·block, 1, 1), zero for channels that fill the last block."""
+    _, c, h, w = image
+    if h * w == 1:
+        return weight
+    blocks = -(-c // block)
+    whole = np.zeros((len(weight), blocks * block, h * w), np.int64)
+    whole[:, :c] = weight.reshape(len(weight), c, h * w)
+    packed = whole.reshape(len(weight), blocks, block, h * w).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(packed.reshape(len(weight), -1, 1, 1))
+
+
+def depthwise(
+    n: int, c: int, h: int, w: int,
+    kernel: tuple[int, int], strides: tuple[int, int], padding: tuple[int, int, int, int],
+) -> Workload:  # fmt: skip
+    """A depthwise convolution without epilogue."""
+    top, left, bottom, right = padding
+    return Workload(
+        "conv2d", n, c, h, w, c, kernel_h=kernel[0], kernel_w=kernel[1],
+        stride_h=strides[0], stride_w=strides[1],
+        pad_top=top, pad_left=left, pad_bottom=bottom, pad_right=right, groups=c, post=(),
+    )  # fmt: skip
+
+
+FAR_APART = "its scales are too far apart for shifts"
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerCall:
+    """A call on its way to layers: what multiplies, the scale and bounds of what it writes, the
+    constants that are added, (o,) real numbers, the int8 tensor that is, and the activation behind
+    them."""
+
+    match: Match
+    product: MatmulLayer
+    output: Scale
+    bounds: tuple[int, int]
+    bias: Real | None
+    residual: View | None
+    layer_name: str
+    value_name: str
+    parts: int = 1
+    activation: EpilogueOp | None = None
+
+    @property
+    def ratios(self) -> Real:
+        """A step of the sums over one of the output, (1,) or (o,)."""
+        return self.product.sums / self.output.step
+
+    @property
+    def channels(self) -> int:
+        """Of the output."""
+        return self.product.workload.out_channels
+
+
+T = TypeVar("T")
+
+
+def reached(made: T | None) -> T:
+    """What there is. Raises `NotALayer` where there is nothing."""
+    if made is None:
+        raise NotALayer(FAR_APART)
+    return made
+
+
+def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[False] | None:
+    """How the tensor that is added gets into the sums' scale by a shift, where the sums are shifted
+    to the right by `shifts`, (1,) or (o,): False where nothing is added, None where no shift to the
+    left does."""
+    if call.residual is None:
+        return False
+    ratio = call.residual.known.step / call.product.sums
+    left = shifts_of(np.unique(1 / ratio))
+    if left is None or len(left) > 1 or not 0 <= int(left[0]) <= MAX_RESIDUAL_SHIFT:
+        return None if len(set(shifts.tolist())) == 1 else EpilogueOp("residual", 0)
+    return EpilogueOp("residual", int(left[0]))
+
+
+def times(residual: EpilogueOp | None) -> int:
+    """How often a residual counts in the sums."""
+    if residual is None:
+        return 0
+    return residual.value if residual.kind == "weighted" else 1 << residual.value
+
+
+def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
+    """What the zero point of the data adds to sums by weights (o, c/groups, kh, kw), to be taken
+    back: (o,), or (1, o, oh, ow) where it is not the same for all pixels, since zeros pad them."""
+    w, zero = product.workload, product.scale.zero_point
+    if not zero or weight is None:
+        return np.zeros(0)
+    if not max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
+        return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
+    ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
+    fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
+    alone = replace(w, batch=1).with_steps(())
+    sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
+    return -zero * sums / (1 << FINE_BITS)
+
+
+class Behind:
+    """What follows the sums of a call: the scale it is written with, None where nothing says,
+    whether a relu cuts it and where it is cut above, and another activation."""
+
+    def __init__(self, match: Match) -> None:
+        self.output: Scale | None = None
+        self.relu = False
+        self.upper: float | None = None
+        self.activation: EpilogueOp | None = None
+        for link in match.links:
+            if link.kind in ("relu", "clip"):
+                self.relu = True
+                bound = upper_bound(link.binding)
+                known = [each for each in (self.upper, bound) if each is not None]
+                self.upper = min(known, default=None)
+            elif link.kind == "activation":
+                self.activation = step_of(link.binding)
+            elif link.kind == "quantise":
+                found = quantisation(link.binding)
+                assert found is not None
+                self.output = scale_of(link.binding.node, found)

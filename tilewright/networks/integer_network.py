@@ -1,0 +1,230 @@
+"""Makes one graph of integer layers of a network on an accelerator, to inspect, to tune and to
+build.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import onnx
+
+from tilewright.core.files import Json, as_object
+from tilewright.networks.integer.calibrated import FINE, calibrate_first_passes
+from tilewright.networks.integer.extraction import AS_ASKED, integer_graph
+from tilewright.networks.integer.graph import IntegerGraph
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.pooling import PoolRule, pool_where_faster
+from tilewright.networks.offloading.report import (
+    ModelReport,
+    OperatorReport,
+    WorkloadReport,
+    epilogue_text,
+)
+from tilewright.networks.offloading.workloads import ExtractedWorkload, OffloadDecision, unfold_for
+from tilewright.networks.quantisation import (
+    QuantiseOptions,
+    as_it_is,
+    is_quantised,
+    quantise,
+    samples_for,
+)
+from tilewright.networks.quantisation.samples import Samples
+from tilewright.targets.layer import Layer
+from tilewright.targets.rounding import layer_rounded_to_even
+from tilewright.targets.workload import Workload, canonical
+
+
+@dataclass(frozen=True, eq=False)
+class InIntegers:
+    """A network's graph, how it was quantised (as a manifest states it), and warnings."""
+
+    graph: IntegerGraph
+    quantisation: Mapping[str, Json]
+    warnings: tuple[str, ...] = ()
+
+
+def in_integers(
+    model: onnx.ModelProto, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
+    name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Sequence[str] = (), samples: Samples | None = None, per_channel: bool = False,
+    exact: bool = True, pool: PoolRule | None = None, apart: bool = False, judged: bool = True,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> InIntegers:  # fmt: skip
+    """The layers and CPU islands of a model with its weights: a float one in int8 by `samples` (by
+    default those of `samples_for`), a quantised one in its own scales, of whose `samples` only the
+    fineness of first passes depends.
+
+    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `pool` is a rule
+    for max-pools behind convolutions, by default what is estimated to be sooner; nothing is pooled
+    `apart`. `per_channel` is of float models, `exact` of quantised ones. `judged` is of float
+    models, that of `quantise`; `refused` is that of `integer_graph`. Raises as `quantise`,
+    `integer_graph` and `samples_for`.
+    """
+    samples = samples or samples_for(model, None, input_shapes)
+    if is_quantised(model):
+        graph = quantised_graph(
+            model, accelerator, decisions, name=name, input_shapes=input_shapes,
+            keep_float=keep_float, samples=samples, exact=exact, pool=pool, apart=apart,
+            refused=refused,
+        )  # fmt: skip
+        said: dict[str, Json] = {"method": "as the model has it"}
+        if graph.lost:
+            said["rounded_weights_decibels"] = dict(graph.lost)
+        return InIntegers(graph, said)
+    on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
+    made = quantise(
+        model, samples, QuantiseOptions(keep_float=on_cpu, per_channel=per_channel),
+        input_shapes=input_shapes, judged=judged,
+    )  # fmt: skip
+    graph = integer_graph(
+        made.model, accelerator.blocks, name=name, input_shapes=input_shapes, keep_float=on_cpu,
+        unfold=lambda plain: unfold_for(plain, accelerator),
+        pool=None if apart else pool or _pooled_on(accelerator), accept=accelerator.accept,
+        refused=refused,
+    )  # fmt: skip
+    graph = _in_form(graph, accelerator)
+    return InIntegers(graph, as_object(made.report.to_json()), made.report.warnings)
+
+
+def _pooled_on(accelerator: Accelerator) -> PoolRule:
+    """Max-pools go into the convolution before them where that is estimated to be sooner."""
+    return lambda convolution, after: pool_where_faster(convolution, after, accelerator)
+
+
+def quantised_graph(
+    model: onnx.ModelProto, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
+    name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
+    keep_float: Sequence[str] = (), samples: Samples | None = None, exact: bool = True,
+    pool: PoolRule | None = None, apart: bool = False,
+    refused: Mapping[str, str] = MappingProxyType({}),
+) -> IntegerGraph:  # fmt: skip
+    """The layers and CPU islands of a model that is quantised already, with its weights.
+
+    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `samples` say how
+    finely first passes count (by default those of `samples_for`). `pool` is a rule for max-pools
+    behind convolutions, by default what is estimated to be sooner; nothing is pooled `apart`.
+    Raises as `integer_graph` and `samples_for`.
+    """
+    on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
+    made = as_it_is(model, on_cpu, input_shapes)
+    graph = integer_graph(
+        made.model, accelerator.blocks, name=name, keep_float=on_cpu,
+        unfold=lambda plain: unfold_for(plain, accelerator),
+        pool=None if apart else pool or _pooled_on(accelerator), exact=exact,
+        accept=accelerator.accept, refused=refused,
+    )  # fmt: skip
+    samples = samples or samples_for(model, None, input_shapes)
+    return _in_form(calibrate_first_passes(graph, made.model, samples.feeds), accelerator)
+
+
+def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
+    """A graph whose layers round as the accelerator does."""
+    if not accelerator.rounds_to_even:
+        return graph
+    steps = (
+        layer_rounded_to_even(step) if isinstance(step, Layer) else step for step in graph.steps
+    )
+    return replace(graph, steps=tuple(steps))
+
+
+def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:
+    """The operators that could be offloaded and, by cost, are not."""
+    return tuple(
+        each.fused.node for each in decisions
+        if each.workload is None and each.accelerator_seconds is not None
+    )  # fmt: skip
+
+
+def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
+    """What is tuned for a graph: (workload, calls an inference, names), by first use. A layer's
+    first pass has a name of its own."""
+    found: dict[Workload, list[Layer]] = {}
+    for layer in graph.layers:
+        found.setdefault(canonical(layer.workload), []).append(layer)
+    return [
+        ExtractedWorkload(w, len(same), tuple(dict.fromkeys(map(_name, same))))
+        for w, same in found.items()
+    ]
+
+
+def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
+    """A report on a model with what becomes of each operator in its graph."""
+    owners: dict[str, Layer] = {}
+    for layer in graph.layers:
+        owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
+    passes = Counter(layer.names for layer in graph.layers)
+    on_cpu = {name for island in graph.islands for name, _ in island.nodes}
+    return replace(
+        report,
+        operators=tuple(
+            _operator(each, graph, owners, passes, on_cpu, report.quantised)
+            for each in report.operators
+        ),
+        workloads=tuple(
+            WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
+            for w, calls, names in workloads_of(graph)
+        ),
+        offloaded_macs=sum(layer.macs for layer in graph.layers),
+    )
+
+
+def with_nothing(report: ModelReport, reason: str) -> ModelReport:
+    """A report on a model of which nothing can be quantised, and why."""
+    return replace(
+        report,
+        operators=tuple(
+            replace(_bare(each), status="cpu", reason=reason) if each.workload is not None else each
+            for each in report.operators
+        ),
+        workloads=(),
+        offloaded_macs=0,
+    )
+
+
+def _operator(
+    own: OperatorReport,
+    graph: IntegerGraph,
+    owners: Mapping[str, Layer],
+    passes: Mapping[tuple[str, ...], int],
+    on_cpu: set[str],
+    quantised: bool,
+) -> OperatorReport:
+    if own.status == "onnxruntime":
+        return own
+    layer = owners.get(own.name)
+    if layer is not None:
+        anchor = layer.names[0]
+        if own.name != anchor:
+            reason = f"in the epilogue of '{anchor}'"
+            return replace(_bare(own), status="offloaded", reason=reason)
+        workload = canonical(layer.workload)
+        remark = "" if quantised else own.reason  # of a quantised model it foretells its scales
+        return replace(
+            own, status="offloaded", next_step="", workload=str(workload), workload_id=workload.id,
+            reason=remark or _passes(layer, passes[layer.names]),
+        )  # fmt: skip
+    if own.name in on_cpu:
+        if own.status == "cpu" and graph.left.get(own.name, AS_ASKED) == AS_ASKED:
+            return own
+        reason = graph.left.get(own.name, "what it reads or writes is not in int8")
+        return replace(_bare(own), status="cpu", reason=reason)
+    if own.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return replace(_bare(own), status="offloaded", reason="int8 data are read as they are")
+    return own if own.status == "cpu" else replace(_bare(own), status="offloaded")
+
+
+def _bare(own: OperatorReport) -> OperatorReport:
+    return replace(own, next_step="", workload=None, workload_id=None, accelerator_seconds=None)
+
+
+def _passes(layer: Layer, passes: int) -> str:
+    if layer.residual is not None and layer.residual.endswith(FINE):
+        return "its scales are no powers of two apart: two passes"
+    return f"{passes} products, one a head" if passes > 1 else ""
+
+
+def _name(layer: Layer) -> str:
+    return layer.name if layer.name.endswith(FINE) else layer.names[0]

@@ -1,0 +1,365 @@
+"""Opens models: ONNX, TensorFlow Lite and torch.export files, and built-in networks.
+
+`Source` is the contract of an opened model. `OnnxSource` implements it for an ONNX graph, which the
+other formats are converted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import onnx
+
+from tilewright.core.errors import UnknownName
+from tilewright.networks import zoo
+from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
+from tilewright.networks.fused_calls import NOTHING
+from tilewright.networks.imported_model import Examined, Whole
+from tilewright.networks.importing import Imported, ImportedWhole, import_compiled, import_whole
+from tilewright.networks.macs import graph_macs
+from tilewright.networks.model_runner import ModelRunner
+from tilewright.networks.onnx.files import (
+    has_undrawable_inputs,
+    load_weights,
+    lone_integers,
+    read,
+    weight_files,
+    weights_as_inputs,
+    without_weights,
+)
+from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs, static_shape
+from tilewright.networks.onnx.normalise import fixed_graph
+from tilewright.networks.onnx.opset import raise_opset
+from tilewright.networks.onnx.reference_model import (
+    half_outputs,
+    has_bfloat16_ends,
+    reference_model,
+)
+from tilewright.networks.onnx.same_padding import make_dilated_same_explicit
+from tilewright.networks.onnx.size_limits import check_sizes
+from tilewright.networks.onnx.static_shapes import fixed_inputs
+from tilewright.networks.onnx.to_qdq import to_qdq
+from tilewright.networks.partition.onnxruntime_check import check_known, has_branches, opens
+from tilewright.networks.partition.region_models import LastRegions, RegionModel, region_model
+from tilewright.networks.partition.regions import Region
+from tilewright.networks.tflite.convert import convert, read_tflite
+from tilewright.networks.tflite.file import read as read_tflite_file
+from tilewright.networks.torch_export import TORCH_SUFFIXES, convert_exported
+
+InputShapes = Mapping[str, Sequence[int]]
+
+TFLITE_SUFFIX = ".tflite"
+
+
+class Source(Protocol):
+    """A model that can be examined without its weights, and compiled with them."""
+
+    name: str
+
+    def weighted(self) -> onnx.ModelProto:
+        """Return the model as an ONNX graph with its weights. Raises `ModelFileError`."""
+
+    def examine(self) -> Examined:
+        """Return what the importer finds; operators that cannot be imported are part of it. Raises
+        `ModelFileError`, `DynamicShapeError` or `ImportFailedError`."""
+
+    def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        """Return the part of the model that is compiled, None if nothing is, and the regions that
+        onnxruntime runs behind that part. A part without products and pools is compiled only if it
+        is wanted `without_layers`. Raises as `examine`."""
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        """Return the whole model as one region, which replaces `regions`. Raises
+        `UnsupportedOperatorError` for a model that is not an ONNX graph."""
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Leave operators to onnxruntime, by name with the reason."""
+
+    def whole(self) -> Whole:
+        """Import the whole model with its weights. Raises as `examine`, and
+        `UnsupportedOperatorError`."""
+
+
+def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = False) -> Source:
+    """Read and check an ONNX or TensorFlow Lite file in this process, or have PyTorch convert a
+    torch.export file, which `allow_code` permits. Raises `ModelFileError`."""
+    if path.suffix in TORCH_SUFFIXES:
+        exported = convert_exported(path, allow_code=allow_code)
+        check_sizes(exported)
+        return OnnxSource(str(path), exported, lambda: exported, input_shapes)
+    if path.suffix == TFLITE_SUFFIX:
+        converted = convert(read_tflite_file(path))
+        check_sizes(converted.model)
+        return OnnxSource(
+            str(path), converted.model, lambda: converted.model, input_shapes, converted.missing
+        )
+    model = read(path)
+    check_sizes(model)
+    return OnnxSource(str(path), model, lambda: load_weights(model, path.parent), input_shapes)
+
+
+def external_files(path: Path) -> tuple[Path, ...]:
+    """Return the files of weights beside an ONNX file; none for another kind of file. Raises
+    `ModelFileError`."""
+    if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
+        return ()
+    return weight_files(path)
+
+
+def model_with_weights(
+    source: str | Path, seed: int = 0, *, allow_code: bool = False
+) -> onnx.ModelProto:
+    """Return a built-in network by name (`seed` draws its weights), an ONNX file with all its data,
+    or what a TensorFlow Lite or torch.export file is in ONNX. `allow_code` permits the code that
+    the latter may run when it is read.
+
+    Raises `UnknownName`, `ModelFileError`, and `UnsupportedOperatorError` for operators of
+    TensorFlow Lite that cannot be expressed.
+    """
+    if str(source) in zoo.FAMILIES:
+        return zoo.build(str(source), seed)
+    path = Path(source)
+    if not path.exists() and path.name == str(source) and not path.suffix:
+        raise UnknownName("network", str(source), zoo.names())
+    if path.suffix in TORCH_SUFFIXES:
+        model = convert_exported(path, allow_code=allow_code)
+    elif path.suffix == TFLITE_SUFFIX:
+        model = read_tflite(path)
+    else:
+        model = read(path)
+    check_sizes(model)
+    return load_weights(model, path.parent)
+
+
+REPLACE = "replace this operator before converting the model, or cut it off"
+
+
+class OnnxSource:
+    """A model that is an ONNX graph.
+
+    Args:
+        name: how messages call the model.
+        model: the model, which may lack the data of large tensors.
+        weighted: returns the model with all its data.
+        input_shapes: sizes of the inputs that are dynamic.
+        missing: operators that could not be converted to ONNX, by name with the reason.
+        refused: operators of a known form that a compiler refused, by name with the reason.
+        imported: the result of an earlier import, if there was one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: onnx.ModelProto,
+        weighted: Callable[[], onnx.ModelProto],
+        input_shapes: Mapping[str, Sequence[int]],
+        missing: Mapping[str, str] = MappingProxyType({}),
+        refused: Mapping[str, str] = MappingProxyType({}),
+        imported: ImportedWhole | None = None,
+    ) -> None:
+        self.name = name
+        self._missing = {node: (reason, REPLACE) for node, reason in missing.items()}
+        self._model = model
+        self._weighted = weighted
+        self._input_shapes = input_shapes
+        self._refused = dict(refused)
+        self._imported = imported
+        self._examined: Imported | None = None
+        self._known = bool(missing)  # onnxruntime does not know what could not be converted
+        self._accepted = False
+
+    def weighted(self) -> onnx.ModelProto:
+        """The model with all of its data."""
+        return self._weighted()
+
+    def refuse(self, operators: Mapping[str, str]) -> None:
+        """Leave further operators to onnxruntime, by name with the reason."""
+        self._refused.update(operators)
+        self._imported = self._examined = None
+
+    def examine(self) -> Examined:
+        """Import without weight data and partition; operators nobody can import are set aside."""
+        try:
+            return self._examine()
+        except UnicodeDecodeError:
+            raise ModelFileError(
+                f"'{self.name}' holds names that are not text; the file is damaged, export it again"
+            ) from None
+
+    def _examine(self) -> Examined:
+        self._check_known()
+        from tilewright.networks.relax.partition import partition
+
+        weightless = without_weights(to_qdq(self._model))
+        if not self._accepted:
+            _check(raise_opset(weightless))
+        imported = import_compiled(
+            lambda: fixed_graph(weightless, self._input_shapes), self._refused, weightless=True
+        )
+        self._refused = dict(imported.refused)
+        self._examined = imported
+        fixed, core = imported.fixed, imported.core
+        normal = fixed if core is None else core.normal
+        outside = {name for region in imported.regions for name in region.nodes}
+        return Examined(
+            name=self.name,
+            inputs={info.name: static_shape(info) or () for info in data_inputs(fixed.model)},
+            operators=normal.operators,
+            absorbed={**fixed.absorbed, **normal.absorbed},
+            unsupported=self._missing,
+            readers=_readers(fixed) | _readers(normal),
+            shapes=_shapes(fixed) | _shapes(normal),
+            found=NOTHING if core is None else partition(core.flat).found,
+            results=_results(fixed) | _results(normal),
+            region_macs=graph_macs(fixed, outside),
+            regions=tuple(imported.regions),
+            notes=normal.notes,
+            constant_outputs=_constant_outputs(fixed),
+        )
+
+    def _check_known(self) -> None:
+        """Raise as `check_known`, before any other work."""
+        if not self._known:
+            self._accepted = check_known(self.name, without_weights(self._model))
+            self._known = True
+
+    def _check_missing(self) -> None:
+        """Raise `UnsupportedOperatorError` for what could not be converted to ONNX."""
+        refuse_unsupported(self.name, self._missing)
+
+    def split(
+        self, *, without_layers: bool = False
+    ) -> tuple[OnnxSource | None, LastRegions | None]:
+        """The part of the network that is compiled, with the regions inside it, and what
+        onnxruntime runs behind it. Without the first, nothing is compiled, as is a network that
+        neither multiplies nor pools, unless it is wanted `without_layers`. A network that was
+        examined is imported with its weights only where it has to be cut."""
+        self._check_missing()
+        self._check_known()
+        if (known := self._examined) is not None:
+            if known.core is None or not (without_layers or known.has_layers):
+                return None, None
+            if not known.last:
+                return self, None
+        weighted = self._weighted()
+        model = reference_model(weighted)
+        quantised = to_qdq(model)
+        imported = import_compiled(
+            lambda: fixed_graph(quantised, self._input_shapes), self._refused
+        )
+        if imported.core is None or not (without_layers or imported.has_layers):
+            return None, None
+        if not imported.last:
+            self._imported = imported.core
+            return self, None
+        core = imported.core.model
+        assert core is not None
+        source = OnnxSource(
+            self.name, core, lambda: core, {}, refused=imported.refused, imported=imported.core
+        )
+        models = tuple(region_model(imported.fixed, region) for region in imported.last)
+        whole = fixed_inputs(model, self._input_shapes)
+        return source, LastRegions(models, whole, half_outputs(weighted))
+
+    def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
+        """The whole network as one region, as it stands in its file; `regions` are those that it
+        would have otherwise."""
+        self._check_missing()
+        self._check_known()
+        weighted = self._weighted()
+        if has_bfloat16_ends(weighted):
+            weighted = reference_model(weighted)  # numpy has no bfloat16
+        whole = fixed_inputs(weighted, self._input_shapes)
+        make_dilated_same_explicit(whole)  # onnxruntime refuses these
+        causes = tuple(cause for region in regions for cause in region.causes)
+        operators = tuple(
+            (node.name or f"{node.op_type}_{place}", node.op_type)
+            for place, node in enumerate(whole.graph.node)
+        )
+        inputs = tuple(info.name for info in data_inputs(whole))
+        outputs = tuple(info.name for info in whole.graph.output)
+        own = whole
+        if has_branches(whole) and not opens(whole, optimised=True):
+            own = weighted  # static sizes contradict a branch that is never taken
+        return LastRegions((RegionModel(own, inputs, outputs, operators, causes, macs),), whole)
+
+    def whole(self) -> Whole:
+        """What is compiled with the regions inside it, with onnxruntime as the reference; raises as
+        `import_whole`."""
+        self._check_missing()
+        weighted = self._weighted()
+        model = reference_model(weighted)
+        imported = self._imported
+        if imported is None:
+            imported = import_whole(self.name, model, self._input_shapes, self._refused)
+        outputs = tuple(info.name for info in imported.normal.graph.output)
+        return Whole(
+            imported.flat,
+            tuple(info.name for info in data_inputs(imported.normal.model)),
+            outputs,
+            ModelRunner(model, outputs),
+            "onnxruntime",
+            imported.regions,
+            lone_integers(model),
+            half_outputs(weighted),
+            has_undrawable_inputs(model),
+        )
+
+
+def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
+    """Raises `UnsupportedOperatorError` naming the first operators that cannot be imported."""
+    if unsupported:
+        shown = "; ".join(
+            f"'{node}': {why} ({step})" for node, (why, step) in list(unsupported.items())[:3]
+        )
+        more = f" and {len(unsupported) - 3} more" if len(unsupported) > 3 else ""
+        raise UnsupportedOperatorError(
+            f"'{name}' cannot be imported whole: {shown}{more}; "
+            f"`tilewright inspect {name}` lists every operator and what to do"
+        )
+
+
+def _check(model: onnx.ModelProto) -> None:
+    """ONNX's own checker, which is stricter than onnxruntime; raises `ModelFileError`."""
+    try:
+        onnx.checker.check_model(weights_as_inputs(model))
+    except onnx.checker.ValidationError as error:
+        reason = first_line(error)
+        raise ModelFileError(f"the model is not valid ONNX: {reason}; export it again") from error
+
+
+def _readers(normal: NormalGraph) -> dict[str, tuple[str, ...]]:
+    by_input: dict[str, list[str]] = {}
+    for node in normal.graph.node:
+        for name in node.input:
+            by_input.setdefault(name, []).append(node.name)
+    return {
+        node.name: tuple(reader for output in node.output for reader in by_input.get(output, []))
+        for node in normal.graph.node
+    }
+
+
+def _constant_outputs(normal: NormalGraph) -> tuple[str, ...]:
+    varies = {info.name for info in data_inputs(normal.model)}
+    inside = any(a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute)
+    for node in normal.graph.node:
+        if inside or not varies.isdisjoint(node.input):  # a subgraph may read any tensor
+            varies.update(node.output)
+    return tuple(output.name for output in normal.graph.output if output.name not in varies)
+
+
+def _results(normal: NormalGraph) -> frozenset[str]:
+    outputs = {info.name for info in normal.graph.output}
+    return frozenset(node.name for node in normal.graph.node if outputs & set(node.output))
+
+
+def _shapes(normal: NormalGraph) -> dict[str, Shape]:
+    shapes = normal.shapes()
+    return {
+        operator.name: shapes[operator.outputs[0]]
+        for operator in normal.operators
+        if operator.outputs and operator.outputs[0] in shapes
+    }

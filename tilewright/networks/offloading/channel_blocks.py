@@ -1,0 +1,129 @@
+"""Rewrites a layer exactly, so that it fills an accelerator's blocks of channels.
+
+A rewritten layer computes the same numbers: channels beyond those of the model are zero, and so is
+every weight that a rewrite adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tilewright.core.errors import WorkloadError
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.patterns.shortcut import Shortcut
+from tilewright.targets.workload import Workload
+
+Cost = Callable[[Workload, Unfold | None], float]
+"""What a layer takes as it is written, padded to whole blocks; infinite where it cannot run."""
+
+
+def pad_to_blocks(workload: Workload, blocks: Blocks) -> Workload:
+    """The workload with its batch and channels padded to whole blocks. Groups that are narrower
+    than a block share one, so a grouped convolution gets more groups instead of wider ones; one
+    whose groups are all computed together stays as it is."""
+    w = workload
+    batch = _up(w.batch, blocks.batch)
+    if w.groups == 1 and w.operator != "max_pool":
+        whole = replace(
+            w,
+            batch=batch,
+            in_channels=_up(w.in_channels, blocks.in_channels),
+            out_channels=_up(w.out_channels, blocks.out_channels),
+        )
+        return whole.with_patterns(*_padded_shortcut(w.shortcut, blocks))
+    group_in, group_out = w.in_channels // w.groups, w.out_channels // w.groups
+    groups = _up(w.groups, groups_together(w, blocks))
+    return replace(
+        w, batch=batch, groups=groups, in_channels=groups * group_in,
+        out_channels=groups * group_out,
+    )  # fmt: skip
+
+
+def _padded_shortcut(shortcut: Shortcut | None, blocks: Blocks) -> tuple[Shortcut, ...]:
+    if shortcut is None:
+        return ()
+    return (replace(shortcut, in_channels=_up(shortcut.in_channels, blocks.in_channels)),)
+
+
+def groups_together(workload: Workload, blocks: Blocks) -> int:
+    """The fewest neighbouring groups whose channels fill whole blocks, or all: they are computed
+    together, with weights that are zero between them."""
+    group_in = workload.in_channels // workload.groups
+    group_out = workload.out_channels // workload.groups
+    whole = math.lcm(
+        blocks.in_channels // math.gcd(group_in, blocks.in_channels),
+        blocks.out_channels // math.gcd(group_out, blocks.out_channels),
+    )
+    return min(whole, workload.groups)
+
+
+def iterations(workload: Workload, blocks: Blocks) -> int:
+    """How often the matrix unit multiplies a block for the workload, padded; 0 for a maximum."""
+    w = pad_to_blocks(workload, blocks)
+    if w.operator == "max_pool":
+        return 0
+    merged = w.groups // groups_together(w, blocks)
+    return (
+        w.batch // blocks.batch * w.out_height * w.out_width * w.kernel_h * w.kernel_w * merged
+        * -(-w.in_channels // merged // blocks.in_channels)
+        * -(-w.out_channels // merged // blocks.out_channels)
+    )  # fmt: skip
+
+
+def wasted_share(workload: Workload, blocks: Blocks) -> float:
+    """The share of the matrix unit's multiplications that are by zeros of padding or between
+    groups."""
+    macs = blocks.batch * blocks.in_channels * blocks.out_channels * iterations(workload, blocks)
+    return 1 - workload.macs / macs if macs else 0.0
+
+
+def image_bytes(workload: Workload, blocks: Blocks) -> int:
+    """Of the int8 image as it is packed into blocks."""
+    w = pad_to_blocks(workload, blocks)
+    return w.batch * w.in_channels * w.height * w.width
+
+
+def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) -> Unfold | None:
+    """The cheapest way to write a convolution whose input channels fill no block, on an image that
+    the host packs anyway; None where padding its channels is.
+
+    Patches of every multiple of the stride and of the whole kernel are tried, in rows and columns:
+    space-to-depth and im2col are among them. `cost` is that of the whole layer and of rearranging
+    its image; by default `iterations` and the bytes of the packed image, since a small CPU packs
+    about one while the accelerator does the other. Equal ones are told apart by these bytes.
+    """
+    w = workload
+    if w.operator != "conv2d" or w.groups > 1 or w.in_channels >= blocks.in_channels:
+        return None
+
+    def judged(unfold: Unfold | None) -> tuple[float, int]:
+        written = w if unfold is None else unfold.workload(w)
+        ready = pad_to_blocks(written, blocks)
+        size = image_bytes(written, blocks)
+        taken = iterations(written, blocks) + size if cost is None else cost(ready, unfold)
+        return taken, size
+
+    return min([None, *_unfolds(w)], key=judged)
+
+
+def _unfolds(workload: Workload) -> Iterator[Unfold]:
+    """All of the workload's."""
+    w = workload
+    for rows in _patches(w.kernel_h, w.stride_h):
+        for cols in _patches(w.kernel_w, w.stride_w):
+            try:
+                yield Unfold.of(w, rows, cols)
+            except WorkloadError:  # dilated
+                return
+
+
+def _patches(kernel: int, stride: int) -> list[int]:
+    """Taps of a patch: multiples of the stride below the kernel, and the whole kernel."""
+    return [*range(stride, kernel, stride), kernel]
+
+
+def _up(size: int, block: int) -> int:
+    return -(-size // block) * block

@@ -1,0 +1,367 @@
+"""Chooses the calls of a network that the accelerator gets: those that it finishes sooner than the
+CPU, packing at the borders included.
+
+At first it is given all that it can run. Then a call that the CPU would finish sooner goes back,
+until nothing changes. Each return can move a border, and none is taken back. But where the
+accelerator can run the whole network and that takes at most 5 % longer, it does. Then no CPU code
+has to be compiled, nor a runtime brought there.
+
+In the end, a max-pool is done with the convolution before it where that is sooner (`pooling`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from tilewright.core.errors import WorkloadError
+from tilewright.networks.epilogues import int8_epilogue
+from tilewright.networks.fused_calls import PRODUCTS, FusedCall
+from tilewright.networks.imported_model import Examined
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.cpu_costs import FREE, SECONDS
+from tilewright.networks.offloading.pooling import pool_where_faster
+from tilewright.networks.offloading.workloads import OffloadDecision, candidate_workload, macs_of
+from tilewright.networks.onnx.graph import Shape
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.workload import Workload
+
+WHOLE = 1.05
+"""How much longer the accelerator may take that leaves nothing to the CPU."""
+
+
+def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:
+    """What becomes of each call that is a whole operator, in execution order."""
+    graph = _Graph(examined, accelerator.blocks)
+    candidates = [
+        candidate_workload(
+            call, accelerator, from_host=graph.from_host(place), image=graph.image(place)
+        )
+        for place, call in enumerate(graph.calls)
+    ]
+    found = [_with_costs(each, accelerator) for each in candidates]
+    able = [decision.workload is not None for decision in found]
+    if accelerator.bound is None:  # nobody knows what takes how long
+        return found
+    borders, on = _Borders(graph, accelerator, found), list(able)
+    while True:
+        leaving = [place for place in range(len(on)) if on[place] and borders.gain(place, on) < 0]
+        if not leaving:
+            break
+        on[min(leaving, key=lambda place: borders.gain(place, on))] = False
+    if graph.is_covered(able) and borders.seconds(able) <= WHOLE * borders.seconds(on):
+        on = able
+    decisions = [borders.decided(place, on) for place in range(len(on))]
+    refused = {
+        place: each.workload
+        for place, each in enumerate(candidates)
+        if found[place].accelerator_seconds == math.inf
+    }
+    _pool_together(graph, decisions, accelerator, refused)
+    return decisions
+
+
+def _pool_together(
+    graph: _Graph, decisions: list[OffloadDecision], accelerator: Accelerator,
+    refused: Mapping[int, Workload | None],
+) -> None:  # fmt: skip
+    """Put max-pools into the convolutions before them, those too that the accelerator has refused
+    by themselves."""
+    for place, call in enumerate(graph.calls):
+        pool, source = decisions[place], (graph.sources[place] or (None,))[0]
+        window = refused.get(place, pool.workload)
+        if call.operator != "max_pool" or window is None or source is None:
+            continue
+        before, own = graph.calls[source], decisions[source]
+        if own.workload is None or before.output_shape != call.data_shape:
+            continue
+        if not graph.is_read_by(source, place):
+            continue
+        together = pool_where_faster(own.workload, window, accelerator)
+        if together is None or not _accepts(accelerator, together, before):
+            continue
+        seconds = own.accelerator_seconds
+        if seconds is not None and accelerator.bound is not None:
+            each = [accelerator.seconds_or_never(w) for w in (together, own.workload)]
+            seconds += each[0] - each[1]
+        decisions[source] = replace(own, workload=together, accelerator_seconds=seconds)
+        decisions[place] = replace(
+            pool, workload=None, calls=0, accelerator_seconds=None, within=before.node, reason="",
+        )  # fmt: skip
+
+
+def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> bool:
+    """Whether it is computed with the clips of a call, which decide what borders count."""
+    try:
+        accelerator.accept(together.with_steps(int8_epilogue(call, accelerator.epilogue)))
+    except WorkloadError:
+        return False
+    return True
+
+
+class _Graph:
+    """Who of the calls reads whose results; operators that only reshape are looked through."""
+
+    def __init__(self, examined: Examined, blocks: Blocks) -> None:
+        self.examined = examined
+        self.blocks = blocks
+        self.calls = [call for call in examined.found.calls if not _is_piece(call)]
+        self.types = {operator.name: operator.op_type for operator in examined.operators}
+        self.outputs = {call.output: place for place, call in enumerate(self.calls)}
+
+    @cached_property
+    def owners(self) -> Mapping[str, int]:
+        """The call that an operator belongs to."""
+        return {
+            node: place
+            for place, call in enumerate(self.calls)
+            for node in (call.node, *(step.node for step in call.steps))
+        }
+
+    @cached_property
+    def in_place(self) -> set[str]:
+        """The concatenations that are no work."""
+        return concatenations(self.examined, self.examined.writers, self.owners, self.blocks)
+
+    def source(self, name: str) -> int | None:
+        """The call that writes what an operator gives; None for the CPU and inputs. An anchor that
+        gives what no call does gives its own data, in the shape it needs."""
+        while name not in self.outputs:
+            before = self.examined.writers.get(name, ())
+            passes = self.types.get(name) in FREE or name in self.in_place
+            if not before or not (passes or name in self.owners):
+                return None
+            name = before[0]
+        return self.outputs[name]
+
+    @cached_property
+    def sources(self) -> Sequence[tuple[int | None, ...]]:
+        """By call, the call that writes each of its inputs."""
+        return [tuple(map(self.source, call.inputs)) for call in self.calls]
+
+    @cached_property
+    def readers(self) -> Sequence[frozenset[int | None]]:
+        """By call, those that read its result; None for the CPU and the reader of the network's
+        outputs."""
+        if not self.examined.readers:  # of this kind of file nobody knows them
+            found: list[set[int | None]] = [set() for _ in self.calls]
+            for place, sources in enumerate(self.sources):
+                for source in sources:
+                    if source is not None:
+                        found[source].add(place)
+            return [frozenset(some or {None}) for some in found]
+        return [frozenset(self._readers(call.output)) for call in self.calls]
+
+    def _readers(self, name: str) -> set[int | None]:
+        found: set[int | None] = set()
+        for reader in self.examined.readers.get(name, ()):
+            if reader in self.owners:
+                found.add(self.owners[reader])
+            elif self.types.get(reader) in (*FREE, *QUANTISING) or reader in self.in_place:
+                found |= self._readers(reader)
+            else:
+                found.add(None)
+        return found or {None}
+
+    def is_read_by(self, place: int, reader: int) -> bool:
+        """Whether a call's result is that call's data and nothing else, as far as is known."""
+        name = self.calls[place].output
+        between = [
+            each for each in self.examined.readers.get(name, ())
+            if self.types.get(each) in (*FREE, *QUANTISING)
+        ]  # fmt: skip
+        known = bool(self.examined.readers) and not self.examined.results & {name, *between}
+        return known and self.readers[place] == {reader}
+
+    def is_covered(self, able: Sequence[bool]) -> bool:
+        """Whether these calls are all that does any work."""
+        idle = {*self.examined.absorbed, *self.examined.found.constant_nodes}
+        return all(
+            able[self.owners[operator.name]]
+            if operator.name in self.owners
+            else operator.name in idle
+            or operator.name in self.in_place
+            or operator.op_type in (*FREE, *QUANTISING)
+            for operator in self.examined.operators
+        )
+
+    def image(self, place: int) -> Shape | None:
+        """The image (1, c, h, w) that a call's data are, flattened, and another call's result; None
+        where they are none."""
+        call = self.calls[place]
+        name = call.inputs[0] if call.inputs else ""
+        while self.types.get(name) in FREE and self.examined.writers.get(name):
+            name = self.examined.writers[name][0]
+        shape = self.examined.shapes.get(name, ())
+        one_row = call.operator == "dense" and math.prod(call.data_shape) == call.data_shape[-1]
+        flat = len(shape) == 4 and shape[0] == 1 and math.prod(shape) == call.data_shape[-1]
+        return shape if one_row and flat and self.source(name) is not None else None
+
+    def from_host(self, place: int) -> bool:
+        """Whether a call's data are the network's own."""
+        call = self.calls[place]
+        if not self.examined.readers:
+            return call.data_shape in self.examined.inputs.values()
+        name = call.inputs[0] if call.inputs else ""
+        while self.types.get(name) in (*FREE, *QUANTISING) and self.examined.writers.get(name):
+            name = self.examined.writers[name][0]
+        return name in self.examined.inputs or self.types.get(name) in (*FREE, *QUANTISING)
+
+
+def _is_piece(call: FusedCall) -> bool:
+    """Whether a call is less than its operator: it reads what that computes before."""
+    return call.operator not in (*PRODUCTS, "matmul") and call.node in call.inputs
+
+
+QUANTISING = ("QuantizeLinear", "DequantizeLinear")
+
+
+class _Borders:
+    """What the calls cost where they are, given where their neighbours are."""
+
+    def __init__(
+        self, graph: _Graph, accelerator: Accelerator, found: Sequence[OffloadDecision]
+    ) -> None:
+        self.graph = graph
+        self.accelerator = accelerator
+        self.found = found
+
+    def gain(self, place: int, on: Sequence[bool]) -> float:
+        """Seconds that are saved by not giving the call back to the CPU."""
+        decision = self.found[place]
+        return decision.cpu_seconds + self._back(place, on) - self._there(place, on)
+
+    def seconds(self, on: Sequence[bool]) -> float:
+        """What all calls take together."""
+        return sum(
+            self._there(place, on) if on[place] else decision.cpu_seconds
+            for place, decision in enumerate(self.found)
+        )
+
+    def decided(self, place: int, on: Sequence[bool]) -> OffloadDecision:
+        """As it is in the end."""
+        decision = self.found[place]
+        if decision.workload is None:
+            return decision
+        there = self._there(place, on)
+        decision = replace(decision, accelerator_seconds=there)
+        if on[place]:
+            return decision
+        reason = (
+            f"the CPU takes {1e3 * decision.cpu_seconds:.2g} ms, the accelerator "
+            f"{1e3 * there:.2g} ms with packing"
+        )
+        return replace(decision, workload=None, calls=0, reason=reason, unfold=None)
+
+    def _there(self, place: int, on: Sequence[bool]) -> float:
+        """The call on the accelerator, with the packing that this takes."""
+        decision, call = self.found[place], self.graph.calls[place]
+        seconds = decision.accelerator_seconds or 0.0
+        for position, source in enumerate(self._sources(place)):
+            if source is None or not on[source]:
+                seconds += self._packing(decision, position)
+        if any(reader is None or not on[reader] for reader in self.graph.readers[place]):
+            seconds += self.accelerator.image_seconds(math.prod(call.output_shape))
+        return seconds
+
+    def _back(self, place: int, on: Sequence[bool]) -> float:
+        """The packing that it takes if the CPU has the call."""
+        seconds, call = 0.0, self.graph.calls[place]
+        for position, source in enumerate(self._sources(place)):
+            if source is None or not on[source]:
+                continue
+            others = self.graph.readers[source] - {place}
+            if all(other is not None and on[other] for other in others):
+                seconds += self.accelerator.image_seconds(_elements(call, position))
+        if any(reader is not None and on[reader] for reader in self.graph.readers[place]):
+            seconds += self.accelerator.image_seconds(math.prod(call.output_shape))
+        return seconds
+
+    def _sources(self, place: int) -> tuple[int | None, ...]:
+        """At least of its data."""
+        return self.graph.sources[place] or (None,)
+
+    def _packing(self, decision: OffloadDecision, position: int) -> float:
+        elements = _elements(decision.fused, position)
+        if position or decision.unfold is None or decision.workload is None:
+            return self.accelerator.image_seconds(elements)
+        w = decision.workload
+        unfolded = w.batch * w.in_channels * w.height * w.width
+        return self.accelerator.unfold_seconds(elements, unfolded)
+
+
+def _with_costs(decision: OffloadDecision, accelerator: Accelerator) -> OffloadDecision:
+    """What it takes by itself; without a workload where the target refuses it."""
+    decision = replace(decision, cpu_seconds=accelerator.slowdown * cpu_seconds(decision.fused))
+    if decision.workload is None:
+        return decision
+    try:
+        seconds = accelerator.seconds(decision.workload)
+    except WorkloadError as error:
+        return replace(
+            decision, workload=None, calls=0, unfold=None, reason=str(error),
+            accelerator_seconds=math.inf,
+        )  # fmt: skip
+    return replace(
+        decision, accelerator_seconds=None if seconds is None else seconds * decision.calls
+    )
+
+
+def cpu_seconds(call: FusedCall) -> float:
+    """Of a call on the machine that `networks.offloading.cpu_costs` measured. Steps behind it are
+    done while its results are at hand; only another tensor that is read costs more."""
+    results = math.prod(call.output_shape)
+    added = SECONDS["elementwise"] * results * any(step.kind == "add" for step in call.steps)
+    if call.operator == "conv2d":
+        narrow = call.groups > 1 and call.weight_shape[1] == 1
+        return added + SECONDS["depthwise" if narrow else "conv2d"] * macs_of(call)
+    if call.operator in ("dense", "matmul"):
+        rows = results // call.output_shape[-1]
+        return added + SECONDS["vector" if rows == 1 else "matrix"] * macs_of(call)
+    if call.operator in ("max_pool", "average_pool"):
+        return added + SECONDS["window"] * math.prod(call.kernel) * results
+    return added or SECONDS["elementwise"] * results
+
+
+def _elements(call: FusedCall, position: int) -> int:
+    """Of an activation that a call reads."""
+    if position == 0:
+        return math.prod(call.data_shape)
+    if position == 1 and call.operator == "matmul":
+        return math.prod(call.weight_shape)
+    return math.prod(call.output_shape)
+
+
+def concatenations(
+    examined: Examined, writers: Mapping[str, Sequence[str]], owned: Collection[str], blocks: Blocks
+) -> set[str]:
+    """The operators that join whole blocks of channels, all of them results of fused calls (whose
+    operators are `owned`) or of such operators again. `writers` are those of what an operator
+    reads."""
+    found: set[str] = set()
+    if blocks.in_channels != blocks.out_channels or blocks.out_channels == 1:
+        return found
+    for operator in examined.operators:  # in order: writers before what reads them
+        name = operator.name
+        parts = [examined.shapes.get(part, ()) for part in writers.get(name, ())]
+        if (
+            operator.op_type in ("Concat", "cat")
+            and len(set(writers.get(name, ()))) == len(parts) > 1
+            and all(part in owned or part in found for part in writers[name])
+            and _side_by_side(parts, examined.shapes.get(name, ()), blocks)
+        ):
+            found.add(name)
+    return found
+
+
+def _side_by_side(parts: Sequence[Shape], whole: Shape, blocks: Blocks) -> bool:
+    """Whether images differ in their channels alone, and all have whole blocks of them."""
+    return (
+        len(whole) == 4
+        and whole[0] <= blocks.batch
+        and all(len(p) == 4 and (p[0], *p[2:]) == (whole[0], *whole[2:]) for p in parts)
+        and all(part[1] % blocks.out_channels == 0 for part in parts)
+        and sum(part[1] for part in parts) == whole[1]
+    )

@@ -1,0 +1,293 @@
+"""Extracts workloads for an accelerator from fused calls, or says why a call has none.
+
+An accelerator multiplies blocks of `batch × block_in` by `block_in × block_out` numbers, so
+channels are padded up to whole blocks. Groups of a grouped or depthwise convolution that are
+narrower than a block are computed together. The few channels of a network's first convolution would
+leave a block nearly empty, so the host unfolds its image while packing it
+(`networks.offloading.channel_blocks`). A product of two activations is a dense layer a head, whose
+weights are packed at run time. An operator without a product becomes one with constants. An average
+is a depthwise convolution, a sum or a relu alone a depthwise one of a pixel. Only a maximum is an
+operator of its own.
+
+A target that computes in float32 gets the products of a network as they are. Those of a quantised
+one multiply the real numbers that its integers stand for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tilewright.core.errors import WorkloadError
+from tilewright.networks.epilogues import (
+    EpilogueMode,
+    computes_integers,
+    float_epilogue,
+    float_obstacle,
+    int8_epilogue,
+    int8_notes,
+    int8_obstacle,
+    quantised_epilogue,
+)
+from tilewright.networks.fused_calls import PRODUCTS, FusedCall
+from tilewright.networks.macs import convolution, product
+from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.offloading.channel_blocks import (
+    best_unfold,
+    image_bytes,
+    pad_to_blocks,
+    wasted_share,
+)
+from tilewright.networks.onnx.graph import Shape
+from tilewright.targets.anchor import DType
+from tilewright.targets.capabilities import Blocks
+from tilewright.targets.epilogue import RESIDUALS, EpilogueOp
+from tilewright.targets.im2col import Unfold
+from tilewright.targets.workload import Workload, canonical
+
+
+@dataclass(frozen=True)
+class OffloadDecision:
+    """What becomes of one fused call: `calls` calls of `workload`, or None and the reason.
+
+    `waste` is the share of the accelerator's multiplications that are by zeros. `unfold` is set
+    where the workload is that of a rearranged image. `accelerator_seconds` is what it takes there,
+    packing where it borders on the CPU included, infinite where the target refuses it;
+    `cpu_seconds` on the CPU; None where nobody knows.
+    `within` names the call whose workload does this one's work as well.
+    """
+
+    fused: FusedCall
+    workload: Workload | None
+    calls: int
+    waste: float = 0.0
+    reason: str = ""
+    next_step: str = ""
+    unfold: Unfold | None = None
+    accelerator_seconds: float | None = None
+    cpu_seconds: float = 0.0
+    within: str = ""
+
+
+class ExtractedWorkload(NamedTuple):
+    """A workload, how often one inference calls it, and the operators that do."""
+
+    workload: Workload
+    calls: int
+    names: tuple[str, ...]
+
+
+def candidate_workload(
+    call: FusedCall, accelerator: Accelerator, *, from_host: bool, image: Shape | None = None
+) -> OffloadDecision:
+    """The call as the accelerator would run it, whatever that costs; `from_host` where its
+    data are the network's own, which the CPU packs anyway, `image` (1, c, h, w) where they are one,
+    flattened."""
+    if accelerator.computes_floats:
+        return _as_it_is(call, accelerator)
+    if found := _obstacle(call, accelerator):
+        return OffloadDecision(call, None, 0, 0.0, *found)
+    blocks = accelerator.blocks
+    epilogue = int8_epilogue(call, accelerator.epilogue)
+    written_plainly = workload_of(call, blocks).with_steps(epilogue)
+    if image is not None and math.prod(image[2:]) > 1:  # it reads the blocks as they lie
+        whole = -(-image[1] // blocks.in_channels) * blocks.in_channels
+        written_plainly = replace(written_plainly, in_channels=whole * math.prod(image[2:]))
+    plain = canonical(_without_passing(accelerator.form(written_plainly), blocks))
+    unfold = unfold_for(plain, accelerator) if from_host else None
+    written = plain if unfold is None else unfold.workload(plain)
+    workload, wasted = pad_to_blocks(written, blocks), _waste(call, written, blocks)
+    if wasted > accelerator.max_waste:
+        reason = f"{wasted:.0%} of its multiplications would be by zeros"
+        return OffloadDecision(
+            call, None, 0, wasted, reason, "raise max_waste to have it all the same"
+        )
+    return OffloadDecision(
+        call, workload, _calls(call), wasted, _remarks(call, written, unfold, blocks), "", unfold
+    )
+
+
+def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
+    """A workload that was extracted for other blocks, as an accelerator with these gets it."""
+    return pad_to_blocks(_without_passing(workload, blocks), blocks)
+
+
+def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
+    """With additions in place of residuals where no tensor passes the matrix unit as it is."""
+    if blocks.in_channels == blocks.out_channels:
+        return workload
+    steps = (EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue)
+    return workload.with_steps(tuple(steps))
+
+
+def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
+    """The call by a kernel of the target's, if it has one."""
+    if found := float_obstacle(call):
+        return OffloadDecision(call, None, 0, 0.0, *found)
+    try:
+        workload = kernel_workload(
+            call, accelerator.check, accelerator.float_type, accelerator.epilogue
+        )
+    except WorkloadError as error:
+        return OffloadDecision(call, None, 0, 0.0, str(error))
+    return OffloadDecision(call, workload, 1)
+
+
+def kernel_workload(
+    call: FusedCall,
+    check: Callable[[Workload], object],
+    dtype: DType = "float32",
+    mode: EpilogueMode = "full",
+) -> Workload:
+    """What a processor computes of a call, with the model's channels: the first that `check` allows
+    of a quantised one in integers, one in `dtype`, and one in float32. The heads of a product of
+    two activations are a batch. Raises the `WorkloadError` of `check` where there is no kernel for
+    float32 either."""
+    shape, wanted = _shape(call), list[Workload]()
+    if mode != "plain" and computes_integers(call):
+        wanted.append(replace(shape, post=quantised_epilogue(call)))
+    plain = replace(shape, dtype="float32", post=float_epilogue(call, mode))
+    if dtype != "float32":
+        wanted.append(replace(plain, dtype=dtype))
+    for workload in wanted:
+        try:
+            check(workload)
+        except WorkloadError:
+            continue
+        return workload
+    check(plain)
+    return plain
+
+
+def _shape(call: FusedCall) -> Workload:
+    if call.operator != "matmul":
+        return workload_of(call, Blocks())
+    *heads, rows, inputs = call.data_shape
+    return Workload("batch_matmul", math.prod(heads), inputs, rows, 1, call.weight_shape[-1])
+
+
+def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
+    """The shape of one of its calls, with the model's channels. Rows of what is no image lie as the
+    pixels of one that is a pixel wide."""
+    if call.operator in ("dense", "matmul"):
+        rows = call.data_shape[:-1] if call.operator == "dense" else call.data_shape[-2:-1]
+        inputs, outputs = call.weight_shape[-2:]
+        return Workload("dense", math.prod(rows), inputs, 1, 1, outputs)
+    if len(call.data_shape) != 4:
+        rows_each = -(-math.prod(call.data_shape[:-1]) // blocks.batch)
+        channels = call.data_shape[-1] if call.data_shape else 1  # a lone number
+        return Workload(
+            "conv2d", blocks.batch, channels, rows_each, 1, channels, groups=channels
+        )  # fmt: skip
+    batch, channels, height, width = call.data_shape
+    product = call.operator == "conv2d"
+    kernel = call.weight_shape[2:] if product else call.kernel
+    top, left, bottom, right = call.padding
+    return Workload(
+        "max_pool" if call.operator == "max_pool" else "conv2d",
+        batch,
+        channels,
+        height,
+        width,
+        call.out_channels,
+        kernel_h=kernel[0],
+        kernel_w=kernel[1],
+        stride_h=call.strides[0],
+        stride_w=call.strides[1],
+        pad_top=top,
+        pad_left=left,
+        pad_bottom=bottom,
+        pad_right=right,
+        dilation_h=call.dilation[0],
+        dilation_w=call.dilation[1],
+        groups=call.groups if product else channels,
+    )
+
+
+def collect_workloads(decisions: Iterable[OffloadDecision]) -> list[ExtractedWorkload]:
+    """Equal workloads become one, in order of first appearance."""
+    found: dict[Workload, list[OffloadDecision]] = {}
+    for decision in decisions:
+        if decision.workload is not None:
+            found.setdefault(decision.workload, []).append(decision)
+    return [
+        ExtractedWorkload(w, sum(d.calls for d in same), tuple(d.fused.node for d in same))
+        for w, same in found.items()
+    ]
+
+
+def macs_of(call: FusedCall) -> int:
+    """Multiply-accumulates of the call as the model has it, unpadded; 0 for what is no product."""
+    if call.operator == "conv2d":
+        return convolution(call.output_shape, call.weight_shape)
+    if call.operator in ("dense", "matmul"):
+        return product(call.output_shape, call.weight_shape[-2])
+    return 0
+
+
+def offloaded_macs(decisions: Iterable[OffloadDecision]) -> int:
+    """Multiply-accumulates of the calls that are offloaded, unpadded."""
+    return sum(macs_of(each.fused) for each in decisions if each.workload is not None)
+
+
+def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | None:
+    """Why the accelerator cannot run the call at all, and what to do about it."""
+    if accelerator.epilogue == "plain" and call.operator not in PRODUCTS:
+        return "no convolution or product, and nothing else is benchmarked plainly", ""
+    if call.operator == "average_pool" and any(call.padding) and not call.count_include_pad:
+        return (
+            "its average leaves the padding out, so its divisor is not the same everywhere",
+            "export it with count_include_pad=1",
+        )
+    square = accelerator.blocks.in_channels == accelerator.blocks.out_channels
+    if not square and (
+        call.operator == "max_pool" or any(step.kind == "add" for step in call.steps)
+    ):
+        return "tensors pass as they are only where blocks are square", ""
+    return int8_obstacle(call)
+
+
+def unfold_for(plain: Workload, accelerator: Accelerator) -> Unfold | None:
+    """The cheapest form of a layer whose data the CPU packs: its cycles and the packing; None where
+    that is the layer as it is."""
+
+    def cost(workload: Workload, unfold: Unfold | None) -> float:
+        pixels = plain.batch * plain.in_channels * plain.height * plain.width
+        size = image_bytes(workload, accelerator.blocks)
+        packing = accelerator.unfold_seconds(pixels, size)
+        return accelerator.seconds_or_never(workload) + packing
+
+    return best_unfold(plain, accelerator.blocks, None if accelerator.bound is None else cost)
+
+
+def _calls(call: FusedCall) -> int:
+    return math.prod(call.data_shape[:-2]) if call.operator == "matmul" else 1
+
+
+def _waste(call: FusedCall, written: Workload, blocks: Blocks) -> float:
+    """By the model's multiply-accumulates; what is no product wastes nothing that matters."""
+    if not macs_of(call):
+        return 0.0
+    useful = macs_of(call) / _calls(call) / written.macs
+    return 1 - useful * (1 - wasted_share(written, blocks))
+
+
+def _remarks(call: FusedCall, written: Workload, unfold: Unfold | None, blocks: Blocks) -> str:
+    remarks = []
+    if unfold is not None:
+        patch = f"{unfold.rows}×{unfold.cols}"
+        remarks.append(f"{patch} pixels unfolded into {written.in_channels} channels")
+    if call.operator == "matmul":
+        remarks.append("two activations: one is packed as weights")
+    ready = pad_to_blocks(written, blocks)
+    if written.groups > 1 and ready.groups > written.groups:
+        remarks.append(f"{written.groups} groups padded to {ready.groups}")
+    elif ready.in_channels > written.in_channels:
+        remarks.append(f"{written.in_channels} input channels padded to {ready.in_channels}")
+    if written.groups == 1 and ready.out_channels > written.out_channels:
+        remarks.append(f"{written.out_channels} output channels padded to {ready.out_channels}")
+    if ready.batch > written.batch:
+        remarks.append(f"{written.batch} rows padded to {ready.batch}")
+    return "; ".join(remarks + int8_notes(call))

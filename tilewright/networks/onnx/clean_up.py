@@ -1,0 +1,217 @@
+"""Clean-up passes over a graph: sums, powers, scalars, and what is empty or unread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import TensorProto, defs, helper, numpy_helper
+
+from tilewright.networks.onnx.files import is_stub
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph
+from tilewright.networks.onnx.opset import opset_of
+
+
+def as_additions(normal: NormalGraph) -> None:
+    """A Sum of two tensors becomes an Add, one of more a chain of them, one of one an Identity. It
+    keeps its name."""
+    nodes: list[onnx.NodeProto] = []
+    for node in normal.graph.node:
+        if node.op_type == "Sum" and node.domain in STANDARD_DOMAINS and not node.attribute:
+            nodes += _additions(normal, node)
+        else:
+            nodes.append(node)
+    normal.replace_nodes(nodes)
+
+
+def _additions(normal: NormalGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    if len(node.input) == 1:
+        node.op_type = "Identity"
+        return [node]
+    before = []
+    total, *others = node.input
+    for place, other in enumerate(others[:-1], 1):
+        name = f"{node.name}/{place}"
+        before.append(helper.make_node("Add", [total, other], [name], name=name))
+        normal.add_operator(before[-1])
+        total = name
+    del node.input[:]
+    node.input.extend([total, others[-1]])
+    node.op_type = "Add"
+    return [*before, node]
+
+
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+MAX_EXPONENT = 16
+"""Larger powers of integers leave 64 bits for most numbers; four multiplications at most."""
+
+
+def simplify_powers(normal: NormalGraph) -> None:
+    """Rewrite every Pow that has a simpler form, in place. It keeps its name."""
+    types, tensors, shapes = normal.types(), normal.tensors(), normal.shapes()
+    nodes: list[onnx.NodeProto] = []
+    for node in normal.graph.node:
+        if node.op_type != "Pow" or node.domain not in STANDARD_DOMAINS:
+            nodes.append(node)
+            continue
+        base, exponent = (types.get(name, 0) for name in node.input)
+        whole = _whole_exponent(tensors.get(node.input[1]), len(shapes.get(node.input[0], ())))
+        result = node.output[0]
+        if base and base not in FLOATS and whole is not None:
+            nodes += _products(normal, node, whole)
+        elif base in FLOATS and exponent and exponent != base:
+            name = f"{result}/exponent"
+            cast = helper.make_node(
+                "Cast", [node.input[1]], [name], name=f"{node.name}/exponent", to=base
+            )
+            node.input[1] = name
+            if (known := tensors.get(cast.input[0])) is not None and not is_stub(known):
+                dtype = helper.tensor_dtype_to_np_dtype(base)
+                normal.add_tensor(
+                    numpy_helper.from_array(numpy_helper.to_array(known).astype(dtype), name)
+                )
+            else:
+                normal.add_operator(cast)
+                nodes.append(cast)
+            nodes.append(node)
+        else:
+            nodes.append(node)
+    normal.replace_nodes(nodes)
+
+
+def _whole_exponent(tensor: onnx.TensorProto | None, rank: int) -> int | None:
+    """Return a constant exponent of data of that rank, one small positive whole number for all."""
+    if tensor is None or is_stub(tensor):
+        return None
+    values = numpy_helper.to_array(tensor)
+    if values.size != 1 or values.ndim > rank:
+        return None
+    value = values.item()
+    return int(value) if 1 <= value <= MAX_EXPONENT and value == int(value) else None
+
+
+def _products(normal: NormalGraph, node: onnx.NodeProto, exponent: int) -> list[onnx.NodeProto]:
+    """Return the multiplications that a power is, by repeated squaring."""
+    data, result = node.input[0], node.output[0]
+    made: list[onnx.NodeProto] = []
+
+    def multiply(left: str, right: str) -> str:
+        product = f"{result}/product{len(made)}"
+        made.append(
+            helper.make_node("Mul", [left, right], [product], name=f"{node.name}/{product}")
+        )
+        return product
+
+    power, square = "", data
+    while exponent:
+        if exponent & 1:
+            power = multiply(power, square) if power else square
+        exponent >>= 1
+        if exponent:
+            square = multiply(square, square)
+    if not made:
+        made.append(helper.make_node("Identity", [data], [result], name=node.name))
+    else:
+        made[-1].output[0], made[-1].name = result, node.name
+    for each in made[:-1]:
+        normal.add_operator(each)
+    return made
+
+
+SCALARS: Mapping[str, tuple[int, ...]] = {
+    "Clip": (1, 2), "CumSum": (1,), "DequantizeLinear": (1, 2), "Dropout": (1, 2), "If": (0,),
+    "Loop": (0, 1), "NonMaxSuppression": (2, 3, 4), "OneHot": (1,), "Pad": (2,),
+    "QuantizeLinear": (1, 2), "Range": (0, 1, 2), "SequenceAt": (1,), "SequenceErase": (1,),
+    "SequenceInsert": (2,), "Trilu": (1,),
+}  # fmt: skip
+"""The inputs that the standard calls scalars; of quantisation those that are one number for the
+whole tensor, as each vector of one number is."""
+BLOCKED = "block_size"
+"""The attribute of quantisation in blocks, whose scales keep the rank of the data."""
+
+
+def make_scalars(normal: NormalGraph) -> None:
+    """Constants of one element become scalars where an operator wants one; what is computed goes
+    through a Reshape."""
+    shapes, tensors = normal.shapes(), normal.tensors()
+    known: dict[str, str] = {}
+    nodes = []
+    for node in normal.graph.node:
+        places = SCALARS.get(node.op_type, ()) if node.domain in STANDARD_DOMAINS else ()
+        if any(attribute.name == BLOCKED and attribute.i for attribute in node.attribute):
+            places = ()
+        for place in places:
+            name = node.input[place] if place < len(node.input) else ""
+            shape = shapes.get(name)
+            if not name or not shape or set(shape) != {1}:
+                continue
+            if name not in known:
+                known[name] = f"{name}/scalar"
+                if name in tensors:
+                    scalar = onnx.TensorProto()
+                    scalar.CopyFrom(tensors[name])
+                    scalar.name = known[name]
+                    del scalar.dims[:]
+                    normal.add_tensor(scalar)
+                else:
+                    nodes.append(_reshape(normal, name, known[name], node.name))
+            node.input[place] = known[name]
+        nodes.append(node)
+    normal.replace_nodes(nodes)
+
+
+def _reshape(normal: NormalGraph, name: str, scalar: str, reader: str) -> onnx.NodeProto:
+    empty = f"{scalar}/shape"
+    normal.add_tensor(helper.make_tensor(empty, onnx.TensorProto.INT64, [0], []))
+    node = helper.make_node("Reshape", [name, empty], [scalar], name=f"{reader}/{scalar}")
+    normal.add_operator(node)
+    return node
+
+
+def drop_empty_parts(normal: NormalGraph) -> None:
+    """Remove the inputs of Concat whose length along its axis is 0, in place. A Concat of the one
+    tensor that is left is an Identity."""
+    shapes = normal.shapes()
+    for node in normal.graph.node:
+        if node.op_type != "Concat" or node.domain not in STANDARD_DOMAINS:
+            continue
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        full = [
+            name for name in node.input
+            if not (shape := shapes.get(name)) or shape[axis % len(shape)]
+        ]  # fmt: skip
+        if not full or len(full) == len(node.input):
+            continue
+        del node.input[:]
+        node.input.extend(full)
+        if len(full) == 1:
+            node.op_type = "Identity"
+            del node.attribute[:]
+
+
+OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
+COUNTED = ("BatchNormalization",)
+"""Operators that compute something else where they have more outputs: this one is in training."""
+
+
+def drop_unread_outputs(normal: NormalGraph) -> None:
+    """Remove the last outputs of operators, in place, as long as the standard calls them optional
+    and nothing reads them."""
+    graph = normal.graph
+    if any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute):
+        return  # an inner graph may read any tensor by name
+    read = frozenset(normal.users())
+    version = opset_of(normal.model)
+    for node in graph.node:
+        own = node.domain in STANDARD_DOMAINS and node.op_type not in COUNTED
+        if not own or len(node.output) < 2:
+            continue
+        try:
+            outputs = defs.get_schema(node.op_type, version, "").outputs
+        except defs.SchemaError:
+            continue
+        while len(node.output) > 1:
+            formal = outputs[min(len(node.output), len(outputs)) - 1]
+            if formal.option != OPTIONAL or node.output[-1] in read:
+                break
+            del node.output[-1]

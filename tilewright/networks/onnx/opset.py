@@ -1,0 +1,388 @@
+"""Rewrites models of older opsets in the operators of opset 17, so that one form of each is read.
+
+`onnx.version_converter` lacks many operators and fails on some that it has, so the conversions are
+written here: inputs that were attributes (`Slice`, `Clip`, `Pad`, `TopK`, `Split`, `Squeeze`),
+axes that meant something else (`Softmax`), operators that have another name now (`Upsample`,
+`Scatter`), and `LayerNormalization`, which onnxruntime's optimiser writes into older opsets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import defs, helper, inliner, numpy_helper, shape_inference
+
+from tilewright.core.user_text import printable
+from tilewright.networks.onnx.files import is_stub, without_weights
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
+
+OPSET = 17
+OLDEST_OPSET = 7
+"""Before it, operators broadcast as an attribute says, not by the shapes of their operands."""
+IR_VERSION = 8
+"""The IR version that belongs to opset 17. Before version 4, constants had to be inputs."""
+SIMPLIFIED = "SimplifiedLayerNormalization"
+RUNTIME_NORMS = ("LayerNormalization", SIMPLIFIED)
+"""Operators that onnxruntime has in the standard's domain in every opset."""
+AXES_AS_INPUT = 18
+"""The opset from which on ReduceMean has its axes as an input."""
+
+
+class _NotRaisedError(Exception):
+    """An operator has no equivalent in opset 17, or it is not known which one it is."""
+
+
+def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of `model` in opset 17, with the names of its operators.
+
+    A model of a newer opset keeps it; only operators that are onnxruntime's own are converted. A
+    model of an opset before 7, or with an operator that cannot be converted, is returned as it is.
+    """
+    version = opset_of(model)
+    foreign = any(node.op_type == SIMPLIFIED for node in model.graph.node)
+    if version < OLDEST_OPSET or (version >= OPSET and not foreign):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    _name_nodes(copy.graph)
+    try:
+        _Raiser(copy.graph, version, _light_graphs(copy)).raise_graph()
+    except _NotRaisedError:
+        return model
+    others = [each for each in copy.opset_import if each.domain not in STANDARD_DOMAINS]
+    del copy.opset_import[:]
+    copy.opset_import.extend([helper.make_opsetid("", max(version, OPSET)), *others])
+    copy.ir_version = max(copy.ir_version, IR_VERSION)
+    return copy
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of the standard's operators that a model is written in."""
+    versions = (each.version for each in model.opset_import if each.domain in STANDARD_DOMAINS)
+    return max(versions, default=1)
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    """Name operators by their place, as normalisation does: conversions add operators."""
+    for position, node in enumerate(graph.node):
+        node.name = printable(node.name) or f"{node.op_type}_{position}"
+
+
+def _light_graphs(model: onnx.ModelProto) -> Mapping[str, onnx.ValueInfoProto]:
+    """Return what shape inference finds of the tensors of the main graph."""
+    try:
+        inferred = shape_inference.infer_shapes(without_weights(model))
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise _NotRaisedError from error
+    graph = inferred.graph
+    return {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
+
+
+class _Raiser:
+    """Converts the operators of one graph in place, and those of the graphs inside it."""
+
+    def __init__(
+        self, graph: onnx.GraphProto, version: int, infos: Mapping[str, onnx.ValueInfoProto]
+    ) -> None:
+        self._graph = graph
+        self._version = version
+        self._infos = {**infos, **{info.name: info for info in graph.value_info}}
+        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self._constants = {
+            node.output[0]: node for node in graph.node if node.op_type == "Constant"
+        }
+        self._read = set(_tensors_read(graph))
+        self._made: list[onnx.NodeProto] = []
+
+    def raise_graph(self) -> None:
+        """Convert every operator. Raises `_NotRaisedError`."""
+        for node in self._graph.node:
+            for attribute in node.attribute:
+                # an absent graph that is changed, even to nothing, is there from then on
+                single = [attribute.g] if attribute.HasField("g") else []
+                for inner in (*single, *attribute.graphs):
+                    _Raiser(inner, self._version, self._infos).raise_graph()
+            if node.domain in STANDARD_DOMAINS:
+                self._raise(node)
+            else:
+                self._made.append(node)
+        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self._made]
+        del self._graph.node[:]
+        self._graph.node.extend(kept)
+
+    def _raise(self, node: onnx.NodeProto) -> None:
+        if node.op_type not in RUNTIME_NORMS and not _has_schema(node.op_type, self._version):
+            raise _NotRaisedError(node.op_type)  # onnxruntime may know it in this opset only
+        until, convert = CONVERSIONS.get(node.op_type, (0, _Raiser._keep))
+        if self._version < until:
+            convert(self, node)
+        else:
+            self._keep(node)
+
+    def _keep(self, node: onnx.NodeProto) -> None:
+        self._made.append(node)
+
+    # what operators are told
+
+    def _attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+        """Take an attribute out of an operator."""
+        for place, attribute in enumerate(node.attribute):
+            if attribute.name == name:
+                value = helper.get_attribute_value(attribute)
+                del node.attribute[place]
+                return value
+        return default
+
+    def _rank(self, name: str) -> int | None:
+        if name in self._tensors:
+            return len(self._tensors[name].dims)
+        kind = self._infos[name].type.tensor_type if name in self._infos else None
+        return len(kind.shape.dim) if kind is not None and kind.HasField("shape") else None
+
+    def _shape(self, name: str) -> Shape | None:
+        if name in self._tensors:
+            return tuple(self._tensors[name].dims)
+        return static_shape(self._infos[name]) if name in self._infos else None
+
+    def _dtype(self, *names: str) -> Any:
+        """Return the NumPy type of the first tensor whose type is known."""
+        for name in names:
+            kind = 0
+            if name in self._tensors:
+                kind = self._tensors[name].data_type
+            elif name in self._infos:
+                kind = self._infos[name].type.tensor_type.elem_type
+            if kind:
+                return helper.tensor_dtype_to_np_dtype(kind)
+        raise _NotRaisedError(names[0])
+
+    def _value(self, name: str) -> NDArray[Any] | None:
+        """Return the values of a constant, None for what is computed."""
+        tensor = self._tensors.get(name)
+        if tensor is None and name in self._constants:
+            values = [a.t for a in self._constants[name].attribute if a.name == "value"]
+            tensor = values[0] if values else None
+        return None if tensor is None or is_stub(tensor) else numpy_helper.to_array(tensor)
+
+    def _constant(self, node: onnx.NodeProto, role: str, values: Any) -> str:
+        """Add a constant that an operator reads; returns its name."""
+        name = f"{node.output[0]}/{role}"
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+    def _integers(self, node: onnx.NodeProto, role: str, values: Sequence[int]) -> str:
+        return self._constant(node, role, np.array(values, np.int64))
+
+    def _drop_unread(self, node: onnx.NodeProto, kept: int = 1) -> None:
+        """Drop optional outputs. Raises `_NotRaisedError` where one is read."""
+        if not self._read.isdisjoint(name for name in node.output[kept:] if name):
+            raise _NotRaisedError(node.op_type)
+        del node.output[kept:]
+
+    # conversions
+
+    def slice_(self, node: onnx.NodeProto) -> None:
+        """Slice before opset 10 has its ranges as attributes."""
+        for name in ("starts", "ends", "axes"):
+            values = self._attribute(node, name)
+            if values is not None:
+                node.input.append(self._integers(node, name, values))
+        self._keep(node)
+
+    def clip(self, node: onnx.NodeProto) -> None:
+        """Clip before opset 11 has its bounds as attributes."""
+        for place, name in enumerate(("min", "max"), 1):
+            bound = self._attribute(node, name)
+            if bound is None:
+                continue
+            dtype = self._dtype(node.input[0], node.output[0])
+            node.input.extend([""] * (place - len(node.input)))
+            node.input.append(self._constant(node, name, np.array(bound, dtype)))
+        self._keep(node)
+
+    def pad(self, node: onnx.NodeProto) -> None:
+        """Pad before opset 11 has its amounts and its value as attributes."""
+        pads, value = self._attribute(node, "pads"), self._attribute(node, "value", 0.0)
+        if pads is None:
+            raise _NotRaisedError(node.op_type)
+        node.input.append(self._integers(node, "pads", pads))
+        if value:
+            dtype = self._dtype(node.input[0], node.output[0])
+            node.input.append(self._constant(node, "value", np.array(value, dtype)))
+        self._keep(node)
+
+    def top_k(self, node: onnx.NodeProto) -> None:
+        """TopK before opset 10 has its count as an attribute."""
+        if len(node.input) == 1:
+            node.input.append(self._integers(node, "k", [self._attribute(node, "k")]))
+        self._keep(node)
+
+    def dropout(self, node: onnx.NodeProto) -> None:
+        """Dropout before opset 12 passes its data through; its mask has other types."""
+        self._drop_unread(node)
+        self._attribute(node, "ratio")
+        self._keep(node)
+
+    def batch_norm(self, node: onnx.NodeProto) -> None:
+        """BatchNormalization before opset 14 is in training where it has more than one output."""
+        if any(node.output[1:]) or not self._attribute(node, "spatial", 1):
+            raise _NotRaisedError(node.op_type)
+        self._keep(node)
+
+    def axes(self, node: onnx.NodeProto) -> None:
+        """Squeeze, Unsqueeze and ReduceSum before opset 13 have their axes as attributes."""
+        axes = self._attribute(node, "axes")
+        if axes:
+            node.input.append(self._integers(node, "axes", axes))
+        self._keep(node)
+
+    def split(self, node: onnx.NodeProto) -> None:
+        """Split before opset 13 has the sizes of its parts as an attribute."""
+        sizes = self._attribute(node, "split")
+        if sizes:
+            node.input.append(self._integers(node, "sizes", sizes))
+        self._keep(node)
+
+    def softmax(self, node: onnx.NodeProto) -> None:
+        """Softmax before opset 13 is over all axes from the given one on, and now over one."""
+        axis = self._attribute(node, "axis", 1)
+        data, result = node.input[0], node.output[0]
+        rank, shape = self._rank(data), self._shape(data)
+        last = axis == -1 or (rank is not None and axis % max(rank, 1) == rank - 1)
+        if last or (shape is not None and math.prod(shape[axis:][1:]) == 1):
+            node.attribute.append(helper.make_attribute("axis", -1 if last else axis))
+            self._keep(node)
+            return
+        shape_name, flat, norm = (f"{result}/{role}" for role in ("shape", "flat", "rows"))
+        self._add("Shape", node, [data], shape_name)
+        self._add("Flatten", node, [data], flat, axis=axis)
+        node.input[0], node.output[0] = flat, norm
+        node.attribute.append(helper.make_attribute("axis", -1))
+        self._keep(node)
+        self._add("Reshape", node, [norm, shape_name], result)
+
+    def upsample(self, node: onnx.NodeProto) -> None:
+        """Upsample is a Resize that repeats, or interpolates between, pixels from the first on."""
+        scales = self._attribute(node, "scales")
+        if scales is not None:
+            node.input.append(self._constant(node, "scales", np.array(scales, np.float32)))
+        if len(node.input) != 2:
+            raise _NotRaisedError(node.op_type)
+        node.op_type = "Resize"
+        self._resize_from_first(node, "floor")
+
+    def resize(self, node: onnx.NodeProto) -> None:
+        """Resize of opset 10 does as Upsample. Where an image shrinks, onnxruntime takes the pixel
+        behind the place that a result comes from, not the one before it."""
+        scales = self._value(node.input[1])
+        mode = next((a.s for a in node.attribute if a.name == "mode"), b"nearest")
+        nearest = "floor"
+        if mode == b"nearest":
+            if scales is None or ((scales < 1).any() and (scales > 1).any()):
+                raise _NotRaisedError(node.op_type)
+            nearest = "ceil" if (scales < 1).any() else "floor"
+        self._resize_from_first(node, nearest)
+
+    def _resize_from_first(self, node: onnx.NodeProto, nearest: str) -> None:
+        node.input.insert(1, "")
+        node.attribute.extend([
+            helper.make_attribute("coordinate_transformation_mode", "asymmetric"),
+            helper.make_attribute("nearest_mode", nearest),
+        ])  # fmt: skip
+        self._keep(node)
+
+    def scatter(self, node: onnx.NodeProto) -> None:
+        """Scatter is called ScatterElements now."""
+        node.op_type = "ScatterElements"
+        self._keep(node)
+
+    def roi_align(self, node: onnx.NodeProto) -> None:
+        """RoiAlign before opset 16 counts pixels from their corners."""
+        mode = helper.make_attribute("coordinate_transformation_mode", "output_half_pixel")
+        node.attribute.append(mode)
+        self._keep(node)
+
+    def scan(self, node: onnx.NodeProto) -> None:
+        """Scan of opset 8 goes over batches."""
+        raise _NotRaisedError(node.op_type)
+
+    def simplified_norm(self, node: onnx.NodeProto) -> None:
+        """SimplifiedLayerNormalization is written as the operators that it stands for."""
+        self._drop_unread(node)
+        data, scale = node.input
+        axis, epsilon = self._attribute(node, "axis", -1), self._attribute(node, "epsilon", 1e-5)
+        rank, dtype = self._rank(data), self._dtype(data, node.output[0])
+        if rank is None and axis != -1:
+            raise _NotRaisedError(node.op_type)
+        axes = [-1] if rank is None else list(range(axis % rank, rank))
+        base = node.output[0]
+        square, mean, shifted, root = (
+            f"{base}/{role}" for role in ("square", "mean", "shifted", "root")
+        )
+        self._add("Mul", node, [data, data], square)
+        if self._version < AXES_AS_INPUT:
+            self._add("ReduceMean", node, [square], mean, axes=axes)
+        else:
+            self._add("ReduceMean", node, [square, self._integers(node, "axes", axes)], mean)
+        shift = self._constant(node, "epsilon", np.array(epsilon, dtype))
+        self._add("Add", node, [mean, shift], shifted)
+        self._add("Sqrt", node, [shifted], root)
+        self._add("Div", node, [data, root], f"{base}/scaled")
+        scaled = helper.make_node("Mul", [f"{base}/scaled", scale], [base], name=node.name)
+        self._keep(scaled)
+
+    def _add(
+        self, op: str, node: onnx.NodeProto, inputs: Sequence[str], result: str, **attributes: Any
+    ) -> None:
+        """Add an operator that belongs to the conversion of another one."""
+        name = f"{node.name}/{op}"
+        self._made.append(helper.make_node(op, list(inputs), [result], name=name, **attributes))
+
+
+NEVER = 10**6
+"""For operators that no opset has."""
+CONVERSIONS: Mapping[str, tuple[int, Callable[[_Raiser, onnx.NodeProto], None]]] = {
+    "BatchNormalization": (14, _Raiser.batch_norm),
+    "Clip": (11, _Raiser.clip),
+    "Dropout": (12, _Raiser.dropout),
+    "Hardmax": (13, _Raiser.softmax),
+    "LogSoftmax": (13, _Raiser.softmax),
+    "Pad": (11, _Raiser.pad),
+    "ReduceSum": (13, _Raiser.axes),
+    "Resize": (11, _Raiser.resize),
+    "RoiAlign": (16, _Raiser.roi_align),
+    "Scan": (9, _Raiser.scan),
+    "Scatter": (OPSET, _Raiser.scatter),
+    SIMPLIFIED: (NEVER, _Raiser.simplified_norm),
+    "Slice": (10, _Raiser.slice_),
+    "Softmax": (13, _Raiser.softmax),
+    "Split": (13, _Raiser.split),
+    "Squeeze": (13, _Raiser.axes),
+    "TopK": (10, _Raiser.top_k),
+    "Unsqueeze": (13, _Raiser.axes),
+    "Upsample": (OPSET, _Raiser.upsample),
+}
+"""By operator: the opset from which on it has the form of opset 17, and the conversion before."""
+
+
+def _has_schema(op_type: str, version: int) -> bool:
+    try:
+        defs.get_schema(op_type, version, "")
+    except defs.SchemaError:
+        return False
+    return True
+
+
+def _tensors_read(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the tensors that operators and the graph's results read, inner graphs included."""
+    yield from (info.name for info in graph.output)
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors_read(inner)

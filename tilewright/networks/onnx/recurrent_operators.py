@@ -1,0 +1,116 @@
+"""Reads what recurrent operators of ONNX ask for, which of it can be unrolled, and brings their
+data into the order that begins with the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import helper, numpy_helper
+
+from tilewright.networks.onnx.files import is_stub
+from tilewright.networks.onnx.graph import Shape
+
+MAX_STEPS = 512
+"""Of all directions: a step is a dozen operators, each of which is imported and compiled."""
+
+GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
+ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
+}  # fmt: skip
+KNOWN = ("Sigmoid", "Tanh", "Relu")
+"""Activations without parameters, which are operators of their own."""
+LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = 4, 5, 6, 7
+"""The places of optional inputs."""
+
+
+def obstacle(
+    node: onnx.NodeProto, shapes: Mapping[str, Shape], tensors: Mapping[str, onnx.TensorProto]
+) -> str:
+    """Why a recurrent operator cannot be unrolled; "" where it can."""
+    attributes = attributes_of(node)
+    if input_at(node, PEEPHOLES):
+        return "peepholes (its input P) are not computed"
+    if attributes.get("clip"):
+        return "clip, which cuts what its activations read, is not computed"
+    if attributes.get("input_forget"):
+        return "input_forget=1, which couples two gates, is not computed"
+    if unknown := [name for name in activations_of(node) if name not in KNOWN]:
+        return f"the activation {unknown[0]} is not computed, only {', '.join(KNOWN)}"
+    shape = shapes.get(node.input[0])
+    if shape is None:
+        return "the length of its sequence is not known before the model runs"
+    if any(input_at(node, place) not in tensors for place in (1, 2)):
+        return "its weights must be constants, here they are computed"
+    if input_at(node, 3) and input_at(node, 3) not in tensors:
+        return "its biases must be constants, here they are computed"
+    steps = shape[0]
+    lengths = input_at(node, LENGTHS)
+    if lengths:
+        known = tensors.get(lengths)
+        if known is None or is_stub(known) or (numpy_helper.to_array(known) != steps).any():
+            return (
+                "lengths of single sequences (its input sequence_lens) are not heeded; all must be "
+                f"{steps}, as constants"
+            )
+    if steps * len(directions_of(node)) > MAX_STEPS:
+        return f"it has {steps} steps, and at most {MAX_STEPS} of all directions are unrolled"
+    return ""
+
+
+def input_at(node: onnx.NodeProto, place: int) -> str:
+    """The input there; "" where it has none."""
+    return node.input[place] if place < len(node.input) else ""
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
+    """Those that are given, by name."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def directions_of(node: onnx.NodeProto) -> tuple[str, ...]:
+    """In which order its steps are taken: "forward", "reverse", or one after the other."""
+    given = next((a.s.decode() for a in node.attribute if a.name == "direction"), "forward")
+    return ("forward", "reverse") if given == "bidirectional" else (given,)
+
+
+def activations_of(node: onnx.NodeProto) -> list[str]:
+    """Of all directions, with the capitals of ONNX's operators."""
+    given = [each for a in node.attribute if a.name == "activations" for each in a.strings]
+    named = [each.decode().capitalize() for each in given]
+    return named or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
+
+
+def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Give recurrent operators whose data begin with the batch (layout=1) the other form, between
+    transpositions, in place; those transpositions. onnxruntime runs that form alone."""
+    nodes: list[onnx.NodeProto] = []
+    added: list[onnx.NodeProto] = []
+    for position, node in enumerate(graph.node):
+        before: list[onnx.NodeProto] = []
+        after: list[onnx.NodeProto] = []
+        if node.op_type in GATES and attributes_of(node).get("layout"):
+            name = node.name or f"{node.op_type}_{position}"
+            for attribute in [a for a in node.attribute if a.name == "layout"]:
+                node.attribute.remove(attribute)
+            for place in (0, INITIAL_H, INITIAL_C):
+                if given := input_at(node, place):
+                    node.input[place] = f"{name}/{given}/steps_first"
+                    before.append(_transposed(given, node.input[place], [1, 0, 2]))
+            for place, result in enumerate(node.output):
+                if result:
+                    node.output[place] = f"{name}/{result}/steps_first"
+                    order = [1, 0, 2] if place else [2, 0, 1, 3]
+                    after.append(_transposed(node.output[place], result, order))
+        nodes += [*before, node, *after]
+        added += [*before, *after]
+    if added:
+        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(kept)
+    return added
+
+
+def _transposed(source: str, result: str, order: Sequence[int]) -> onnx.NodeProto:
+    return helper.make_node("Transpose", [source], [result], name=f"{result}/transpose", perm=order)

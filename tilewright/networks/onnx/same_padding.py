@@ -1,0 +1,95 @@
+"""Makes the padding of dilated windows explicit in models that onnxruntime is given.
+
+`auto_pad=SAME_UPPER` with `dilations` is valid ONNX (PyTorch's `padding="same"` becomes it), and
+onnxruntime refuses it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import onnx
+from onnx import helper, shape_inference
+
+from tilewright.networks.onnx.files import without_weights
+from tilewright.networks.onnx.graph import Shape, static_shape
+
+WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
+"""Operators whose `auto_pad` follows from the size of their input."""
+WEIGHTS: Mapping[str, int] = {"QLinearConv": 3}
+"""The place of the weights where it is not the second."""
+SAME = (b"SAME_UPPER", b"SAME_LOWER")
+
+
+def has_dilated_same(model: onnx.ModelProto) -> bool:
+    """Return True if a window of the model is dilated and padded automatically."""
+    return any(map(_is_dilated_same, model.graph.node))
+
+
+def make_dilated_same_explicit(model: onnx.ModelProto) -> None:
+    """Replace `auto_pad` by `pads` where windows are dilated, in place; a window with a stride
+    whose input has no static size stays."""
+    infos: Collection[onnx.ValueInfoProto] = ()
+    if any(map(_needs_size, model.graph.node)):
+        inferred = shape_inference.infer_shapes(without_weights(model)).graph
+        infos = (*inferred.value_info, *inferred.input)
+    shapes = {info.name: shape for info in infos if (shape := static_shape(info)) is not None}
+    shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        kernel = kernel_shape(node, shapes) if _is_dilated_same(node) else None
+        if kernel is None or (_needs_size(node) and node.input[0] not in shapes):
+            continue
+        image = shapes[node.input[0]][2:] if _needs_size(node) else (0,) * len(kernel)
+        replace_attribute(node, "pads", same_pads(node, kernel, image))
+        replace_attribute(node, "auto_pad", None)
+
+
+def same_pads(node: onnx.NodeProto, kernel: Sequence[int], image: Sequence[int]) -> list[int]:
+    """Return the pads, begins and ends, of a window with `auto_pad` on an image of that size. With
+    SAME_UPPER the odd row lies at the end (ONNX operator Conv)."""
+    mode = _automatic(node)
+    ones = [1] * len(kernel)
+    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    strides, dilations = given.get("strides", ones), given.get("dilations", ones)
+    begins, ends = [], []
+    for size, taps, stride, dilation in zip(image, kernel, strides, dilations, strict=True):
+        reach = dilation * (taps - 1) + 1
+        total = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
+        total = total if mode in SAME else 0
+        begins.append(total // 2 if mode == b"SAME_UPPER" else total - total // 2)
+        ends.append(total - begins[-1])
+    return begins + ends
+
+
+def kernel_shape(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[int] | None:
+    """Return the size of a window by its attribute or its weights; None where neither says it."""
+    for attribute in node.attribute:
+        if attribute.name == "kernel_shape":
+            return list(attribute.ints)
+    place = WEIGHTS.get(node.op_type, 1)
+    weight = node.input[place] if place < len(node.input) else ""
+    return list(shapes[weight][2:]) if weight in shapes else None
+
+
+def replace_attribute(node: onnx.NodeProto, name: str, value: list[int] | None) -> None:
+    """Give an operator an attribute in place of the one of that name; None removes it."""
+    for attribute in [a for a in node.attribute if a.name == name]:
+        node.attribute.remove(attribute)
+    if value is not None:
+        node.attribute.append(helper.make_attribute(name, value))
+
+
+def _automatic(node: onnx.NodeProto) -> bytes:
+    return next((bytes(a.s) for a in node.attribute if a.name == "auto_pad"), b"NOTSET")
+
+
+def _is_dilated_same(node: onnx.NodeProto) -> bool:
+    dilated = any(a.name == "dilations" and set(a.ints) != {1} for a in node.attribute)
+    return node.op_type in WINDOWED and dilated and _automatic(node) in SAME
+
+
+def _needs_size(node: onnx.NodeProto) -> bool:
+    """Whether the pads depend on the size of the image: without a stride they do not."""
+    strided = any(a.name == "strides" and set(a.ints) != {1} for a in node.attribute)
+    return strided and _is_dilated_same(node)

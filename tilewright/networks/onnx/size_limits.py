@@ -1,0 +1,362 @@
+"""Estimates from shapes what the tensors of a model take, before anything computes one of them.
+
+A model of 300 bytes can ask for a constant of any size (`Range`, `ConstantOfShape`, `Expand`, …),
+which constant folding would compute. So the sizes of all results are inferred first. Where ONNX's
+shape inference does not follow a model's arithmetic on shapes, the arithmetic is done here, on
+tensors that are small before and after.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, inliner, numpy_helper, shape_inference
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.networks.errors import ModelFileError
+from tilewright.networks.onnx.files import COMPUTABLE, is_stub
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
+
+reference = lazy_module("onnx.reference")
+
+COMPUTED_SHARE = 1 / 4
+"""Share of the machine's memory that results which are needed at the same time may take. The
+network's own run, the reference's and the check of a build each hold them once."""
+CONSTANT_SHARE = 1 / 16
+"""The same share for results that no input changes: they are folded, which keeps several copies,
+and stored in what is built."""
+MOST_GROWTH = 8
+"""How many times as large as the model's own tensors such results may be in any case: integers of
+weights become float32, and another layout or type is made of them."""
+SMALL_ELEMENTS = 4096
+"""Elements of tensors that are computed here. Larger ones are no arithmetic on shapes."""
+MOST_FOLLOWED = 1 << 16
+"""Elements of the longest vector with which ONNX may follow values."""
+_UNBOUNDED = frozenset(
+    ("Einsum", "Loop", "Scan", "If", "SequenceMap", "RegexFullMatch", "RandomNormal",
+     "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+)  # fmt: skip
+"""Operators that may take any time on small tensors, or give other results each time."""
+_CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+
+
+def machine_memory_bytes() -> int:
+    """Return the memory that this process may use at most: the machine's, or less if a container
+    limits it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in _CGROUP_LIMITS:
+        try:
+            memory = min(memory, int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError):  # no such limit, or "max"
+            continue
+    return memory
+
+
+def check_sizes(model: onnx.ModelProto) -> None:
+    """Refuse a model whose results would take too much memory, as far as their shapes are known.
+
+    Raises:
+        ModelFileError: the results that are needed at once, or all results that no input changes,
+            take more than their share of the machine's memory. The message names the operator.
+    """
+    with suppress(shape_inference.InferenceError, RuntimeError, ValueError):
+        infer_checked(_skeleton(model))  # a contradiction has a message of its own, later
+
+
+def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model without functions with the shapes of ONNX's shape inference. Raises as
+    `check_sizes`, and as `onnx.shape_inference.infer_shapes`."""
+    memory = machine_memory_bytes()
+    estimate = _Estimate(model, memory)
+    inferred = infer_types(model)
+    estimate.check_graph(inferred.graph, {})
+    # To follow values, ONNX writes a message for every element of a vector whose values it does not
+    # know.
+    follows_values = estimate.longest_vector <= MOST_FOLLOWED
+    if follows_values:
+        inferred = infer_types(model, follow_values=True)
+        _Estimate(model, memory).check_graph(inferred.graph, {})
+    return inferred
+
+
+def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.ModelProto:
+    """Return a copy of a model without functions with the shapes and element types that ONNX
+    infers. Raises as `onnx.shape_inference.infer_shapes`.
+
+    ONNX copies what it infers shapes of twice, which takes longer than all else where there are
+    large weights. It therefore gets the model without their data.
+    """
+    inferred = shape_inference.infer_shapes(_skeleton(model), data_prop=follow_values)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    source, graph = inferred.graph, copy.graph
+    names = {info.name for info in graph.input}
+    for field in (graph.node, graph.input, graph.output, graph.value_info):
+        del field[:]
+    graph.node.extend(source.node)
+    graph.input.extend(info for info in source.input if info.name in names)
+    graph.output.extend(source.output)
+    graph.value_info.extend(source.value_info)
+    return copy
+
+
+def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without the data of large tensors, which become inputs, and without functions."""
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    copy = onnx.ModelProto(ir_version=model.ir_version)
+    copy.opset_import.extend(model.opset_import)
+    source, graph = model.graph, copy.graph
+    graph.name = source.name
+    graph.node.extend(source.node)
+    graph.input.extend(source.input)
+    graph.output.extend(source.output)
+    graph.value_info.extend(source.value_info)
+    graph.sparse_initializer.extend(source.sparse_initializer)
+    listed = {info.name for info in source.input}
+    for tensor in source.initializer:
+        if not is_stub(tensor) and math.prod(tensor.dims) <= SMALL_ELEMENTS:
+            graph.initializer.append(tensor)
+        elif tensor.name not in listed:
+            graph.input.append(
+                helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    return copy
+
+
+class _Estimate:
+    """What is known of a model's tensors: their shapes, types and, of small ones, values."""
+
+    def __init__(self, model: onnx.ModelProto, memory_bytes: int) -> None:
+        self._opsets = model.opset_import
+        self._memory = memory_bytes
+        self._constant_bytes = 0
+        stored = sum(_stored(tensor).bytes for tensor in model.graph.initializer)
+        self._most_constant = max(int(memory_bytes * CONSTANT_SHARE), MOST_GROWTH * stored)
+        self.longest_vector = 0
+
+    def check_graph(self, graph: onnx.GraphProto, outer: Mapping[str, _Known]) -> None:
+        """Check the results of a graph and of those inside it. `outer` is what the graph around it
+        knows. Raises `ModelFileError`."""
+        known = {name: each.from_outside() for name, each in outer.items()}
+        known.update(_declared(graph))
+        for tensor in graph.initializer:
+            known[tensor.name] = _stored(tensor)
+        asked = _asked_values(graph, known)
+        readers = Counter(name for node in graph.node for name in node.input)
+        readers.update(output.name for output in graph.output)
+        live: dict[str, int] = {}
+        for node in graph.node:
+            if (tensor := _constant_of(node)) is not None:
+                known[node.output[0]] = _stored(tensor)
+                continue
+            for name, result in self._results(node, known, asked).items():
+                known[name] = result
+                live[name] = result.bytes
+                if result.constant:
+                    self._constant_bytes += result.bytes
+            self._refuse(node, known, sum(live.values()))
+            shapes = [known[name].shape for name in (*node.input, *node.output) if name in known]
+            lengths = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
+            self.longest_vector = max(self.longest_vector, *lengths, 0)
+            for inner in _graphs(node):
+                self.check_graph(inner, known)
+            for name in (*node.input, *node.output):
+                readers[name] -= name in node.input
+                if readers[name] <= 0:
+                    live.pop(name, None)
+
+    def _refuse(self, node: onnx.NodeProto, known: Mapping[str, _Known], needed: int) -> None:
+        most = int(self._memory * COMPUTED_SHARE)
+        if needed <= most and self._constant_bytes <= self._most_constant:
+            return
+        largest = max(
+            (known[name] for name in node.output if name in known),
+            key=lambda each: each.bytes,
+            default=_NOTHING,
+        )
+        shape = "×".join(map(str, largest.shape or ())) or "scalar"
+        constant = self._constant_bytes > self._most_constant
+        whole, share = (
+            (self._constant_bytes, CONSTANT_SHARE) if constant else (needed, COMPUTED_SHARE)
+        )
+        what = "results that no input changes" if constant else "results that are needed at once"
+        raise ModelFileError(
+            f"operator '{node.name or node.output[0]}' ({node.op_type}) gives {shape} values, "
+            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(whole)}, more than "
+            f"1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory; use "
+            "smaller inputs or a smaller model"
+        )
+
+    def _results(
+        self, node: onnx.NodeProto, known: Mapping[str, _Known], asked: Container[str]
+    ) -> dict[str, _Known]:
+        """What is known of an operator's results. Those whose shape depends on values that are not
+        known count nothing. Values are computed of results that are `asked` for."""
+        inputs = [known.get(name, _NOTHING) for name in node.input if name]
+        measured = node.op_type in ("Shape", "Size") and all(i.shape is not None for i in inputs)
+        constant = measured or all(each.constant for each in inputs)
+        constant = constant and not any(True for _ in _graphs(node))
+        declared = {name: known.get(name, _NOTHING) for name in node.output if name}
+        unknown = any(each.shape is None for each in declared.values())
+        if unknown and any(each.computed for each in inputs):
+            declared |= self._inferred(node, known)
+        values = None
+        if constant and any(name in asked for name in node.output):
+            values = self._evaluated(node, known, declared)
+        return {
+            name: _Known(each.shape, each.data_type, None, constant=constant)
+            if values is None
+            else _Known(
+                values[name].shape, each.data_type, values[name], constant=True, computed=True
+            )
+            for name, each in declared.items()
+        }
+
+    def _inferred(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
+        """The shapes of results as they follow from the values of small inputs."""
+        one = self._model_of(node, known)
+        try:
+            made = shape_inference.infer_shapes(one)
+        except (shape_inference.InferenceError, RuntimeError, ValueError):
+            return {}
+        return {name: each for name, each in _declared(made.graph) if name in node.output}
+
+    def _evaluated(
+        self, node: onnx.NodeProto, known: Mapping[str, _Known], results: Mapping[str, _Known]
+    ) -> dict[str, NDArray[Any]] | None:
+        """The values of results, if all inputs and results are small; None if they are not, or the
+        reference cannot compute them."""
+        if node.domain not in STANDARD_DOMAINS or node.op_type in _UNBOUNDED:
+            return None
+        if node.op_type in ("Shape", "Size"):
+            return self._measured(node, known[node.input[0]])
+        if not all(known[name].values is not None for name in node.input if name):
+            return None
+        if not all(each.is_small for each in results.values()):
+            return None
+        one = self._model_of(node, known)
+        outputs = [name for name in node.output if name]
+        one.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        try:
+            with np.errstate(all="ignore"):
+                made = reference.ReferenceEvaluator(one).run(outputs, {})
+        except Exception:  # whatever an odd operator meets, its size is an estimate then
+            return None
+        arrays = dict(zip(outputs, map(np.asarray, made), strict=True))
+        small = all(
+            each.size <= SMALL_ELEMENTS and each.dtype != object for each in arrays.values()
+        )
+        return arrays if small else None
+
+    def _measured(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
+        """The value of a Shape or Size: it depends on the input's shape alone."""
+        shape = np.array(tensor.shape, np.int64)
+        bounds = {attribute.name: attribute.i for attribute in node.attribute}
+        kept = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
+        size = np.array(math.prod(tensor.shape or ()) % (1 << 63), np.int64)
+        return {node.output[0]: kept if node.op_type == "Shape" else size}
+
+    def _model_of(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> onnx.ModelProto:
+        """A model of one operator: inputs with values are constants in it."""
+        tensors, inputs = [], []
+        for name in dict.fromkeys(filter(None, node.input)):
+            each = known.get(name, _NOTHING)
+            if each.values is not None:
+                tensors.append(numpy_helper.from_array(each.values, name))
+            elif each.data_type:
+                inputs.append(helper.make_tensor_value_info(name, each.data_type, each.shape))
+        graph = helper.make_graph([node], "one", inputs, [], tensors)
+        return helper.make_model(graph, opset_imports=self._opsets, ir_version=10)
+
+
+class _Known:
+    """A tensor's shape, None if it is not known, its element type, its values if it is small and
+    they are known, whether no input changes them, and whether they were `computed` here."""
+
+    def __init__(
+        self, shape: Shape | None, data_type: int, values: NDArray[Any] | None = None, *,
+        constant: bool = False, computed: bool = False,
+    ) -> None:  # fmt: skip
+        self.shape, self.data_type, self.constant = shape, data_type, constant
+        self.computed = computed
+        small = values is not None and values.size <= SMALL_ELEMENTS
+        self.values = values if small and data_type != TensorProto.STRING else None
+
+    def from_outside(self) -> _Known:
+        """The same tensor in a graph inside: ONNX does not follow its values there."""
+        if self.values is None:
+            return self
+        return _Known(self.shape, self.data_type, self.values, constant=True, computed=True)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the shape is known and holds few elements."""
+        return self.shape is not None and math.prod(self.shape) <= SMALL_ELEMENTS
+
+    @property
+    def bytes(self) -> int:
+        """What the tensor takes; 0 if the shape is not known."""
+        if self.shape is None:
+            return 0
+        try:
+            size = helper.tensor_dtype_to_np_dtype(self.data_type).itemsize
+        except (KeyError, ValueError, TypeError):
+            size = 4
+        return math.prod(self.shape) * max(1, int(size))
+
+
+_NOTHING = _Known(None, 0)
+
+
+def _stored(tensor: onnx.TensorProto) -> _Known:
+    """A tensor of the file, which takes no memory beyond the file's."""
+    shape = tuple(tensor.dims)
+    small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
+    small = small and tensor.data_type in COMPUTABLE
+    values = numpy_helper.to_array(tensor) if small else None
+    return _Known(shape, tensor.data_type, values, constant=True)
+
+
+def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor that a Constant operator holds."""
+    if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
+        return None
+    return next((a.t for a in node.attribute if a.name == "value"), None)
+
+
+def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[str]:
+    """The tensors on whose values a shape may depend that is not known yet."""
+    asked: set[str] = set()
+    for node in reversed(graph.node):
+        unknown = any(known.get(name, _NOTHING).shape is None for name in node.output if name)
+        if unknown or not asked.isdisjoint(node.output):
+            asked.update(node.input)
+    return asked
+
+
+def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
+    """The tensors whose types a graph states."""
+    for info in (*graph.value_info, *graph.input, *graph.output):
+        if info.type.WhichOneof("value") == "tensor_type":
+            yield info.name, _Known(static_shape(info), info.type.tensor_type.elem_type)
+
+
+def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

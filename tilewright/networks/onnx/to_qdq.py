@@ -1,0 +1,397 @@
+"""Recognises quantised models, and converts them to QDQ form: models in QOperator form, and models
+that quantise their data while they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from tilewright.networks.onnx.files import is_stub
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Absorbed, NormalGraph
+
+INTEGER_OPERATORS = frozenset((
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger",
+    "QLinearConv", "QLinearMatMul", "QGemm",
+))  # fmt: skip
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether a model is in QDQ or in QOperator form, in part at least."""
+    return any(
+        node.op_type in INTEGER_OPERATORS or node.op_type.startswith("QLinear")
+        for node in model.graph.node
+    )
+
+
+# operator → what it computes on real numbers, of operators (x, scale, zero, …, y scale, y zero)
+PLAIN: Mapping[str, tuple[str, int]] = {
+    "QLinearMatMul": ("MatMul", 2),
+    "QLinearAdd": ("Add", 2),
+    "QLinearMul": ("Mul", 2),
+    "QLinearAveragePool": ("AveragePool", 1),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", 1),
+    "QLinearSigmoid": ("Sigmoid", 1),
+    "QLinearLeakyRelu": ("LeakyRelu", 1),
+}
+OWN_ATTRIBUTES = frozenset(("channels_last", "opset"))
+"""What QLinear operators have and those that they stand for have not."""
+ONE_AXIS = 13
+"""From this opset on a Softmax is over one axis, and before over all from that axis on."""
+
+
+def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which every QLinear operator and QGemm of known form is the operator it stands
+    for, between DequantizeLinear and QuantizeLinear. Operators keep their names; what is unknown
+    stays, as do ConvInteger and MatMulInteger, whose scales are known only at run time. A model
+    without any is given back as it is, with the shapes that it states."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    rewriter = _Rewriter(copy)
+    nodes = [new for node in copy.graph.node for new in rewriter.rewritten(node)]
+    if len(nodes) == len(model.graph.node):  # what is rewritten becomes several operators
+        return model
+    del copy.graph.node[:], copy.graph.value_info[:]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+class _Rewriter:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._graph = model.graph
+        standard = [o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS]
+        self._opset = max(standard, default=1)
+        self._constants = {t.name: t for t in model.graph.initializer}
+        self._used = {name for node in model.graph.node for name in (*node.input, *node.output)}
+        self._used.update(self._constants)
+
+    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """What stands for a node, in order: itself where it is of no known form."""
+        rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
+            "QLinearConv": self._conv,
+            "QGemm": self._gemm,
+            "QLinearConcat": self._concat,
+            "QLinearSoftmax": self._softmax,
+            "QLinearWhere": self._where,
+            **dict.fromkeys(PLAIN, self._plain),
+        }
+        rule = rules.get(node.op_type)
+        if rule is None or any(a.name == "channels_last" and a.i for a in node.attribute):
+            return [node]
+        return rule(node) or [node]
+
+    def _plain(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        op, operands = PLAIN[node.op_type]
+        inputs = [*node.input, ""]
+        triples = [inputs[3 * i : 3 * i + 3] for i in range(operands)]
+        scale, zero = inputs[3 * operands : 3 * operands + 2]
+        return self._around(op, node, triples, (scale, zero))
+
+    def _concat(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        triples = [list(node.input[i : i + 3]) for i in range(2, len(node.input), 3)]
+        return self._around("Concat", node, triples, (node.input[0], node.input[1]))
+
+    def _where(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        inputs = [*node.input, ""]
+        triples = [inputs[1:4], inputs[4:7]]
+        return self._around("Where", node, triples, (inputs[7], inputs[8]), condition=inputs[0])
+
+    def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Its `opset` says which Softmax is meant, whatever the model's is; None where the model's
+        has no such form."""
+        given = {a.name: a.i for a in node.attribute}
+        axis = given.get("axis", -1)  # of any opset, unlike a Softmax's
+        opset = given.get("opset", self._opset)
+        inputs = [*node.input, ""]
+        if opset >= ONE_AXIS > self._opset and axis != -1:
+            return None
+        nodes = self._around("Softmax", node, [inputs[:3]], (inputs[3], inputs[4]))
+        rows = opset < ONE_AXIS <= self._opset
+        del nodes[1].attribute[:]
+        nodes[1].attribute.append(helper.make_attribute("axis", -1 if rows else axis))
+        return self._over_rows(nodes, axis) if rows else nodes
+
+    def _over_rows(self, nodes: list[onnx.NodeProto], axis: int) -> list[onnx.NodeProto]:
+        """A Softmax between two operators, over all axes from `axis` on."""
+        before, softmax, after = nodes
+        data, result = softmax.input[0], softmax.output[0]
+        rows, shape = self._fresh(f"{data}/rows"), self._fresh(f"{data}/shape")
+        softmax.input[0], softmax.output[0] = rows, self._fresh(f"{result}/rows")
+        return [
+            before,
+            self._node("Shape", [data], shape),
+            self._node("Flatten", [data], rows, axis=axis),
+            softmax,
+            self._node("Reshape", [softmax.output[0], shape], result),
+            after,
+        ]
+
+    def _conv(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        triples = [list(node.input[:3]), list(node.input[3:6])]
+        bias = node.input[8] if len(node.input) > 8 else ""
+        return self._with_bias("Conv", node, triples, bias, (node.input[6], node.input[7]), 0)
+
+    def _gemm(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        inputs = [*node.input, "", "", ""]
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        triples = [list(inputs[:3]), list(inputs[3:6])]
+        alpha = next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
+        return self._with_bias(
+            "Gemm", node, triples, inputs[6], (inputs[7], inputs[8]), 0 if transposed else 1, alpha
+        )
+
+    def _with_bias(
+        self, op: str, node: onnx.NodeProto, triples: list[list[str]], bias: str,
+        out: tuple[str, str], weight_axis: int, alpha: float = 1.0,
+    ) -> list[onnx.NodeProto] | None:  # fmt: skip
+        """A convolution or product, whose bias counts in `alpha` steps of the sums; None where its
+        bias has no known scale."""
+        if bias:
+            known = [self._constants.get(triples[0][1]), self._constants.get(triples[1][1])]
+            if any(scale is None for scale in known):
+                return None
+            scales = [numpy_helper.to_array(scale).astype(np.float32) for scale in known]
+            product = np.squeeze(scales[0] * scales[1] * np.float32(alpha))
+            triples = [*triples, [bias, self._add(f"{bias}/scale", product), ""]]
+        return self._around(op, node, triples, out, {1: weight_axis, 2: 0})
+
+    def _around(
+        self, op: str, node: onnx.NodeProto, triples: list[list[str]], out: tuple[str, str],
+        axes: Mapping[int, int] | None = None, condition: str = "",
+    ) -> list[onnx.NodeProto]:  # fmt: skip
+        """Dequantise each (tensor, scale, zero), compute (behind a condition, if there is one),
+        quantise."""
+        nodes, reals = [], [condition] if condition else []
+        for place, (tensor, scale, zero) in enumerate(triples):
+            real = self._fresh(f"{tensor}/dequantised")
+            extra = {"axis": axes[place]} if axes and place in axes and self._many(scale) else {}
+            inputs = [tensor, self._scalar(scale), self._scalar(zero)]
+            nodes.append(self._node("DequantizeLinear", inputs, real, **extra))
+            reals.append(real)
+        kept = [a for a in node.attribute if a.name not in OWN_ATTRIBUTES]
+        scale, zero = out
+        result = self._fresh(f"{node.output[0]}/float") if scale else node.output[0]
+        computed = helper.make_node(op, reals, [result], name=node.name)
+        computed.attribute.extend(kept)
+        nodes.append(computed)
+        if scale:
+            inputs = [result, self._scalar(scale), self._scalar(zero)]
+            nodes.append(self._node("QuantizeLinear", inputs, node.output[0]))
+        return nodes
+
+    def _scalar(self, name: str) -> str:
+        """A constant of one element as a scalar, which says that it holds for the whole tensor."""
+        tensor = self._constants.get(name)
+        if tensor is None or not tensor.dims or self._many(name):
+            return name
+        return self._add(f"{name}/scalar", numpy_helper.to_array(tensor).reshape(()))
+
+    def _many(self, name: str) -> bool:
+        tensor = self._constants.get(name)
+        return tensor is not None and int(np.prod(tensor.dims)) > 1
+
+    def _add(self, name: str, values: np.ndarray) -> str:
+        if name not in self._constants:
+            self._constants[name] = numpy_helper.from_array(np.asarray(values), name)
+            self._used.add(name)
+            self._graph.initializer.append(self._constants[name])
+        return name
+
+    def _node(self, op: str, inputs: list[str], output: str, **attributes: int) -> onnx.NodeProto:
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
+        return helper.make_node(op, inputs, [output], name=f"{output}/{op}", **attributes)
+
+    def _fresh(self, name: str) -> str:
+        while name in self._used:
+            name += "'"
+        self._used.add(name)
+        return name
+
+
+QUANTISES = "DynamicQuantizeLinear"
+REAL = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+"""By the operator on integers, the one on the reals that they stand for."""
+CHANNEL_AXIS = {"MatMulInteger": 1, "ConvInteger": 0}
+"""Of output channels in the weights."""
+AXIS_OPSET = 13
+"""From this opset on, DequantizeLinear takes a scale a channel."""
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """The inputs of what dequantises a tensor; with an axis where its scales are a channel's."""
+
+    tensor: str
+    scale: str
+    zero: str
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class _ScaledProduct:
+    """A product of integers, and the operators that make reals of its sums."""
+
+    node: onnx.NodeProto
+    cast: onnx.NodeProto
+    scaled: onnx.NodeProto
+    operands: tuple[_Operand, _Operand]
+
+
+def as_dequantised_products(normal: NormalGraph) -> None:
+    """Rewrite a graph in place. A tensor is quantised once, and products of integers are written
+    anew where a Cast and a Mul by both scales follow. Others stay, as do graphs with branches."""
+    if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
+        return  # a subgraph may read any outer tensor by name
+    if any(node.op_type in REAL for node in normal.graph.node):
+        _quantise_once(normal)
+        _DynamicRewriter(normal).rewrite()
+
+
+def _quantise_once(normal: NormalGraph) -> None:
+    outputs = {output.name for output in normal.graph.output}
+    first: dict[str, onnx.NodeProto] = {}
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in normal.graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = renamed.get(name, name)
+        if node.op_type == QUANTISES and outputs.isdisjoint(node.output):
+            before = first.setdefault(node.input[0], node)
+            if before is not node:
+                renamed.update(zip(node.output, before.output, strict=True))
+                why = "quantises the same tensor"
+                normal.absorbed[node.name] = Absorbed(before.name, why)
+                continue
+        kept.append(node)
+    normal.replace_nodes(kept)
+
+
+class _DynamicRewriter:
+    def __init__(self, normal: NormalGraph) -> None:
+        self._normal = normal
+        self._shapes, self._users = normal.shapes(), normal.users()
+        self._tensors = normal.tensors()
+        self._makers = {name: node for node in normal.graph.node for name in node.output}
+        self._readers = {name: node for node in normal.graph.node for name in node.input}
+        standard = [o.version for o in normal.model.opset_import if o.domain in STANDARD_DOMAINS]
+        self._opset = max(standard, default=1)
+        self._reals: dict[_Operand, str] = {}
+
+    def rewrite(self) -> None:
+        """Give the graph its operators anew."""
+        nodes: list[onnx.NodeProto] = []
+        gone: dict[str, str] = {}
+        for node in self._normal.graph.node:
+            found = self._scaled_product(node) if node.op_type in REAL else None
+            if found is None:
+                nodes.append(node)
+                continue
+            nodes += self._written(found)
+            gone |= dict.fromkeys((found.cast.name, found.scaled.name), node.name)
+        self._normal.replace_nodes([node for node in nodes if node.name not in gone])
+        for name, product in gone.items():
+            self._normal.absorbed[name] = Absorbed(product, "scale of the product")
+
+    def _scaled_product(self, node: onnx.NodeProto) -> _ScaledProduct | None:
+        """What a node is a part of; None where it is of no known form."""
+        cast = self._sole_reader(node.output[0], "Cast")
+        scaled = None if cast is None else self._sole_reader(cast.output[0], "Mul")
+        if cast is None or scaled is None or node.domain not in STANDARD_DOMAINS:
+            return None
+        to_float = any(a.name == "to" and a.i == onnx.TensorProto.FLOAT for a in cast.attribute)
+        shape = self._shapes.get(node.output[0])
+        if not to_float or shape is None or self._shapes.get(scaled.output[0]) != shape:
+            return None
+        scales = self._makers.get(_other(scaled, cast.output[0]))
+        if scales is None or scales.op_type != "Mul":
+            return None
+        tensor, weight, zero, weight_zero = [*node.input, "", ""][:4]
+        data = self._activation(tensor, zero)
+        if data is None or data.scale not in scales.input:
+            return None
+        scale = _other(scales, data.scale)
+        if weight in self._tensors:
+            second = self._weight(node, scale, weight_zero)
+        else:
+            second = self._activation(weight, weight_zero)
+        if second is None or (weight not in self._tensors and second.scale != scale):
+            return None
+        return _ScaledProduct(node, cast, scaled, (data, second))
+
+    def _sole_reader(self, name: str, op_type: str) -> onnx.NodeProto | None:
+        reader = self._readers.get(name)
+        known = reader is not None and reader.op_type == op_type and self._users[name] == 1
+        return reader if known else None
+
+    def _activation(self, tensor: str, zero: str) -> _Operand | None:
+        """The integers of a dynamic quantisation; None for others and with another zero point."""
+        maker = self._makers.get(tensor)
+        if maker is None or maker.op_type != QUANTISES or maker.output[0] != tensor:
+            return None
+        _, scale, own_zero = maker.output
+        return _Operand(tensor, scale, zero) if zero == own_zero else None
+
+    def _weight(self, node: onnx.NodeProto, scale: str, zero: str) -> _Operand | None:
+        """Constants; None where scales or zero points have no known values, or are no channel's."""
+        weight, axis = self._tensors[node.input[1]], CHANNEL_AXIS[node.op_type]
+        if len(weight.dims) <= axis:
+            return None
+        behind = len(weight.dims) - 2 if REAL[node.op_type] == "Conv" else 0
+        channels = (weight.dims[axis],)
+        scales = self._values(scale, (*channels, *(1,) * behind))
+        zeros = self._values(zero, channels)
+        if not zero:
+            zeros = np.zeros((), helper.tensor_dtype_to_np_dtype(weight.data_type))
+        if scales is None or zeros is None:
+            return None
+        if scales.ndim or zeros.ndim:
+            if self._opset < AXIS_OPSET or len(weight.dims) != 2 + behind:
+                return None
+            scales, zeros = (np.broadcast_to(each, channels) for each in (scales, zeros))
+        names = f"{node.name}/weight_scale", f"{node.name}/weight_zero_point"
+        for name, values in zip(names, (scales, zeros), strict=True):
+            self._normal.add_tensor(numpy_helper.from_array(values, name))
+        return _Operand(weight.name, *names, axis if scales.ndim else None)
+
+    def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
+        """A constant of one element as (), one of a shape as (channels,); None for others."""
+        tensor = self._tensors.get(name)
+        if tensor is None or is_stub(tensor):
+            return None
+        values: NDArray[Any] = numpy_helper.to_array(tensor)
+        if values.size == 1:
+            return values.reshape(())
+        fits = values.ndim >= len(shape) and values.shape[-len(shape) :] == tuple(shape)
+        return values.ravel() if fits and values.size == shape[0] else None
+
+    def _written(self, found: _ScaledProduct) -> list[onnx.NodeProto]:
+        """The operators in place of a product and its scale; the product keeps its name."""
+        made: list[onnx.NodeProto] = []
+        node = found.node
+        for role, operand in zip(("data", "weight"), found.operands, strict=True):
+            if operand in self._reals:
+                continue
+            name = self._reals[operand] = f"{node.name}/{role}"
+            inputs = [operand.tensor, operand.scale, operand.zero]
+            extra = {} if operand.axis is None else {"axis": operand.axis}
+            made.append(helper.make_node("DequantizeLinear", inputs, [name], name=name, **extra))
+            self._normal.add_operator(made[-1])
+            shape = self._shapes.get(operand.tensor)
+            info = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+            self._normal.graph.value_info.append(info)
+        reals, result = [self._reals[each] for each in found.operands], found.scaled.output[0]
+        product = helper.make_node(REAL[node.op_type], reals, [result], name=node.name)
+        product.attribute.extend(node.attribute)
+        return [*made, product]
+
+
+def _other(node: onnx.NodeProto, name: str) -> str:
+    """The input of an operator on two tensors beside the one of a name."""
+    return str(node.input[1 if node.input[0] == name else 0])

@@ -1,0 +1,396 @@
+"""Rewrites convolutions of volumes as those of images, with the taps along depth as channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from tilewright.networks.onnx.files import is_stub, stub
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape
+from tilewright.networks.onnx.one_dimensional import BROADCAST, PER_ELEMENT, read_names, set_ints
+from tilewright.networks.onnx.static_shapes import infer_shapes
+
+VOLUME = 5
+"""The rank of a tensor of volumes."""
+DEPTH_FIRST = (0, 2, 1, 3, 4)
+"""Swaps channels and depth."""
+Indices = NDArray[np.int64]
+Numbers = NDArray[Any]
+
+
+class Frames:
+    """`framed` names the frames of a tensor, by the tensor's name."""
+
+    def __init__(self, normal: NormalGraph) -> None:
+        self.normal = normal
+        self.shapes, self.types = normal.shapes(), normal.types()
+        self.constants = normal.tensors()
+        self.framed: dict[str, str] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self._whole = {info.name for info in normal.graph.input} | set(self.constants)
+        self._names = {operator.name for operator in normal.operators}
+
+    def is_volume(self, name: str) -> bool:
+        """Whether a tensor is of volumes of a known shape."""
+        shape = self.shapes.get(name, ())
+        return len(shape) == VOLUME and min(shape) > 0
+
+    def of(self, name: str) -> str:
+        """The frames (n * d, c, h, w) of a tensor of volumes (n, c, d, h, w)."""
+        if name not in self.framed:
+            n, c, d, h, w = self.shapes[name]
+            moved = self.add("Transpose", [name], f"{name}/depth_first", perm=DEPTH_FIRST)
+            self.framed[name] = self.reshape(moved, f"{name}/frames", (n * d, c, h, w))
+        return self.framed[name]
+
+    def make_whole(self, name: str) -> None:
+        """Have a tensor as volumes."""
+        if name in self.framed and name not in self._whole:
+            n, c, d, h, w = self.shapes[name]
+            apart = self.reshape(self.framed[name], f"{name}/depth", (n, d, c, h, w))
+            self.add("Transpose", [apart], name, perm=DEPTH_FIRST)
+            self._whole.add(name)
+
+    def append_whole(self, node: onnx.NodeProto) -> None:
+        """An operator of the original as it is."""
+        self.nodes.append(node)
+        self._whole.update(node.output)
+
+    def append(self, node: onnx.NodeProto) -> None:
+        """An operator of the original whose result has become frames."""
+        name = node.output[0]
+        node.output[0] = self.framed[name] = f"{name}/frames"
+        self.nodes.append(node)
+
+    def add(self, kind: str, inputs: Sequence[str], result: str, **attributes: object) -> str:
+        """An operator that the original had not; its result."""
+        name = f"{result}/{kind.lower()}"
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        node = helper.make_node(kind, inputs, [result], name=name, **attributes)
+        self.nodes.append(node)
+        self.normal.add_operator(node)
+        return result
+
+    def reshape(self, source: str, result: str, shape: Shape) -> str:
+        """The same numbers with other axes."""
+        wanted = self._constant(f"{result}/shape", np.array(shape, np.int64))
+        return self.add("Reshape", [source, wanted], result)
+
+    def gather(self, source: str, result: str, volumes: str, places: Indices) -> str:
+        """Of the frames `source` of volumes (n, c, d, h, w), those at these places (m,) of each,
+        zeros where there are none. Shapes: (n * d, c, ...) as (n * m, c, ...)."""
+        images, depth = self.shapes[volumes][0:3:2]
+        inside = (places >= 0) & (places < depth)
+        chosen = (np.arange(images)[:, None] * depth + np.where(inside, places, 0)).ravel()
+        made = source
+        if not np.array_equal(chosen, np.arange(images * depth)):
+            where = self._constant(f"{result}/places", chosen)
+            made = self.add("Gather", [source, where], f"{result}/gathered")
+        if inside.all():
+            return made
+        mask = self._constant(f"{result}/inside", np.tile(inside, images).reshape(-1, 1, 1, 1))
+        zero = self._constant(f"{result}/zero", np.zeros((), np.float32))
+        return self.add("Where", [mask, made, zero], f"{result}/padded")
+
+    def derived(self, name: str, tail: str, change: Callable[[Numbers], Numbers]) -> str:
+        """A constant made of another one of any shape, also where that has no data."""
+        result, tensor = f"{name}/{tail}", self.constants[name]
+        if result in self.constants:
+            return result
+        if is_stub(tensor):
+            kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            shape = change(np.broadcast_to(np.zeros((), kind), tuple(tensor.dims))).shape
+            made = stub(result, shape, tensor.data_type)
+        else:
+            numbers = np.ascontiguousarray(change(numpy_helper.to_array(tensor)))
+            made = numpy_helper.from_array(numbers, result)
+        self.normal.add_tensor(made)
+        self.constants[result] = made
+        return result
+
+    def _constant(self, name: str, values: Numbers) -> str:
+        self.normal.add_tensor(numpy_helper.from_array(values, name))
+        return name
+
+
+PER_PIXEL = PER_ELEMENT - {"GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"}
+"""Operators that read no other frame."""
+OF_KERNEL = frozenset(("kernel_shape", "strides", "dilations", "output_padding"))
+
+
+def as_frames(normal: NormalGraph) -> None:
+    """Rewrite a graph in place, where data and weights (o, c, kd, kh, kw) are float32 and weights
+    constant. One without such convolutions stays as it is. Raises `ModelFileError` where the graph
+    contradicts itself."""
+    writer = _FrameWriter(normal)
+    if not any(writer.convolves(node) for node in normal.graph.node):
+        return
+    for node in normal.graph.node:
+        writer.write(node)
+    writer.finish()
+
+
+class _FrameWriter:
+    """Writes a graph's operators one by one."""
+
+    def __init__(self, normal: NormalGraph) -> None:
+        self._frames = Frames(normal)
+        self._shapes, self._constants = self._frames.shapes, self._frames.constants
+        rules: tuple[tuple[Callable[[onnx.NodeProto], bool], Callable[[onnx.NodeProto], None]], ...]
+        rules = (
+            (self._is_convolution, self._convolution),
+            (self._is_transposed, self._transposed),
+            (self._is_pool, self._pool),
+            (self._is_per_pixel, self._per_pixel),
+            (self._is_broadcast, self._broadcast),
+            (self._is_concatenation, self._concatenation),
+        )
+        self._rules = rules
+
+    def convolves(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is a convolution that becomes one of images."""
+        return self._is_convolution(node) or self._is_transposed(node)
+
+    def write(self, node: onnx.NodeProto) -> None:
+        """Append an operator, in the form that suits what it reads."""
+        for applies, rule in self._rules:
+            if node.domain in STANDARD_DOMAINS and applies(node):
+                rule(node)
+                return
+        for name in read_names(node):
+            self._frames.make_whole(name)
+        self._frames.append_whole(node)
+
+    def finish(self) -> None:
+        """Put the operators into the graph."""
+        normal, nodes = self._frames.normal, self._frames.nodes
+        graph = normal.graph
+        for output in graph.output:
+            self._frames.make_whole(output.name)
+        normal.replace_nodes(nodes)
+        made = {name for node in nodes for name in node.output}
+        kept = [info for info in graph.value_info if info.name in made]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+        infer_shapes(normal)
+
+    def _is_windowed(self, node: onnx.NodeProto) -> bool:
+        """Whether a node reads windows of volumes with known padding, and gives one tensor."""
+        single = len([name for name in node.output if name]) == 1
+        padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
+        pads = _ints(node).get("pads", (0,))
+        known = self._frames.is_volume(node.input[0]) and self._frames.is_volume(node.output[0])
+        standard = node.domain in STANDARD_DOMAINS
+        return standard and single and known and padding == b"NOTSET" and min(pads) >= 0
+
+    def _has_weights(self, node: onnx.NodeProto) -> bool:
+        weight = self._constants.get(node.input[1])
+        kinds = {self._frames.types.get(name) for name in node.input if name}
+        return weight is not None and len(weight.dims) == VOLUME and kinds == {1}
+
+    def _is_convolution(self, node: onnx.NodeProto) -> bool:
+        return node.op_type == "Conv" and self._is_windowed(node) and self._has_weights(node)
+
+    def _convolution(self, node: onnx.NodeProto) -> None:
+        data, weight = node.input[:2]
+        source, taps = self._frames.of(data), self._shapes[weight][2]
+        windows = self._windows(node, taps)
+        grouped = {a.name: a.i for a in node.attribute}.get("group", 1) > 1
+        _drop_depth(node)
+        if grouped and taps > 1:
+            self._sum_of_taps(node, source, windows)
+            return
+        base = f"{node.output[0]}/taps"
+        node.input[0] = self._frames.gather(source, base, data, windows.ravel())
+        if taps > 1:
+            n, c, _, h, w = self._shapes[data]
+            shape = n * len(windows), taps * c, h, w
+            node.input[0] = self._frames.reshape(node.input[0], f"{base}/beside", shape)
+        node.input[1] = self._frames.derived(weight, "frames", _taps_as_channels)
+        self._frames.append(node)
+
+    def _sum_of_taps(self, node: onnx.NodeProto, source: str, windows: Indices) -> None:
+        """A convolution a tap: channels side by side would have to lie within their groups."""
+        (data, weight), result, total = node.input[:2], node.output[0], ""
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        last = windows.shape[1] - 1
+        for tap in range(last + 1):
+            base = f"{result}/taps/{tap}"
+            read = self._frames.gather(source, base, data, windows[:, tap])
+            inputs = [read, self._frames.derived(weight, str(tap), partial(_one_tap, tap))]
+            if tap == last:  # it keeps the name, and has the bias
+                node.input[0], node.input[1] = inputs
+                node.output[0] = made = f"{base}/product"
+                self._frames.nodes.append(node)
+            else:
+                made = self._frames.add("Conv", inputs, f"{base}/product", **attributes)
+            total = self._frames.add("Add", [made, total], f"{base}/sum") if total else made
+        self._frames.framed[result] = total
+
+    def _windows(self, node: onnx.NodeProto, taps: int) -> Indices:
+        """Which frames of its image each frame of the output reads, (d, taps): also beyond it."""
+        numbers = _ints(node)
+        stride, dilation = (numbers.get(name, (1,))[0] for name in ("strides", "dilations"))
+        begin, length = numbers.get("pads", (0,))[0], self._shapes[node.output[0]][2]
+        windows: Indices = np.arange(length)[:, None] * stride - begin + np.arange(taps) * dilation
+        return windows
+
+    def _is_transposed(self, node: onnx.NodeProto) -> bool:
+        """Whether a kernel along depth is as long as its stride, and nothing is cut off there."""
+        if node.op_type != "ConvTranspose" or not self._is_windowed(node):
+            return False
+        numbers, taps = _ints(node), self._shapes.get(node.input[1], (0, 0, 0))[2]
+        biased = len(node.input) > 2 and node.input[2]
+        return (
+            self._has_weights(node)
+            and "output_shape" not in numbers
+            and {a.name: a.i for a in node.attribute}.get("group", 1) == 1
+            and numbers.get("strides", (1,))[0] == taps
+            and numbers.get("dilations", (1,))[0] == 1
+            and self._shapes[node.output[0]][2] == self._shapes[node.input[0]][2] * taps
+            and not any(numbers.get("pads", (0,) * 6)[::3])
+            and (not biased or node.input[2] in self._constants)
+        )
+
+    def _transposed(self, node: onnx.NodeProto) -> None:
+        n, c, d, h, w = self._shapes[node.output[0]]
+        taps = self._shapes[node.input[1]][2]
+        node.input[0] = self._frames.of(node.input[0])
+        node.input[1] = self._frames.derived(node.input[1], "frames", _taps_as_channels)
+        if len(node.input) > 2 and node.input[2]:
+            node.input[2] = self._frames.derived(
+                node.input[2], f"repeated_{taps}", lambda bias: np.tile(bias, taps)
+            )
+        _drop_depth(node)
+        name = node.output[0]
+        node.output[0] = f"{name}/taps"
+        self._frames.nodes.append(node)
+        self._frames.framed[name] = self._frames.reshape(
+            f"{name}/taps", f"{name}/frames", (n * d, c, h, w)
+        )
+
+    def _is_pool(self, node: onnx.NodeProto) -> bool:
+        """Maxima where every window begins before the end of the data, averages of single
+        frames."""
+        if node.op_type not in ("MaxPool", "AveragePool") or not self._is_windowed(node):
+            return False
+        numbers, sizes = _ints(node), self._shapes[node.input[0]][2:]
+        ends = self._shapes[node.output[0]][2:]
+        strides, pads = numbers.get("strides", (1,) * 3), numbers.get("pads", (0,) * 6)
+        begins = [(end - 1) * s - p for end, s, p in zip(ends, strides, pads[:3], strict=True)]
+        if any(begin >= size for begin, size in zip(begins, sizes, strict=True)):
+            return False  # ONNX's shape inference counts such windows, which no engine computes
+        windows = self._windows(node, numbers["kernel_shape"][0])
+        inside = (windows >= 0) & (windows < sizes[0])
+        single = windows.shape[1] == 1 and bool(inside.all())
+        return single or (node.op_type == "MaxPool" and bool(inside.any(axis=1).all()))
+
+    def _pool(self, node: onnx.NodeProto) -> None:
+        data, windows = node.input[0], self._windows(node, _ints(node)["kernel_shape"][0])
+        inside = (windows >= 0) & (windows < self._shapes[data][2])
+        some = windows[np.arange(len(windows)), inside.argmax(axis=1)]  # a frame of each window
+        places = np.where(inside, windows, some[:, None])
+        node.input[0] = self._frames.of(data)
+        _drop_depth(node)
+        name = node.output[0]
+        node.output[0] = made = f"{name}/pooled"
+        self._frames.nodes.append(node)
+        taps = [
+            self._frames.gather(made, f"{made}/{tap}", data, column)
+            for tap, column in enumerate(places.T)
+        ]
+        largest = taps[0]
+        for tap, other in enumerate(taps[1:], 1):
+            largest = self._frames.add("Max", [largest, other], f"{made}/largest_{tap}")
+        self._frames.framed[name] = largest
+
+    def _is_per_pixel(self, node: onnx.NodeProto) -> bool:
+        single = len([name for name in node.output if name]) == 1
+        return node.op_type in PER_PIXEL and node.input[0] in self._frames.framed and single
+
+    def _per_pixel(self, node: onnx.NodeProto) -> None:
+        node.input[0] = self._frames.framed[node.input[0]]
+        self._frames.append(node)
+
+    def _is_broadcast(self, node: onnx.NodeProto) -> bool:
+        """Between volumes of one depth, those of one frame, and constants that are equal in all
+        frames."""
+        if node.op_type not in BROADCAST or not any(n in self._frames.framed for n in node.input):
+            return False
+        names = [name for name in node.input if name not in self._constants]
+        fits = all(map(self._frames.is_volume, names)) and self._frames.is_volume(node.output[0])
+        n, _, d, _, _ = self._shapes[node.output[0]] if fits else (0,) * VOLUME
+        found = {self._shapes[name][0:3:2] for name in names} if fits else ()
+        constants = [self._constants[name] for name in node.input if name in self._constants]
+        return (
+            fits
+            and all(each == (n, d) or (n == 1 and each == (1, 1)) for each in found)
+            and all(_is_equal_in_frames(tensor) for tensor in constants)
+        )
+
+    def _broadcast(self, node: onnx.NodeProto) -> None:
+        for place, name in enumerate(node.input):
+            constant = name in self._constants
+            node.input[place] = self._without_depth(name) if constant else self._frames.of(name)
+        self._frames.append(node)
+
+    def _without_depth(self, name: str) -> str:
+        """A constant that broadcasts against frames as it did against volumes."""
+        if len(self._constants[name].dims) < 3:
+            return name
+        return self._frames.derived(name, "frames", lambda v: v.squeeze(-3))
+
+    def _is_concatenation(self, node: onnx.NodeProto) -> bool:
+        """Along channels."""
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        known = any(name in self._frames.framed for name in node.input)
+        return (
+            node.op_type == "Concat"
+            and axis in (1, 1 - VOLUME)
+            and known
+            and all(map(self._frames.is_volume, node.input))
+        )
+
+    def _concatenation(self, node: onnx.NodeProto) -> None:
+        next(a for a in node.attribute if a.name == "axis").i = 1
+        for place, name in enumerate(node.input):
+            node.input[place] = self._frames.of(name)
+        self._frames.append(node)
+
+
+def _is_equal_in_frames(tensor: onnx.TensorProto) -> bool:
+    sizes = (1,) * (VOLUME - len(tensor.dims)) + tuple(tensor.dims)
+    return len(sizes) == VOLUME and sizes[0] == sizes[2] == 1
+
+
+def _ints(node: onnx.NodeProto) -> Mapping[str, tuple[int, ...]]:
+    return {attribute.name: tuple(attribute.ints) for attribute in node.attribute if attribute.ints}
+
+
+def _drop_depth(node: onnx.NodeProto) -> None:
+    """Windows of images in place of those of volumes."""
+    for attribute in node.attribute:
+        if attribute.name in OF_KERNEL:
+            set_ints(attribute, attribute.ints[1:])
+        elif attribute.name == "pads":
+            _, top, left, _, bottom, right = attribute.ints
+            set_ints(attribute, [top, left, bottom, right])
+
+
+def _taps_as_channels(weight: Numbers) -> Numbers:
+    """(o, c, kd, kh, kw) as (o, kd * c, kh, kw)."""
+    o, c, kd, kh, kw = weight.shape
+    return weight.transpose(DEPTH_FIRST).reshape(o, kd * c, kh, kw)
+
+
+def _one_tap(tap: int, weight: Numbers) -> Numbers:
+    """(o, c, kd, kh, kw) as (o, c, kh, kw)."""
+    return weight[:, :, tap]

@@ -1,0 +1,151 @@
+"""Refuses models that onnxruntime cannot run: it is the reference, and runs every region."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import onnx
+from onnx import TensorProto
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.core.user_text import printable
+from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
+from tilewright.networks.onnx.files import weights_as_inputs
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, data_inputs
+from tilewright.networks.onnx.opset import OPSET, raise_opset
+from tilewright.networks.onnxruntime_options import failures, quiet_options
+
+onnxruntime = lazy_module("onnxruntime")
+
+NO_ARRAYS = frozenset(
+    int(number)
+    for name, number in TensorProto.DataType.items()
+    if name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
+)
+"""Element types that inputs and outputs of a network cannot have: numpy has none of them."""
+
+
+def check_known(name: str, weightless: onnx.ModelProto) -> bool:
+    """Check that onnxruntime knows all of a model, which may lack the data of weights.
+
+    Args:
+        name: what messages call the model.
+        weightless: the model.
+
+    Returns:
+        Whether onnxruntime accepts the model without the data of its weights, which some operators
+        need.
+
+    Raises:
+        UnsupportedOperatorError: an operator is of no known domain or type, or has no kernel for
+            its element types.
+        ModelFileError: the opset or the IR version is newer than onnxruntime supports, or shapes
+            contradict each other.
+    """
+    for info in (*data_inputs(weightless), *weightless.graph.output):
+        kind = int(info.type.tensor_type.elem_type)
+        if kind in NO_ARRAYS:
+            raise UnsupportedOperatorError(
+                f"'{printable(info.name)}' of '{name}' is a tensor of "
+                f"{TensorProto.DataType.Name(kind)}, which onnxruntime neither takes from Python "
+                "nor gives to it; cast it inside the model"
+            )
+    own = {(function.domain, function.name) for function in weightless.functions}
+    for node in _nodes(weightless):
+        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        if (domain, node.op_type) not in _operators() | own:
+            operator = f"{node.domain}.{node.op_type}" if domain else f"{node.op_type}"
+            raise UnsupportedOperatorError(
+                f"operator '{printable(_node_name(node))}' of '{name}' is "
+                f"{printable(operator)}, which neither Tilewright nor onnxruntime "
+                f"{onnxruntime.__version__} knows; export the model with standard operators"
+            )
+    try:
+        _open(weightless)
+    except failures() as error:
+        said = first_line(error)
+        if _opset(weightless) < OPSET and opens(raise_opset(weightless)):
+            return False  # onnxruntime has no kernels for operators this old, but for newer ones
+        _refuse(name, weightless, said)
+        return False
+    return True
+
+
+def _open(model: onnx.ModelProto, *, optimised: bool = False) -> None:
+    """Let onnxruntime read a model. Raises what it raises."""
+    options = quiet_options()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        model = weights_as_inputs(model)
+    onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def opens(model: onnx.ModelProto, *, optimised: bool = False) -> bool:
+    """Whether onnxruntime takes a model, which may lack the data of weights."""
+    try:
+        _open(model, optimised=optimised)
+    except failures():
+        return False
+    return True
+
+
+def has_branches(model: onnx.ModelProto) -> bool:
+    """Whether an operator of a model has a graph of its own, as `If` and `Loop` have."""
+    return any(a.HasField("g") for node in model.graph.node for a in node.attribute)
+
+
+def _refuse(name: str, model: onnx.ModelProto, said: str) -> None:
+    """Raise what fits an error of onnxruntime; nothing for one that lies in missing weights."""
+    version = f"onnxruntime {onnxruntime.__version__}"
+    if "Unsupported model IR version" in said:
+        newest = said.rpartition("max supported IR version: ")[2]
+        raise ModelFileError(
+            f"'{name}' has IR version {model.ir_version}, and {version} reads at most {newest}; "
+            "save the model with an older version of the onnx package"
+        )
+    if found := re.search(r"domain (\S+) is till opset (\d+)", said):
+        raise ModelFileError(
+            f"'{name}' is written in opset {_opset(model)}, and {version} supports at most opset "
+            f"{found[2]}; export the model in an older opset"
+        )
+    if found := re.search(r"Node \((.*)\) Op \((\w+)\) \[ShapeInferenceError\] (.*)", said):
+        raise ModelFileError(
+            f"'{name}' contradicts itself: operator '{printable(found[1]) or found[2]}' "
+            f"({found[2]}): {found[3]}; export it again"
+        )
+    if found := re.search(r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", said):
+        raise UnsupportedOperatorError(
+            f"operator '{printable(found[2]) or found[1]}' ({found[1]}) of '{name}' has no kernel "
+            f"for its element types in {version}; cast its inputs to other types, or export the "
+            "model without it"
+        )
+
+
+def _node_name(node: onnx.NodeProto) -> str:
+    return str(node.name or next(iter(node.output), node.op_type))
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=1)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield all nodes, those of subgraphs and of functions among them."""
+    waiting = [*model.graph.node, *(node for f in model.functions for node in f.node)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                waiting += graph.node
+
+
+@cache
+def _operators() -> frozenset[tuple[str, str]]:
+    """Return the domain and type of every operator that onnxruntime knows."""
+    schemas = onnxruntime.capi.onnxruntime_pybind11_state.get_all_operator_schema()
+    return frozenset((schema.domain, schema.name) for schema in schemas)

@@ -1,0 +1,219 @@
+"""Cuts a partitioned graph into what is compiled and the models of its regions, and holds those
+that onnxruntime runs behind all compiled code, or in place of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from tilewright.networks.macs import graph_macs
+from tilewright.networks.model_runner import ModelRunner
+from tilewright.networks.onnx.files import (
+    has_undrawable_inputs,
+    lone_integers,
+    node_reads,
+    nodes_in_order,
+)
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape, data_inputs
+from tilewright.networks.partition.regions import Cause, Region
+from tilewright.networks.sample_values import TEXT, seeded_inputs
+
+DOMAIN, REGION = "tilewright", "Region"
+"""The operator that stands for a region in the compiled part."""
+REGION_NAME = "region{}"
+"""Its name in the graph."""
+NUMBER = "number"
+"""Its attribute: the number of the region."""
+
+
+@dataclass(frozen=True, eq=False)
+class RegionModel:
+    """A region with the model that onnxruntime runs. `operators` are its (name, type), `macs` its
+    multiply-accumulates where shapes are known."""
+
+    model: onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    operators: tuple[tuple[str, str], ...]
+    causes: tuple[Cause, ...]
+    macs: int
+
+
+def region_model(normal: NormalGraph, region: Region) -> RegionModel:
+    """Return a region with its part of the model, weights included."""
+    wanted = frozenset(region.nodes)
+    nodes = [node for node in normal.graph.node if node.name in wanted]
+    model = _part(normal, nodes, region.inputs, region.outputs)
+    operators = tuple((node.name, node.op_type) for node in nodes)
+    macs = sum(graph_macs(normal, wanted).values())
+    return RegionModel(model, region.inputs, region.outputs, operators, region.causes, macs)
+
+
+def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelProto | None:
+    """Return the model without the regions that run last: what they read becomes its outputs.
+
+    Args:
+        normal: the whole graph.
+        regions: its regions that run last.
+
+    Returns:
+        None if nothing is left.
+    """
+    gone = {name for region in regions for name in region.nodes}
+    nodes = [node for node in normal.graph.node if node.name not in gone]
+    if not nodes:
+        return None
+    written = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for region in regions for name in region.inputs)
+    own = [info.name for info in normal.graph.output if info.name in written]
+    outputs = [*own, *(name for name in read if name in written and name not in own)]
+    reads = {name for node in nodes for name in node_reads(node)}
+    inputs = [info.name for info in normal.graph.input if info.name in reads]
+    return _part(normal, nodes, inputs, outputs)
+
+
+def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
+    """Return a copy of a graph in which one operator stands for each region."""
+    if not regions:
+        return normal
+    owner = {name: number for number, region in enumerate(regions) for name in region.nodes}
+    nodes: list[onnx.NodeProto] = []
+    for node in normal.graph.node:
+        if node.name not in owner:
+            nodes.append(node)
+            continue
+        number = owner[node.name]
+        region = regions[number]
+        if node.name == region.nodes[0]:
+            nodes.append(
+                helper.make_node(
+                    REGION, list(region.inputs), list(region.outputs), domain=DOMAIN,
+                    name=REGION_NAME.format(number), **{NUMBER: number},
+                )
+            )  # fmt: skip
+    outputs = [info.name for info in normal.graph.output]
+    inputs = [info.name for info in normal.graph.input]
+    model = _part(normal, nodes_in_order(nodes), inputs, outputs)
+    model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return NormalGraph(model, normal.operators, dict(normal.absorbed), normal.notes)
+
+
+def _part(
+    normal: NormalGraph, nodes: Sequence[onnx.NodeProto], inputs: Collection[str],
+    outputs: Collection[str],
+) -> onnx.ModelProto:  # fmt: skip
+    """Return some nodes as a model with these inputs and outputs."""
+    source = normal.model
+    reads = {name for node in nodes for name in node_reads(node)} | set(outputs)
+    touched = reads | {name for node in nodes for name in node.output}
+    infos = _infos(normal)
+    graph = helper.make_graph(
+        nodes,
+        source.graph.name or "network",
+        [infos[name] for name in inputs],
+        [infos[name] for name in outputs],
+        [tensor for tensor in source.graph.initializer if tensor.name in reads],
+        value_info=[info for info in source.graph.value_info if info.name in touched],
+    )
+    used = {node.domain for node in nodes}
+    return helper.make_model(
+        graph,
+        opset_imports=[o for o in source.opset_import if o.domain in used | {*STANDARD_DOMAINS}],
+        ir_version=source.ir_version,
+    )
+
+
+def _infos(normal: NormalGraph) -> Mapping[str, onnx.ValueInfoProto]:
+    graph = normal.graph
+    infos = {t.name: _constant_info(t) for t in graph.initializer}
+    for name in (name for node in graph.node for name in node.output if name):
+        infos[name] = onnx.ValueInfoProto(name=name)  # onnxruntime infers what nothing states
+    infos |= {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
+    return infos
+
+
+def _constant_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
+    shape: Shape = tuple(tensor.dims)
+    return helper.make_tensor_value_info(tensor.name, tensor.data_type or TensorProto.FLOAT, shape)
+
+
+@dataclass(frozen=True, eq=False)
+class LastRegions:
+    """The regions of `whole`, the network with static inputs, that run last. `halves` are the
+    outputs that are float16 in its file and float32 here."""
+
+    regions: tuple[RegionModel, ...]
+    whole: onnx.ModelProto
+    halves: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> list[onnx.ValueInfoProto]:
+        """The inputs of the network, in the model's order."""
+        return data_inputs(self.whole)
+
+    def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
+        """Return inputs of the network, as `imported_model.seeded_inputs`."""
+        kinds = {
+            info.name: (self.shape_of(info), self.dtype_of(info))
+            for info in self.inputs
+            if not self.container_of(info)
+        }
+        return seeded_inputs(kinds, seed)
+
+    def shape_of(self, info: onnx.ValueInfoProto) -> tuple[int, ...]:
+        """Return sizes, −1 where they are only known when the model runs."""
+        dimensions = info.type.tensor_type.shape.dim
+        return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
+
+    def dtype_of(self, info: onnx.ValueInfoProto) -> str:
+        """Return the element type as numpy calls it, "str" for text."""
+        kind = info.type.tensor_type.elem_type
+        return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
+
+    def empty_outputs(self) -> dict[str, NDArray[Any]]:
+        """Return arrays without elements in the types of the outputs that are tensors, and of as
+        many dimensions where these are known."""
+        found = {}
+        for info in self.tensors:
+            kind = self.dtype_of(info) if info.type.tensor_type.elem_type else "float32"
+            rank = len(self.output_shape(info.name) or ())
+            found[info.name] = np.empty((0,) * rank, object if kind == TEXT else kind)
+        return found
+
+    def output_shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the sizes of an output; None if not even its rank is known."""
+        info = next(each for each in self.whole.graph.output if each.name == name)
+        return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
+
+    @cached_property
+    def reference(self) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+        """Returns the tensors that onnxruntime gives for the whole network, by output name."""
+        return ModelRunner(self.whole, [info.name for info in self.tensors])
+
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """Single integers that the network holds."""
+        return lone_integers(self.whole)
+
+    @property
+    def tensors(self) -> list[onnx.ValueInfoProto]:
+        """The outputs that are tensors; others are sequences, maps or optional."""
+        return [info for info in self.whole.graph.output if not self.container_of(info)]
+
+    @property
+    def is_undrawable(self) -> bool:
+        """Whether inputs of the network cannot be drawn."""
+        return has_undrawable_inputs(self.whole)
+
+    def container_of(self, info: onnx.ValueInfoProto) -> str:
+        """Return what an input or output is that is no tensor; "" for a tensor."""
+        kind = str(info.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
+        return "" if kind == "tensor" else kind

@@ -1,0 +1,304 @@
+"""Says which operators are compiled: those whose form is in the table of supported forms, unless
+sizes or values, of which a form says nothing, are in the way.
+
+A form is what an operator computes apart from sizes and numbers: the operator, the version of its
+definition, its attributes, the element types and ranks of its inputs, and the outputs that are
+read. `python -m benchmarks.coverage.operator_forms` writes the table: it compiles each form, and
+compares the results with those of onnxruntime.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, TensorProto, helper
+
+from tilewright.core.files import Json, as_int, as_list, as_object, as_text
+from tilewright.networks.onnx.files import node_reads
+from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape, data_inputs
+from tilewright.networks.onnx.recurrent_operators import GATES, obstacle
+
+TABLE = "supported_forms.json"
+
+CONSTANTS: Mapping[str, tuple[int, ...]] = {
+    "AffineGrid": (1,), "BatchNormalization": (1, 2, 3, 4), "Clip": (1, 2), "Conv": (1, 2),
+    "ConvInteger": (1, 2, 3), "ConvTranspose": (1, 2), "CumSum": (1,),
+    "DequantizeLinear": (0, 1, 2), "Expand": (1,), "GRU": (1, 2, 3, 4, 5), "Gather": (0, 1),
+    "Gemm": (1, 2), "LSTM": (1, 2, 3, 4, 5, 6, 7), "MatMul": (0, 1), "MatMulInteger": (1, 2, 3),
+    "OneHot": (1, 2), "Pad": (1, 2, 3), "QuantizeLinear": (1, 2), "RNN": (1, 2, 3, 4, 5),
+    "Range": (0, 1, 2), "Reshape": (1,), "Resize": (1, 2, 3), "Slice": (1, 2, 3, 4),
+    "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,),
+    "Upsample": (1,), "ConstantOfShape": (0,),
+    **{f"Reduce{name}": (1,) for name in (
+        "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare",
+    )},
+}  # fmt: skip
+"""Inputs that are converted differently when they are constant."""
+STORED = frozenset((
+    "Cast", "DequantizeLinear", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
+))  # fmt: skip
+"""Operators whose results are constant where their inputs are: the importer reads weights through
+them."""
+MODES = frozenset((
+    "align_corners", "allowzero", "antialias", "batch_dims", "ceil_mode", "center_point_box",
+    "centered", "channels_last", "count_include_pad", "detect_negative", "detect_positive",
+    "exclude_outside", "exclusive", "fmod", "input_forget", "is_causal", "keepdims", "largest",
+    "layout", "linear_before_reset", "noop_with_empty_axes", "onesided", "reverse", "saturate",
+    "select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB",
+    "transBatchA", "transBatchB", "unidirectional", "upper",
+))  # fmt: skip
+"""Whole-number attributes that choose what is computed. Of the others, a form says whether they
+are given: their values are sizes, positions and numbers."""
+WEIGHTED = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
+"""Operators whose `kernel_shape` repeats a part of the shape of their weights."""
+NO_AXES = "noop_with_empty_axes=1"
+"""What a form says of a reduction that does nothing without axes; not where axes are given."""
+ELEMENT_TYPES = frozenset(("to", "dtype", "output_dtype"))
+
+
+@dataclass(frozen=True, order=True)
+class OperatorForm:
+    """A form of an operator. `inputs` holds one text per input: its element type and rank, `c` for
+    a constant, `0` for a tensor without elements, "-" for an input that is left out; an operator
+    with any number of inputs has its kinds of inputs once each and "*". `outputs` says of each
+    output whether it is read; "*" stands for any number of outputs."""
+
+    operator: str
+    since: int
+    attributes: str
+    inputs: tuple[str, ...]
+    outputs: str
+
+    def __str__(self) -> str:
+        listed = ", ".join((*self.inputs, *self.attributes.split()))
+        return f"{self.operator} of version {self.since} with {listed or 'no inputs'}"
+
+
+class Forms:
+    """Describes the operators of one graph."""
+
+    def __init__(self, normal: NormalGraph) -> None:
+        self._shapes, self._types = normal.shapes(), normal.types()
+        self._constants = set(normal.tensors())
+        for node in normal.graph.node:
+            if node.op_type in STORED and self._constants.issuperset(filter(None, node.input)):
+                self._constants.update(node.output)
+        self._read = frozenset(normal.users())
+        self._opsets = {o.domain: o.version for o in normal.model.opset_import}
+        for name in STANDARD_DOMAINS:
+            if name in self._opsets:
+                self._opsets.setdefault("", self._opsets[name])
+
+    def of(self, node: onnx.NodeProto) -> OperatorForm | None:
+        """Return the form of a node; None for an operator whose definition is not known, or of
+        which an input has no known element type or rank."""
+        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        schema = _schema(node.op_type, domain, self._opsets.get(domain, 1))
+        inputs = self._inputs(node, schema)
+        attributes = _attributes(node, schema)
+        if inputs is None or attributes is None:
+            return None
+        if len(node.input) > 1 and self._shapes.get(node.input[1]) != (0,):
+            attributes = " ".join(word for word in attributes.split() if word != NO_AXES)
+        name = f"{domain}.{node.op_type}" if domain else node.op_type
+        outputs = "".join(str(int(name in self._read)) for name in node.output).rstrip("0")
+        if len(node.output) > 1 and schema is not None and _is_variadic(schema.outputs):
+            outputs = "*"
+        since = 1 if schema is None else int(schema.since_version)
+        return OperatorForm(name, since, attributes, inputs, outputs)
+
+    def _inputs(
+        self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None
+    ) -> tuple[str, ...] | None:
+        found = []
+        places = CONSTANTS.get(node.op_type, ())
+        for place, name in enumerate(node.input):
+            shape: Shape | None = self._shapes.get(name)
+            kind = self._types.get(name)
+            if not name:
+                found.append("-")
+            elif shape is None or not kind:
+                return None
+            else:
+                constant = "c" if place in places and name in self._constants else ""
+                empty = "0" if 0 in shape and len(shape) > 1 else ""
+                found.append(f"{_type_name(kind)}:{len(shape)}{constant}{empty}")
+        while found and found[-1] == "-":
+            found.pop()
+        variadic = schema is not None and _is_variadic(schema.inputs)
+        return (*sorted(set(found)), "*") if variadic and len(found) > 1 else tuple(found)
+
+
+def _is_variadic(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:
+    """Whether an operator has any number of inputs or outputs."""
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return bool(parameters) and bool(parameters[-1].option == variadic)
+
+
+@cache
+def _schema(operator: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(operator, opset, domain)
+    except onnx.defs.SchemaError:  # of another domain
+        return None
+
+
+def _type_name(kind: int) -> str:
+    return str(TensorProto.DataType.Name(kind)).lower()
+
+
+def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> str | None:
+    found = []
+    for attribute in sorted(node.attribute, key=lambda each: str(each.name)):
+        text = _attribute(attribute)
+        if attribute.name == "axis" and attribute.type == AttributeProto.INT:
+            continue  # a position, which is drawn
+        if attribute.name == "kernel_shape" and node.op_type in WEIGHTED:
+            continue
+        if attribute.type == AttributeProto.FLOAT and _default_of(attribute, schema) is not None:
+            continue  # a number, which has a value in any case
+        if text is None:
+            return None
+        if text and not _is_default(attribute, schema):
+            found.append(text)
+    return " ".join(found)
+
+
+def _is_default(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> bool:
+    default = _default_of(attribute, schema)
+    return default is not None and bool(default == helper.get_attribute_value(attribute))
+
+
+def _default_of(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> Any:
+    """Return the value that an attribute has where it is not given, None without one."""
+    known = None if schema is None else schema.attributes.get(attribute.name)
+    if known is None or not known.default_value.type:
+        return None
+    return helper.get_attribute_value(known.default_value)
+
+
+def _attribute(attribute: AttributeProto) -> str | None:
+    """Return what a form says of an attribute; None for one that no form describes."""
+    name, value = str(attribute.name), helper.get_attribute_value(attribute)
+    if name in ELEMENT_TYPES:
+        return f"{name}={_type_name(value)}" if value else ""
+    if attribute.type == AttributeProto.STRING:
+        return f"{name}={value.decode(errors='replace')}" if name != "equation" else name
+    if attribute.type == AttributeProto.STRINGS:
+        return f"{name}={','.join(each.decode(errors='replace') for each in value)}"
+    if attribute.type == AttributeProto.INT:
+        return f"{name}={value}" if name in MODES else name + "<0" * (value < 0)
+    if attribute.type == AttributeProto.INTS:
+        ones = name in ("strides", "dilations") and set(value) <= {1}
+        zeros = name in ("pads", "output_padding") and not any(value)
+        return "" if ones or zeros else name + "<0" * (min(value, default=0) < 0)
+    if attribute.type in (AttributeProto.FLOAT, AttributeProto.FLOATS):
+        return name
+    if attribute.type == AttributeProto.TENSOR:
+        return f"{name}={_type_name(attribute.t.data_type)}"
+    return None
+
+
+class FormTable:
+    """The forms that are compiled."""
+
+    def __init__(self, forms: Iterable[OperatorForm]) -> None:
+        self.forms = frozenset(forms)
+
+    def __contains__(self, form: object) -> bool:
+        return form in self.forms
+
+    def to_json(self) -> Json:
+        """Return one row for all forms of an operator that differ in the ranks of inputs only."""
+        rows: dict[tuple[str, int, str, str, tuple[str, ...]], set[str]] = {}
+        for form in self.forms:
+            parts = [_split_rank(text) for text in form.inputs]
+            kinds = tuple(kind for kind, _ in parts)
+            key = (form.operator, form.since, form.attributes, form.outputs, kinds)
+            rows.setdefault(key, set()).add(" ".join(rank for _, rank in parts))
+        return [
+            {
+                "operator": operator, "since": since, "attributes": attributes,
+                "outputs": outputs, "inputs": list(kinds), "ranks": sorted(ranks),
+            }
+            for (operator, since, attributes, outputs, kinds), ranks in sorted(rows.items())
+        ]  # fmt: skip
+
+    @classmethod
+    def from_json(cls, rows: Json) -> FormTable:
+        """Read what `to_json` gives."""
+        found = []
+        for row in map(as_object, as_list(rows)):
+            kinds = list(map(as_text, as_list(row["inputs"])))
+            for ranks in map(as_text, as_list(row["ranks"])):
+                inputs = tuple(map(_with_rank, kinds, ranks.split(" "))) if kinds else ()
+                found.append(
+                    OperatorForm(
+                        as_text(row["operator"]), as_int(row["since"]), as_text(row["attributes"]),
+                        inputs, as_text(row["outputs"]),
+                    )
+                )  # fmt: skip
+        return cls(found)
+
+
+def _split_rank(text: str) -> tuple[str, str]:
+    """Return the kind of an input, with "?" for its rank, and its rank."""
+    kind, colon, rest = text.partition(":")
+    return (f"{kind}:?{rest[1:]}", rest[0]) if colon else (text, "-")
+
+
+def _with_rank(kind: str, rank: str) -> str:
+    return kind.replace("?", rank)
+
+
+@cache
+def supported_forms() -> FormTable:
+    """Return the table in this package."""
+    text = files(__package__).joinpath(TABLE).read_text()
+    return FormTable.from_json(json.loads(text))
+
+
+def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str]:
+    """Return why operators of a graph are not compiled, by name."""
+    forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
+    found = dict.fromkeys(_constant(normal), "its result depends on no input")
+    for node in normal.graph.node:
+        form = forms.of(node)
+        narrowed = ""
+        if node.op_type in GATES and node.domain in STANDARD_DOMAINS:
+            # Recurrent operators are unrolled, which has limits on lengths and constant weights.
+            narrowed = obstacle(node, shapes, constants)
+        if node.op_type == "QuantizeLinear" and node.input[1] not in constants:
+            # What is divided by a scale of zero is cast to integers as each processor does it.
+            narrowed = "its scale is only known when the model runs"
+        if any(a.HasField("g") or a.graphs for a in node.attribute):
+            found[node.name] = "control flow is not compiled"
+        elif narrowed:
+            found[node.name] = narrowed
+        elif form is None:
+            found[node.name] = "nothing is known of its form"
+        elif form not in table:
+            found[node.name] = f"{form} is not known to be computed exactly"
+    return found
+
+
+def _constant(normal: NormalGraph) -> list[str]:
+    """Return the operators of outputs that depend on no input: accelerators have no place for such
+    outputs."""
+    varying = {info.name for info in data_inputs(normal.model)}
+    for node in normal.graph.node:
+        if not varying.isdisjoint(node_reads(node)):
+            varying.update(node.output)
+    wanted = {info.name for info in normal.graph.output} - varying
+    found = []
+    for node in reversed(normal.graph.node):
+        if not wanted.isdisjoint(node.output):
+            found.append(node.name)
+            wanted.update(node_reads(node))
+    return found

@@ -1,0 +1,244 @@
+"""Measures what exponents the activations ask for, on samples by onnxruntime's calibrators, and
+predicts what int8 will cut off of values that no sample has.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.networks.errors import InputError, QuantisationError, first_line
+from tilewright.networks.model_runner import Feed, ModelRunner
+from tilewright.networks.onnxruntime_options import failures, quiet_options
+from tilewright.networks.quantisation.exponents import (
+    INT8_MAX,
+    MOST,
+    covering_exponent,
+    squared_error,
+)
+
+onnxruntime = lazy_module("onnxruntime")
+calibrate = lazy_module("onnxruntime.quantization.calibrate")
+
+Method = Literal["minmax", "entropy", "percentile"]
+
+ENTROPY_BINS = 256
+"""Histogram bins of the entropy method; onnxruntime's own default leaves nothing to choose."""
+WATCHED_ELEMENTS = 65_536
+"""Values of one tensor in one sample that the least error is looked for on."""
+TRIES = 3
+KEPT_BYTES = 1 << 28
+"""Of the values that are kept from the first run of a model, so that it need not run again."""
+
+Watched = Mapping[str, NDArray[Any]]
+"""Some values of each tensor in one sample, each (n,)."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was observed of tensors over samples: the largest magnitude worth representing of each,
+    and the watched values of the first samples, one mapping per sample."""
+
+    largest: Mapping[str, float]
+    watched: Sequence[Watched] = ()
+
+
+def observe(
+    model: onnx.ModelProto,
+    run: ModelRunner,
+    tensors: Collection[str],
+    operators: Collection[str],
+    feeds: Sequence[Feed],
+    method: Method,
+    percentile: float,
+) -> Observation:
+    """Return the largest magnitude worth representing of each of these float tensors, which
+    operators of these types read or write. `run` gives their values; `feeds` hold arrays in the
+    shapes of the inputs. Raises `InputError` where the model does not run on a sample."""
+    if method == "minmax":  # onnxruntime's own takes time by the square of the operators
+        return _observe_largest(run, tensors, feeds)
+    methods: dict[Method, tuple[Any, dict[str, float]]] = {
+        "entropy": (calibrate.CalibrationMethod.Entropy, {"num_bins": ENTROPY_BINS}),
+        "percentile": (calibrate.CalibrationMethod.Percentile, {"percentile": percentile}),
+    }
+    chosen, extra = methods[method]
+    options = quiet_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        # Of NaN, which `covering_exponents` refuses.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        source = Path(folder) / "float.onnx"
+        watched = Path(folder) / "watched.onnx"
+        onnx.save(model, source)
+        calibrator = calibrate.create_calibrator(
+            source,
+            op_types_to_calibrate=sorted(operators),
+            augmented_model_path=str(watched),
+            calibrate_method=chosen,
+            extra_options={"symmetric": True, **extra},
+        )
+        calibrator.infer_session = onnxruntime.InferenceSession(  # its own prints every error
+            str(watched), options, providers=["CPUExecutionProvider"]
+        )
+        for feed in feeds:  # one at a time, for a histogram keeps all tensors of what it is given
+            try:
+                calibrator.collect_data(_reader(feed))
+            except failures() as error:
+                raise InputError(
+                    f"the model does not run on a sample: {first_line(error)}; check the values "
+                    "of the calibration samples"
+                ) from error
+        ranges = calibrator.compute_data()
+    return Observation({n: _magnitude(ranges[n].range_value) for n in sorted(tensors)})
+
+
+def _observe_largest(
+    run: ModelRunner, tensors: Collection[str], feeds: Sequence[Feed]
+) -> Observation:
+    """Observe the largest magnitude of each of these tensors over the feeds, NaN if there is one in
+    it, and keep the watched values of as many samples as fit into `KEPT_BYTES`."""
+    largest = dict.fromkeys(sorted(tensors), 0.0)
+    kept: list[Watched] = []
+    left = KEPT_BYTES
+    for feed in feeds:
+        values = run(feed)
+        for name in largest:
+            seen = np.abs(values[name]).max(initial=0.0)
+            largest[name] = float(np.maximum(largest[name], seen))
+        if left > 0:
+            watched = {name: _thinned(values[name]).copy() for name in largest}
+            left -= sum(value.nbytes for value in watched.values())
+            if left > 0:
+                kept.append(watched)
+    return Observation(largest, kept)
+
+
+def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
+    """By tensor the smallest exponent that cuts nothing off. Raises `QuantisationError` for a
+    magnitude that no scale covers, NaN and infinity among them."""
+    for name, value in largest.items():
+        if not value <= MOST:
+            raise QuantisationError(
+                f"tensor '{name}' reaches {value:.3g} on the calibration samples, beyond the "
+                f"{MOST:.3g} that int8 scales cover; check the samples and the weights before it, "
+                "or keep its layer in float (--keep-float)"
+            )
+    return {name: covering_exponent(value) for name, value in largest.items()}
+
+
+def least_error_exponents(
+    run: ModelRunner,
+    covering_all: Mapping[str, int],
+    feeds: Sequence[Feed],
+    *,
+    above: bool = False,
+    watched: Sequence[Watched] = (),
+) -> dict[str, int]:
+    """By tensor the exponent with the least squared error to be expected, among the one that cuts
+    nothing off, the two below and, if it is asked for, the one `above`. That is the error over the
+    samples, and what `Tail` expects to be cut off of others. `run` gives the values of tensors;
+    `feeds` hold arrays in the shapes of the inputs; of the first of them, the `watched` values are
+    known. Raises `InputError` where the model does not run on a sample."""
+    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equals is taken
+    tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
+    errors = {name: np.zeros(len(steps)) for name in covering_all}
+    tails = {name: Tail() for name in covering_all}
+    unknown = map(run, feeds[len(watched) :])
+    others = ({name: _thinned(values[name]) for name in covering_all} for values in unknown)
+    for values in chain(watched, others):
+        for name in covering_all:
+            tails[name].add(values[name])
+            errors[name] += [squared_error(values[name], exponent) for exponent in tries[name]]
+    for name, tail in tails.items():
+        errors[name] += [tail.unseen_error(math.ldexp(INT8_MAX, e)) for e in tries[name]]
+    return {name: tries[name][int(np.argmin(error))] for name, error in errors.items()}
+
+
+def _thinned(values: NDArray[Any]) -> NDArray[Any]:
+    """Up to `WATCHED_ELEMENTS` of an array, evenly spread; (n,)."""
+    flat = values.ravel()
+    step = -(-len(flat) // WATCHED_ELEMENTS)
+    return flat[:: step + 1 - step % 2] if step > 1 else flat  # odd: no fixed column of an image
+
+
+def _magnitude(bounds: tuple[Any, Any]) -> float:
+    """The larger one of two bounds of any shape; NaN if there is one in either."""
+    return float(np.max([np.abs(np.asarray(bound)).max(initial=0.0) for bound in bounds]))
+
+
+def _reader(feed: Feed) -> Any:
+    interface: Any = calibrate.CalibrationDataReader
+
+    class OneSample(interface):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left: Iterator[Feed] = iter([feed])
+
+        def get_next(self) -> dict[str, NDArray[Any]] | None:
+            found = next(self._left, None)
+            return None if found is None else dict(found)
+
+    return OneSample()
+
+
+SHARE = 0.01
+"""Share of all values that are in the tail: at least `FEWEST_IN_TAIL` and at most `MOST_IN_TAIL`
+values."""
+FEWEST_IN_TAIL, MOST_IN_TAIL = 8, 64
+WEIGHT = 2.0
+"""What is cut off counts so many times its square: it falls on a few inputs, which it spoils, where
+coarser steps spread the same error over all."""
+
+
+class Tail:
+    """The largest magnitudes of one tensor over all samples."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._top = np.empty(0, np.float64)
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Take in the values of a sample, an array of any shape."""
+        magnitudes = np.abs(values.ravel())
+        self._count += magnitudes.size
+        self._top = _top(np.concatenate([self._top, _top(magnitudes)]))
+
+    def unseen_error(self, limit: float) -> float:
+        """`WEIGHT` times the squared error that cutting off at ± `limit` is expected to make in as
+        many values as were seen, less what it makes in those; 0 where that is more, or where
+        `limit` is no part of the tail."""
+        top = np.sort(self._top[self._top > 0])[::-1]
+        size = min(max(FEWEST_IN_TAIL, int(self._count * SHARE)), MOST_IN_TAIL, top.size - 1)
+        if size < 1 or limit < top[size]:
+            return 0.0
+        threshold, tail = float(top[size]), top[:size]
+        excess = float((tail - threshold).mean())
+        if excess <= 0:
+            return 0.0
+        expected = size * math.exp(-(limit - threshold) / excess) * 2 * excess**2
+        seen = float(np.sum(np.maximum(tail - limit, 0.0) ** 2))
+        return WEIGHT * max(0.0, expected - seen)
+
+
+def _top(magnitudes: NDArray[Any]) -> NDArray[np.float64]:
+    """The `MOST_IN_TAIL` + 1 largest, in any order; (n,)."""
+    if magnitudes.size > MOST_IN_TAIL + 1:
+        kept = MOST_IN_TAIL + 1
+        magnitudes = np.partition(magnitudes, magnitudes.size - kept)[-kept:]
+    return magnitudes.astype(np.float64)

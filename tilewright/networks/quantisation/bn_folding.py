@@ -1,0 +1,193 @@
+"""Prepares the float model for quantising: static shapes, folded BatchNorms and constants.
+
+onnxruntime's basic graph optimisation does the folding; the operators that stay keep their names.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tilewright.core.lazy_module import lazy_module
+from tilewright.networks.errors import ModelFileError, QuantisationError, first_line
+from tilewright.networks.onnx.files import all_tensors, is_stub
+from tilewright.networks.onnx.graph import NormalGraph
+from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.opset import OPSET, opset_of, raise_opset
+from tilewright.networks.onnxruntime_options import failures, quiet_options
+
+onnxruntime = lazy_module("onnxruntime")
+
+NEWEST_IR = 13
+"""onnxruntime refuses files that say a newer one, though their operators are those it knows."""
+OLDEST_OPSET = 13
+"""From it on DequantizeLinear has the form that is written here."""
+
+KEPT_AS_THEY_ARE = (
+    "MatMulAddFusion",  # makes a Gemm between two Reshapes of a product and its bias
+    "GeluFusionL1",
+    "LayerNormFusionL1",
+    "SliceConcatToSpaceToDepthFusion",
+    "TransposeOptimizer",
+    "QDQPropagationTransformer",
+    "ConstantSharing",  # two layers' constants may get two scales
+    "CommonSubexpressionElimination",
+)
+"""onnxruntime's rewritings that change more than weights."""
+
+
+def fold_batch_norms(
+    model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
+) -> NormalGraph:
+    """The normal form of a float model with its weights, BatchNorms folded.
+
+    Raises `QuantisationError` where weights lack or onnxruntime does not take the model, and as
+    `networks.onnx.normalise.normalise`.
+    """
+    missing = next((tensor.name for tensor in all_tensors(model) if is_stub(tensor)), None)
+    if missing is not None:
+        raise QuantisationError(
+            f"tensor '{missing}' has no data, and a model without weights cannot be quantised; "
+            "load it with its weights"
+        )
+    normal = normalise(_recent(model), input_shapes)
+    _scale_products(normal)
+    _norms_into_products(normal)
+    lean = _optimised(normal.model)
+    _name_again(lean, normal)
+    refolded = normalise(lean, {})
+    return NormalGraph(refolded.model, normal.operators, {**normal.absorbed, **refolded.absorbed})
+
+
+def _recent(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in an opset whose QuantizeLinear is the one written here."""
+    recent = raise_opset(model)
+    if (version := opset_of(recent)) < OLDEST_OPSET:
+        raise QuantisationError(
+            f"the model is written in opset {version}, which cannot be brought to {OPSET}; "
+            "export it again in a newer opset"
+        )
+    return recent
+
+
+def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
+    if model.ir_version > NEWEST_IR:
+        newer, model = model, onnx.ModelProto()
+        model.CopyFrom(newer)
+        model.ir_version = NEWEST_IR
+    options = quiet_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "folded.onnx"
+        options.optimized_model_filepath = str(path)
+        try:
+            onnxruntime.InferenceSession(
+                model.SerializeToString(),
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=list(KEPT_AS_THEY_ARE),
+            )
+        except failures() as error:
+            raise ModelFileError(
+                f"onnxruntime does not take the model: {first_line(error)}; export it again"
+            ) from error
+        lean = onnx.load(path)
+    used = {node.domain for node in lean.graph.node} | {""}
+    domains = [o for o in lean.opset_import if o.domain in used]
+    del lean.opset_import[:]
+    lean.opset_import.extend(domains)
+    lean.graph.name = model.graph.name
+    lean.producer_name = model.producer_name
+    return lean
+
+
+def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
+    """Give an operator that onnxruntime wrote in other terms its name back, where the last of them
+    computes it."""
+    present = {node.name for node in lean.graph.node}
+    gone = {
+        output: operator.name
+        for operator in normal.operators
+        if operator.name not in present
+        for output in operator.outputs
+    }
+    own = {operator.name for operator in normal.operators}
+    for node in lean.graph.node:
+        name = next((gone[output] for output in node.output if output in gone), None)
+        if name is not None and node.name not in own:
+            node.name = name
+
+
+def _scale_products(normal: NormalGraph) -> None:
+    """`alpha` and `beta` of a Gemm go into its weights and its bias, where these are constants."""
+    for node in [node for node in normal.graph.node if node.op_type == "Gemm"]:
+        for attribute in [a for a in node.attribute if a.name in ("alpha", "beta")]:
+            place, tensors = 1 if attribute.name == "alpha" else 2, normal.tensors()
+            name = node.input[place] if len(node.input) > place else ""
+            if attribute.f == 1.0 or not name:
+                node.attribute.remove(attribute)
+            elif name in tensors:
+                values = numpy_helper.to_array(tensors[name]) * np.float32(attribute.f)
+                scaled = f"{node.name}/{name}*{attribute.name}"
+                normal.add_tensor(numpy_helper.from_array(values.astype(np.float32), scaled))
+                node.input[place] = scaled
+                node.attribute.remove(attribute)
+
+
+def _norms_into_products(normal: NormalGraph) -> None:
+    """A BatchNorm behind a product of constant weights goes into these and a constant that is
+    added; onnxruntime folds those behind convolutions only."""
+    writers = {name: node for node in normal.graph.node for name in node.output}
+    shapes = normal.shapes()
+    reads = Counter(name for node in normal.graph.node for name in node.input)
+    reads.update(info.name for info in normal.graph.output)
+    for norm in [node for node in normal.graph.node if node.op_type == "BatchNormalization"]:
+        product, tensors = writers.get(norm.input[0]), normal.tensors()
+        if product is None or product.op_type not in ("Gemm", "MatMul"):
+            continue
+        if len(shapes.get(norm.input[0], ())) != 2:  # its channels are no columns of the product
+            continue
+        constants = [*norm.input[1:], *product.input[1:]]
+        known = all(name in tensors for name in constants)
+        plain = not {"alpha", "beta", "transA"} & {a.name for a in product.attribute if a.f or a.i}
+        if known and plain and reads[norm.input[0]] == 1 and len(norm.output) == 1:
+            _fold_norm(normal, product, norm, tensors)
+
+
+def _fold_norm(
+    normal: NormalGraph,
+    product: onnx.NodeProto,
+    norm: onnx.NodeProto,
+    tensors: Mapping[str, onnx.TensorProto],
+) -> None:
+    """(x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, with s = gamma / deviation."""
+    arrays = [numpy_helper.to_array(tensors[name]).astype(np.float64) for name in norm.input[1:]]
+    gamma, beta, mean, variance = arrays
+    scale = gamma / np.sqrt(variance + float(cast("float", attribute(norm, "epsilon", 1e-5))))
+    weights = numpy_helper.to_array(tensors[product.input[1]]).astype(np.float64)
+    if weights.ndim != 2:
+        return
+    columns = 0 if attribute(product, "transB", 0) else 1
+    scaled = weights * (scale[:, None] if columns == 0 else scale)
+    own = [numpy_helper.to_array(tensors[name]) for name in product.input[2:]]
+    bias = (sum(own, np.zeros_like(mean)) - mean) * scale + beta
+    names = f"{product.name}/{product.input[1]}*{norm.name}", f"{norm.name}/added"
+    for name, values in zip(names, (scaled, bias), strict=True):
+        normal.add_tensor(numpy_helper.from_array(values.astype(np.float32), name))
+    del product.input[1:]
+    product.input.append(names[0])
+    del norm.input[1:], norm.attribute[:]
+    norm.op_type = "Add"
+    norm.input.append(names[1])
+
+
+def attribute(node: onnx.NodeProto, name: str, default: object = None) -> object:
+    """The value of a node's attribute."""
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)

@@ -1,0 +1,234 @@
+"""Plans what of a float network becomes int8: groups of operators that the accelerator runs as one
+layer, and the moves of values between them.
+
+The groups are the calls that the importer finds (`networks.relax.op_patterns`). Products are int8
+wherever they are; a pool, sum, relu or clip is where all it reads is int8 anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+from onnx import TensorProto
+
+from tilewright.core.errors import UnknownName
+from tilewright.networks.fused_calls import PRODUCTS, FusedCall
+from tilewright.networks.onnx.graph import NormalGraph, data_inputs
+from tilewright.networks.quantisation.bn_folding import attribute
+from tilewright.targets.steps import STEP_KINDS
+
+RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
+MOVES = frozenset((*RESHAPES, "Transpose", "Slice", "Concat"))
+"""Operators that move values and compute none: what they read and write has one scale."""
+ANCHORS: Mapping[str, frozenset[str]] = {
+    "conv2d": frozenset(("Conv",)),
+    "dense": frozenset(("Gemm", "MatMul")),
+    "matmul": frozenset(("MatMul",)),
+    "max_pool": frozenset(("MaxPool",)),
+    "average_pool": frozenset(("AveragePool", "GlobalAveragePool", "ReduceMean")),
+    "add": frozenset(("Add",)),
+    "elementwise": frozenset(
+        ("Relu", "Clip", *(k.activation.onnx for k in STEP_KINDS.values() if k.activation))
+    ),
+}
+AS_ASKED = "kept in float as asked"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operators that become one layer: `nodes` in execution order, the first is the anchor.
+
+    `operands` are the activations that the anchor reads, `residual` is the one that is added to its
+    sums of products, None where there is none. `weight` is the constant it multiplies by, and
+    `biases` are (operator, place among its inputs) of constants a channel. Where the sums of all
+    channels have to count alike (`counts_alike`), channels have no scales of their own.
+    """
+
+    nodes: tuple[str, ...]
+    operands: tuple[str, ...]
+    output: str
+    weight: str | None = None
+    biases: tuple[tuple[str, int], ...] = ()
+    residual: str | None = None
+    keeps_scale: bool = False
+    counts_alike: bool = False
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The int8 activations it reads and writes."""
+        extra = () if self.residual is None else (self.residual,)
+        return (*self.operands, *extra, self.output)
+
+
+@dataclass(frozen=True)
+class QuantisationPlan:
+    """The layers in int8, and the operators that move int8 values between them, by name. `tensors`
+    are the int8 activations; `kept` says of every product left in float, and of what was asked to
+    be, why."""
+
+    groups: tuple[Group, ...]
+    moves: tuple[str, ...]
+    tensors: frozenset[str]
+    kept: Mapping[str, str]
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """The operators that read and write int8."""
+        return frozenset((*self.moves, *(name for group in self.groups for name in group.nodes)))
+
+
+def plan_layers(
+    normal: NormalGraph, calls: Collection[FusedCall], keep_float: Collection[str]
+) -> QuantisationPlan:
+    """What of a folded float model, in which `calls` were found, becomes int8.
+
+    `keep_float` names operators that stay as they are, each with the group it is in. Raises
+    `UnknownName` for one that the model has not.
+    """
+    return _Planner(normal, keep_float).plan(calls)
+
+
+class _NoGroup(Exception):
+    """Why a call stays in float."""
+
+
+class _Planner:
+    def __init__(self, normal: NormalGraph, keep_float: Collection[str]) -> None:
+        self._normal = normal
+        self._nodes = {node.name: node for node in normal.graph.node}
+        self._constants = set(normal.tensors())
+        self._types, self._shapes = normal.types(), normal.shapes()
+        self._floats = _present_names(normal, keep_float)
+        self._kept: dict[str, str] = {}
+
+    def plan(self, calls: Collection[FusedCall]) -> QuantisationPlan:
+        groups: dict[str, Group] = {}
+        others: dict[str, Group] = {}
+        for call in calls:
+            products = call.operator in (*PRODUCTS, "matmul")
+            try:
+                (groups if products else others)[call.node] = self._group(call)
+            except _NoGroup as why:
+                if products or str(why) == AS_ASKED:
+                    self._kept[call.node] = str(why)
+        taken = {name for group in groups.values() for name in group.nodes}
+        images = [i.name for i in data_inputs(self._normal.model)]
+        reached = {name for name in images if self._is_float(name) and self._is_image(name)}
+        reached.update(name for group in groups.values() for name in group.tensors)
+        moves = self._follow(groups, others, taken, reached)
+        tensors = {name for group in groups.values() for name in group.tensors}
+        for name in moves:
+            tensors.update((*self._moved(self._nodes[name]), self._nodes[name].output[0]))
+        ordered = (groups[node.name] for node in self._normal.graph.node if node.name in groups)
+        return QuantisationPlan(tuple(ordered), moves, frozenset(tensors), self._kept)
+
+    def _group(self, call: FusedCall) -> Group:
+        """The operators of a call, as far as one layer goes. Raises `_NoGroup`."""
+        anchor = self._nodes.get(call.node)
+        if anchor is None or anchor.op_type not in ANCHORS[call.operator]:
+            raise _NoGroup("it is no convolution or product of a kind that is quantised")
+        value, weighted = anchor.output[0], call.operator in PRODUCTS
+        if not self._is_float(value) or (call.operator == "average_pool" and _is_ragged(call)):
+            raise _NoGroup("it is no product of float32 tensors")
+        nodes, biases, residual = [anchor.name], [], None
+        activation = any(step.kind == "activation" for step in call.steps)
+        if weighted:
+            self._check_product(anchor)
+            biases += [(anchor.name, 2)] if len(anchor.input) > 2 and anchor.input[2] else []
+        for step in call.steps:
+            node = self._nodes[step.node]
+            if node is anchor:
+                if step.kind == "add" and weighted:
+                    raise _NoGroup("its bias is not constant, or is more than one a channel")
+                continue
+            place = 1 - list(node.input).index(value)
+            if step.kind == "add" and node.input[place] in self._constants:
+                break  # a whole tensor of constants is no bias and no activation
+            if step.kind == "bias":
+                biases.append((node.name, place))
+            elif step.kind == "add":
+                residual = node.input[place]
+            nodes.append(node.name)
+            value = node.output[0]
+        if self._floats & set(nodes):
+            raise _NoGroup(AS_ASKED)
+        if any(self._nodes[name].input[place] not in self._constants for name, place in biases):
+            raise _NoGroup("its bias is computed while the model runs")
+        operands = anchor.input[: 2 if call.operator in ("add", "matmul") else 1]
+        return Group(
+            tuple(nodes), tuple(operands), value, anchor.input[1] if weighted else None,
+            tuple(biases), residual, keeps_scale=call.operator == "max_pool",
+            counts_alike=residual is not None or activation,
+        )  # fmt: skip
+
+    def _check_product(self, anchor: onnx.NodeProto) -> None:
+        if anchor.input[1] not in self._constants:
+            raise _NoGroup("its weights are computed while the model runs")
+        if any(attribute(anchor, name, 1.0) != 1.0 for name in ("alpha", "beta")):
+            raise _NoGroup("it scales operands that are computed while the model runs")
+
+    def _follow(
+        self,
+        groups: dict[str, Group],
+        others: Mapping[str, Group],
+        taken: set[str],
+        reached: set[str],
+    ) -> tuple[str, ...]:
+        """Add the groups of `others` that read int8 tensors only; the moves that lead to any."""
+        moving = []
+        for node in self._normal.graph.node:
+            other = others.get(node.name)
+            if other is not None and reached.issuperset(other.operands):
+                if not taken & set(other.nodes):
+                    groups[node.name] = other
+                    taken.update(other.nodes)
+                    reached.update(other.tensors)
+            elif node.op_type in MOVES and reached.issuperset(self._moved(node)):
+                if node.name in self._floats:
+                    self._kept[node.name] = AS_ASKED
+                else:
+                    moving.append(node)
+                    reached.add(node.output[0])
+        wanted = {name for group in groups.values() for name in group.tensors}
+        moves = []
+        for node in reversed(moving):
+            if node.output[0] in wanted:
+                moves.append(node.name)
+                wanted.update(self._moved(node))
+        return tuple(reversed(moves))
+
+    def _moved(self, node: onnx.NodeProto) -> list[str]:
+        """What a move reads as values, not as a shape."""
+        return list(node.input) if node.op_type == "Concat" else list(node.input[:1])
+
+    def _is_float(self, tensor: str) -> bool:
+        return self._types.get(tensor) == int(TensorProto.FLOAT)
+
+    def _is_image(self, tensor: str) -> bool:
+        """Whether a tensor is one, or is read as one of height one and nothing else."""
+        readers = [node for node in self._normal.graph.node if tensor in node.input]
+        seen = self._rank(tensor) == 3 and {node.op_type for node in readers} == {"Unsqueeze"}
+        return seen or self._rank(tensor) == 4
+
+    def _rank(self, tensor: str) -> int:
+        return len(self._shapes.get(tensor, ()))
+
+
+def _is_ragged(call: FusedCall) -> bool:
+    """Whether a pool's windows at the border average fewer pixels than others."""
+    return any(call.padding) and not call.count_include_pad
+
+
+def _present_names(normal: NormalGraph, names: Collection[str]) -> set[str]:
+    """These operators, or those that took them in. Raises `UnknownName`."""
+    made = {output: node.name for node in normal.graph.node for output in node.output}
+    takers = {operator.name: made.get(operator.outputs[0], "") for operator in normal.operators}
+    takers.update({name: each.into or "" for name, each in normal.absorbed.items()})
+    takers.update({node.name: node.name for node in normal.graph.node})
+    for name in names:
+        if name not in takers:
+            raise UnknownName("layer", name, sorted(takers))
+    return {takers[name] for name in names}

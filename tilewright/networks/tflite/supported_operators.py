@@ -1,0 +1,76 @@
+"""Lists the operators of TensorFlow Lite that are converted, and those that have no equivalent in
+ONNX, with reasons. Operators that execute other graphs are in `control`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.networks.tflite import (
+    blocks,
+    elementwise,
+    fourier,
+    indices,
+    logic,
+    lstm,
+    moves,
+    products,
+    sizes,
+    stablehlo,
+    stablehlo_indices,
+    windows,
+)
+from tilewright.networks.tflite.elementwise import Rule
+from tilewright.networks.tflite.lstm import STATE
+
+SUPPORTED: Mapping[str, Rule] = {
+    **elementwise.RULES, **logic.RULES, **products.RULES, **moves.RULES, **blocks.RULES,
+    **indices.RULES, **sizes.RULES, **fourier.RULES, **windows.RULES, **lstm.RULES,
+    **stablehlo.RULES, **stablehlo_indices.RULES,
+}  # fmt: skip
+"""How each kind of operator is expressed, by the schema's word."""
+
+RANDOM = "it draws random numbers, so that its results cannot be compared"
+TABLE = "it uses a hash table that the runtime keeps from run to run"
+TEXT = "it computes on text or by a hash function that ONNX does not have"
+NOTHING = "the runtime has no implementation of it"
+
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "RNN",
+            "SVDF",
+            "UNIDIRECTIONAL_SEQUENCE_RNN",
+            "UNIDIRECTIONAL_SEQUENCE_LSTM",
+            "BIDIRECTIONAL_SEQUENCE_RNN",
+            "BIDIRECTIONAL_SEQUENCE_LSTM",
+            "VAR_HANDLE",
+            "READ_VARIABLE",
+            "ASSIGN_VARIABLE",
+            "CALL_ONCE",
+        ),
+        STATE,
+    ),
+    **dict.fromkeys(
+        (
+            "RANDOM_STANDARD_NORMAL",
+            "RANDOM_UNIFORM",
+            "MULTINOMIAL",
+        ),
+        RANDOM,
+    ),
+    **dict.fromkeys(
+        ("HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT", "HASHTABLE_SIZE"),
+        TABLE,
+    ),
+    **dict.fromkeys(("LSH_PROJECTION", "SKIP_GRAM"), TEXT),
+    **dict.fromkeys(("CALL", "CONCAT_EMBEDDINGS"), NOTHING),
+    "DELEGATE": "it stands for operators that a delegate of the runtime replaced",
+    "STABLEHLO_RNG_BIT_GENERATOR": (
+        "it computes random bits by an algorithm that ONNX does not have"
+    ),
+    "CUSTOM": "it is a custom operator, which only its author's runtime knows",
+    "STABLEHLO_CUSTOM_CALL": "it calls a function by name that only its author's runtime knows",
+    "PLACEHOLDER_FOR_GREATER_OP_CODES": "it marks operators with a code above 127",
+}
+"""Why each kind of operator is refused, by the schema's word."""

@@ -1,0 +1,293 @@
+"""Reads Relax modules that somebody else made, and rewrites them so that an accelerator's programs
+are called in place of the layers they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import relax, topi
+from tvm.ir import GenericConst, GlobalVar, IRModule, StringImm
+
+from tilewright.networks.errors import DynamicShapeError, ImportFailedError, QuantisationError
+from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
+from tilewright.networks.relax import cpu_subgraphs
+from tilewright.networks.relax.bindings import Binding, FlatGraph, flatten, shape_of
+from tilewright.networks.relax.constants import value_of
+from tilewright.networks.relax.cpu_subgraphs import CALLED
+from tilewright.networks.relax.op_patterns import DEQUANTISE, QUANTISE
+from tilewright.targets.layer import Value
+
+CALL_TIR = "relax.call_tir"
+BIND = "bind them first: relax.transform.BindParams('main', params)(mod)"
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleView:
+    """A flat view of `main`, the kind of each operator in it by its name, and names for its
+    results; `is_tuple` where they come as a tuple, be it of one."""
+
+    flat: FlatGraph
+    types: dict[str, str]
+    outputs: tuple[str, ...]
+    is_tuple: bool
+
+
+def view_of(module: IRModule) -> ModuleView:
+    """The view of a quantised module whose weights are constants.
+
+    Raises `ImportFailedError` for one without a `main` of tensors or with open weights,
+    `DynamicShapeError` for inputs of unknown shape, and `QuantisationError` for a float one.
+    """
+    main = module["main"] if "main" in [g.name_hint for g in module.get_global_vars()] else None
+    if not isinstance(main, relax.Function):
+        raise ImportFailedError(
+            "the module has no Relax function 'main'; give what from_onnx or from_exported_program "
+            "makes"
+        )
+    count = int(main.attrs.get("num_input", len(main.params))) if main.attrs else len(main.params)
+    _check_parameters(main.params, count)
+    flat = flatten(module, main.params[:count], _names(main))
+    flat = _with_clips(_with_result(flat))
+    if not any(binding.op in (QUANTISE, DEQUANTISE) for binding in flat.bindings):
+        raise QuantisationError(
+            "the module computes in float and the accelerator in int8; quantise the ONNX model "
+            "first (tilewright.networks.quantisation.quantise), save it with onnx.save and import "
+            "that: docs/guides/quantise.md"
+        )
+    types = {b.node: b.op.removeprefix("relax.") for b in flat.bindings}
+    fields = _fields(main.body.body)
+    names = tuple(f"output{i}" for i in range(1 if fields is None else len(fields)))
+    return ModuleView(flat, types, names, fields is not None)
+
+
+def _check_parameters(params: Sequence[Any], count: int) -> None:
+    if len(params) > count:
+        raise ImportFailedError(
+            f"'{params[count].name}' and {len(params) - count - 1} more of main's parameters are "
+            f"weights without values; {BIND}"
+        )
+    for param in params:
+        if not hasattr(param.ty, "dtype"):
+            raise ImportFailedError(
+                f"the input '{param.name}' is not a tensor; import the model again"
+            )
+        if shape_of(param) is None:
+            raise DynamicShapeError(
+                f"the shape of input '{param.name}' is unknown before the module runs; fix it: "
+                f"from_onnx(model, shape_dict={{'{param.name}': [1, ...]}})"
+            )
+
+
+def _names(main: Any) -> dict[Any, str]:
+    """A name for each variable that is bound, its own unless another has that."""
+    taken: set[str] = {str(param.name) for param in main.params}
+    found = {}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            name, count = str(binding.var.name), 1
+            while name in taken:
+                count += 1
+                name = f"{binding.var.name}_{count}"
+            taken.add(name)
+            found[binding.var] = name
+    return found
+
+
+def _fields(result: Any) -> list[Any] | None:
+    """The types of a tuple's fields; None for a tensor. Raises `ImportFailedError` for others."""
+    fields = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else None
+    if not all(hasattr(ty, "dtype") for ty in ([result.ty] if fields is None else fields)):
+        raise ImportFailedError(
+            "main gives something else than a tensor or a tuple of tensors; export the model with "
+            "plain tensors as outputs"
+        )
+    return fields
+
+
+def _with_result(flat: FlatGraph) -> FlatGraph:
+    """A tuple that stands in the return statement itself, as one more binding."""
+    body = flat.module["main"].body.body
+    if not isinstance(body, relax.Tuple):
+        return flat
+    result = Binding(body, body, "Tuple", (), "")
+    return FlatGraph(flat.module, [*flat.bindings, result], flat.data)
+
+
+def _with_clips(flat: FlatGraph) -> FlatGraph:
+    """`relax.clip` where TVM's importer writes a maximum and a minimum in TIR."""
+    clips = {clip.var: (inner, clip) for inner, clip in _clips(flat)}
+    gone = {inner.var for inner, _ in clips.values() if flat.sole_user(inner.var) is not None}
+    bindings = [
+        clips[b.var][1] if b.var in clips else b for b in flat.bindings if b.var not in gone
+    ]
+    return FlatGraph(flat.module, bindings, flat.data)
+
+
+def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
+    """Maxima, each with the clip to put in the place of the minimum behind it."""
+    for outer in flat.bindings:
+        upper = _elementwise(flat, outer, topi.minimum)
+        inner = None if upper is None else flat.by_var.get(upper[0])
+        lower = None if inner is None else _elementwise(flat, inner, topi.maximum)
+        if upper is not None and inner is not None and lower is not None:
+            clip = relax.BlockBuilder().normalize(relax.op.clip(lower[0], lower[1], upper[1]))
+            yield inner, replace(outer, value=clip, op="relax.clip", args=tuple(clip.args))
+
+
+def _elementwise(flat: FlatGraph, binding: Binding, compute: Any) -> tuple[Any, float] | None:
+    """The operand and the number that a TIR call computes `compute` of; None for other calls."""
+    if binding.op != CALL_TIR or len(binding.args[1].fields) != 2:
+        return None
+    x, number = binding.args[1].fields
+    bound = value_of(flat, number)
+    if bound is None or bound.size != 1 or shape_of(x) != binding.shape or not binding.shape:
+        return None
+    builder = relax.BlockBuilder()
+    call = builder.call_te(compute, relax.Var("x", x.ty), relax.Var("number", number.ty))
+    wanted = builder.get()[call.args[0]]
+    if not tvm_ffi.structural_equal(flat.module[binding.args[0]], wanted):
+        return None
+    return x, float(bound.ravel()[0])
+
+
+LEFT = "tilewright.left"
+"""Attribute of a module: why operators stay with TVM, by their names."""
+
+
+@dataclass(frozen=True, eq=False)
+class OffloadedCall:
+    """A call of the packed function `function`: the digest and bytes of a program, the values it
+    reads, and those it writes."""
+
+    function: str
+    digest: str
+    content: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[Value, ...]
+
+
+def offload_layers(
+    module: IRModule,
+    view: ModuleView,
+    graph: IntegerGraph,
+    steps: Sequence[OffloadedCall | CpuIsland],
+) -> IRModule:
+    """The module with a `main` of the same parameters and results that runs `steps` in order."""
+    others = {var: f for var, f in module.functions.items() if var.name_hint != "main"}
+    builder = relax.BlockBuilder(IRModule(others, attrs=module.attrs))
+    functions = {step.name: _added(builder, step) for step in steps if isinstance(step, CpuIsland)}
+    old = module["main"]
+    params = [relax.Var(str(param.name), param.ty) for param in old.params]
+    made = _OffloadedMain(builder, graph)
+    made.known.update(zip((value.name for value in graph.inputs), params, strict=True))
+    attrs = {k: v for k, v in (old.attrs or {}).items() if k != "global_symbol"}
+    with builder.function("main", params, attrs):
+        with builder.dataflow():
+            for step in steps:
+                if isinstance(step, CpuIsland):
+                    made.island(step, functions[step.name])
+                else:
+                    made.program(step)
+            results = [made.result(value) for value in graph.outputs]
+            result = builder.emit_output(relax.Tuple(results) if view.is_tuple else results[0])
+        builder.emit_func_output(result)
+    found = relax.transform.DeadCodeElimination()(builder.finalize())
+    whole: IRModule = found.with_attr(LEFT, dict(graph.left))
+    return whole
+
+
+def offloaded_calls(module: IRModule, function: str) -> Iterator[tuple[str, bytes]]:
+    """The digest and bytes of each program that `main` has for a packed function, in order."""
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if getattr(getattr(value, "op", None), "name", "") != "relax.call_dps_packed":
+                continue
+            if str(value.args[0].global_symbol) == function:
+                digest, content = value.args[1].fields[:2]
+                yield str(digest.value), _bytes(content)
+
+
+def left_operators(module: IRModule) -> dict[str, str]:
+    """Why operators stay with TVM, by their names."""
+    said = module.attrs.get(LEFT, {}) if module.attrs else {}
+    return {str(name): str(why) for name, why in said.items()}
+
+
+def _bytes(content: GenericConst) -> bytes:
+    array: bytes = content.value.numpy().tobytes()
+    return array
+
+
+def _added(builder: Any, island: CpuIsland) -> GlobalVar:
+    """An island as a function of the module."""
+    function = island.function.without_attr("global_symbol").without_attr(CALLED)
+    return builder.add_func(function, f"tvm_{island.name}")
+
+
+class _OffloadedMain:
+    """The function as far as it is written; `known` are the expressions of values."""
+
+    def __init__(self, builder: Any, graph: IntegerGraph) -> None:
+        self._builder = builder
+        self._graph = graph
+        self.known: dict[str, Any] = {}
+
+    def island(self, step: CpuIsland, function: GlobalVar) -> None:
+        """Call what TVM keeps."""
+        made = self._builder.emit(relax.Call(function, [self._value(n) for n in step.inputs]))
+        self._unpack(made, step.outputs)
+
+    def program(self, step: OffloadedCall) -> None:
+        """Call a program."""
+        content = relax.const(np.frombuffer(step.content, np.uint8), "uint8")
+        read = [self._value(name) for name in step.inputs]
+        types = [relax.TensorType(value.shape, value.dtype) for value in step.outputs]
+        operands = relax.Tuple([StringImm(step.digest), content, *read])
+        single = len(types) == 1
+        call = relax.call_dps_packed(step.function, operands, types[0] if single else types)
+        made = self._builder.emit(call)
+        if single:
+            self.known[step.outputs[0].name] = made
+        else:
+            self._unpack(made, [value.name for value in step.outputs])
+
+    def result(self, value: Value) -> Any:
+        """The expression of an output, of its shape and type."""
+        name = self._graph.results[value.name]
+        found, held = self._value(name), self._graph.values[name]
+        if held.dtype == "int8" and value.dtype == "uint8":
+            found = self._emit(cpu_subgraphs.as_uint8(found, self._emit))
+        elif held.dtype == "int8" and value.dtype != "int8":
+            scale = value.scale or held.scale
+            assert scale is not None
+            found = self._emit(cpu_subgraphs.dequantised(found, scale))
+        if held.shape != value.shape:
+            found = self._emit(relax.op.reshape(found, value.shape))
+        if str(found.ty.dtype) != value.dtype:
+            found = self._emit(relax.op.astype(found, value.dtype))
+        return found
+
+    def _value(self, name: str) -> Any:
+        """The expression of a value; TVM quantises inputs."""
+        if name not in self.known:
+            source, scale = self.known[self._graph.quantised[name]], self._graph.values[name].scale
+            if str(source.ty.dtype) == "uint8":
+                expression = cpu_subgraphs.as_int8(source, self._emit)
+            else:
+                assert scale is not None
+                expression = cpu_subgraphs.quantised(source, scale)
+            self.known[name] = self._emit(expression)
+        return self.known[name]
+
+    def _unpack(self, made: Any, names: Sequence[str]) -> None:
+        for i, name in enumerate(names):
+            self.known[name] = self._emit(relax.TupleGetItem(made, i))
+
+    def _emit(self, expression: Any) -> Any:
+        return self._builder.emit(expression)
