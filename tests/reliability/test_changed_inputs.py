@@ -89,8 +89,8 @@ def test_an_edit_of_the_compiler_or_simulator_is_another_target(tmp_path: Path) 
         return done.stdout.strip()
 
     seen = {fingerprint()}
-    for name in ("spec.py", "instruction_format.py", "lowering/instruction_writer.py", "timing/__init__.py",
-                 "functional/__init__.py"):  # fmt: skip
+    for name in ("spec.py", "instruction_format.py", "lowering/instruction_writer.py",
+                 "timing/__init__.py", "functional/__init__.py"):  # fmt: skip
         with (copy / "vta" / name).open("a") as file:
             file.write("\n# edited\n")
         seen.add(fingerprint())
