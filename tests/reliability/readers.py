@@ -70,7 +70,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.models.transfer.trees:TransferXGBoost._packed",
         "tilewright.models.transfer.timed_trees:Chance.packed",
         "tilewright.networks.artifact.build:_library",
-        "tilewright.networks.compiled.library:library_bytes",
+        "tilewright.networks.compiled.library:_linked",
         "tilewright.networks.quantisation.bn_folding:_optimised",
         "tilewright.services.prefect_server:prepare_database_template",
         "tilewright.targets.board.board_runner:BoardBench._compared",

@@ -89,7 +89,6 @@ def test_an_edit_of_the_compiler_or_simulator_is_another_target(tmp_path: Path) 
         return done.stdout.strip()
 
     seen = {fingerprint()}
-<<<<<<< HEAD
     for name in (
         "spec.py",
         "instruction_format.py",
@@ -97,13 +96,6 @@ def test_an_edit_of_the_compiler_or_simulator_is_another_target(tmp_path: Path) 
         "timing/__init__.py",
         "functional/__init__.py",
     ):
-||||||| 6494b5e6
-    for name in ("spec.py", "instruction_format.py", "lowering/instruction_writer.py", "timing/__init__.py",
-                 "functional/__init__.py"):  # fmt: skip
-=======
-    for name in ("spec.py", "instruction_format.py", "lowering/instruction_writer.py",
-                 "timing/__init__.py", "functional/__init__.py"):  # fmt: skip
->>>>>>> vta
         with (copy / "vta" / name).open("a") as file:
             file.write("\n# edited\n")
         seen.add(fingerprint())
