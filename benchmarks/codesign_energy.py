@@ -23,10 +23,10 @@ import typer
 from benchmarks.codesign import parse_entry
 from benchmarks.exact_codesign.store import Truth, read_truth
 from benchmarks.intervals import Floats, Interval, hierarchical
-from tilewright.hardware_search.costs import Objective
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.hardware_search.method import make_method
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import front_of, hypervolume, reference_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.targets.registry import make_target

@@ -25,7 +25,7 @@ from benchmarks.cpu import again, workload_of
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metadata import read_about
-from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.flows.dataset import build_dataset
 from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
@@ -78,7 +78,7 @@ def _learned(folder: Path, rows: int) -> tuple[Path, Transferred]:
     lanes = [each for each in LANES if each <= this_machine().lanes]
     names = tuple(f"cpu:threads=1,lanes={each}" for each in lanes)
     dataset = folder / f"dataset-{rows}"
-    build_dataset(LocalRunner(), dataset, DatasetOptions(0, rows, targets=names))
+    build_dataset(LocalRunner(), dataset, DatasetOptions(rows=0, cpu_rows=rows, targets=names))
     path = folder / f"xgboost-{digest_of(dataset)[:8]}"
     if not path.exists():
         model = make_model("xgboost", 0, {"minutes": 5.0})

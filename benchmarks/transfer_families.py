@@ -26,13 +26,8 @@ from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.hardware import drawn
 from tilewright.evaluation.datasets.metadata import read_about
 from tilewright.evaluation.datasets.metrics import score
-from tilewright.evaluation.datasets.plan import (
-    DatasetOptions,
-    DatasetPlan,
-    PlanCell,
-    PlanPart,
-    make_plan,
-)
+from tilewright.evaluation.datasets.options import DatasetOptions
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanCell, PlanPart, make_plan
 from tilewright.evaluation.datasets.training import visible
 from tilewright.flows.dataset import build_dataset
 from tilewright.models.transfer.registry import make_model
@@ -77,7 +72,7 @@ class _Steps(LocalRunner):
 def build(folder: Path) -> None:
     """The dataset, unless the folder has it."""
     total = len(FAMILIES) * MACHINES * len(LAYERS) * ROWS
-    build_dataset(_Steps(), folder, DatasetOptions(total, 0))
+    build_dataset(_Steps(), folder, DatasetOptions(rows=total, cpu_rows=0))
 
 
 def measure(dataset: Path) -> list[Row]:

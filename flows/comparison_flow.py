@@ -10,8 +10,8 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from tilewright.evaluation.compare.plan import check_budget, parse_seeds, parse_tuner_configs, plan
 from tilewright.evaluation.compare.workload_selection import enumerated
 from tilewright.flows.comparison import compare_tuners as run_compare
-from tilewright.flows.flat_parameters import flat, named
-from tilewright.flows.parameters import CompareForm, confined
+from tilewright.flows.forms import confined, flat, named
+from tilewright.flows.parameters import CompareForm
 from tilewright.services.workspace import use_workspace
 from tilewright.targets.cluster.connection import local_cluster
 from tilewright.tasks.comparison import ComparisonRunner

@@ -120,7 +120,8 @@ def _serve(
 ) -> None:  # fmt: skip
     from prefect.types.entrypoint import EntrypointType
 
-    from tilewright.flows import flat_parameters, nightly
+    from tilewright.flows import forms as flat_parameters
+    from tilewright.flows import nightly
 
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
     nightly.tune_network.serve(

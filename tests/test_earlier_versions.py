@@ -22,13 +22,13 @@ from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.datasets.build import kept_plan, kept_rows
 from tilewright.evaluation.datasets.folder import digest_of, read_table
 from tilewright.evaluation.datasets.metadata import read_about
-from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.diff.load_runs import read_side
 from tilewright.evaluation.diff.summary import diff_runs
 from tilewright.evaluation.explain.folder import read_folder
 from tilewright.evaluation.row_cache import RowCache
 from tilewright.hardware_search.folder import check_own_run
-from tilewright.hardware_search.options import CodesignOptions, parse_codesign
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.models.model_registry import load_model as load_learned
 from tilewright.models.saved_state import StoreError
 from tilewright.models.transfer.files import identity_of, read_index
@@ -50,7 +50,7 @@ from tilewright.tasks.champion_registry import digest_of as champion_digest
 from tilewright.tasks.codecs import decode_state
 from tilewright.tuning.export import export_autotvm
 from tilewright.tuning.fusion_file import labels_of
-from tilewright.tuning.options import TuningOptions, parse_options
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.read_trials import read_trials
 from tilewright.tuning.run_metadata import (
     check_vacant,
@@ -69,14 +69,14 @@ DATASET = DatasetOptions(rows=60, cpu_rows=0, seed=5, specs=1, workloads=2)
 
 def tuning(folder: Path) -> TuningOptions:
     """The options of the run in `tuned`."""
-    return parse_options(
+    return TuningOptions.parse(
         model="digits_cnn", layers=("conv3", "fc"), tuner="random", space="template", trials=6,
         batch=3, seed=5, out=str(folder / "tuned"),
     )  # fmt: skip
 
 
 def codesign(folder: Path) -> CodesignOptions:
-    return parse_codesign(
+    return CodesignOptions.parse(
         networks=("digits_cnn",), budget=1.0, trials=4, out=str(folder / "codesign")
     )
 

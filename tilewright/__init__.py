@@ -22,9 +22,6 @@ if TYPE_CHECKING:
         build,
         codesign,
         compare,
-        load,
-        load_model,
-        run,
         runs,
         sweep,
         trials,
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from tilewright.evaluation.compare.comparison import Comparison
     from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
+    from tilewright.inference import load, load_model, run
     from tilewright.networks.artifact import Profile
     from tilewright.networks.artifact.session import InferenceSession
     from tilewright.networks.network import Network
@@ -54,9 +52,9 @@ _MODULES = {
     "build": "tilewright.api:build",
     "codesign": "tilewright.api:codesign",
     "compare": "tilewright.api:compare",
-    "load": "tilewright.api:load",
-    "load_model": "tilewright.api:load_model",
-    "run": "tilewright.api:run",
+    "load": "tilewright.inference:load",
+    "load_model": "tilewright.inference:load_model",
+    "run": "tilewright.inference:run",
     "runs": "tilewright.api:runs",
     "sweep": "tilewright.api:sweep",
     "trials": "tilewright.api:trials",

@@ -6,23 +6,22 @@ Runs write plain files. The commands without `--bare` do the same and log it to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.networks import load as load_network
+from tilewright.core.options import shows_options, takes_options
+from tilewright.evaluation.sweep.options import SweepOptions
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.options import TuningOptions
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
     from tilewright.evaluation.compare.comparison import Comparison
     from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
-    from tilewright.networks.artifact import Profile
-    from tilewright.networks.artifact.compiled_profile import LibraryProfile
-    from tilewright.networks.artifact.session import InferenceSession
-    from tilewright.networks.network import Network
     from tilewright.search import LocalRunner
     from tilewright.tuning.build_artifact import BuiltArtifact
     from tilewright.tuning.outputs import Summary
@@ -35,13 +34,20 @@ def _local_runner() -> LocalRunner:
     return LocalRunner()
 
 
+@takes_options(TuningOptions)
 def tune(**options: Any) -> Summary:
     """Find a fast schedule of every workload of a network, and write them to the folder `out`.
 
-    `options` are the fields of `tilewright.tuning.TuningOptions`: `model`, `target`, `trials`,
-    `tuner`, `seed`, `out` and others. Repeating a call resumes a run that was stopped. Returns the
-    content of `summary.json`. Raises `OptionsError` for an option that makes no sense, and what
-    reading the model and making the target raise.
+    Repeating a call resumes a run that was stopped. `options` are the fields of
+    `tilewright.tuning.options.TuningOptions`; `help(tilewright.tune)` lists them with their
+    defaults.
+
+    Returns:
+        The content of `summary.json`.
+
+    Raises:
+        OptionsError: an option makes no sense.
+        TilewrightError: the model cannot be read, or the target cannot be made.
 
     >>> summary = tilewright.tune(model="digits_cnn", tuner="random", trials=4, out="tuned/digits")
     >>> summary["total"]["tuned_cycles"] >= summary["total"]["bound_cycles"]
@@ -49,14 +55,14 @@ def tune(**options: Any) -> Summary:
     """
     from tilewright.flows.tuning import tune_network
     from tilewright.reports.run_pictures import draw_run
-    from tilewright.tuning import parse_options
 
-    parsed = parse_options(**options)
+    parsed = TuningOptions.parse(**options)
     found = tune_network(_local_runner(), parsed)
     draw_run(parsed.folder, found)
     return found.summary
 
 
+@shows_options(BuildOptions, "model", "out")
 def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     """Build a network for a target into the folder `out`: programs, weights and a manifest.
 
@@ -70,56 +76,9 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     'vta-pynq'
     """
     from tilewright.flows.build import build_artifact
-    from tilewright.tuning.build_options import BuildOptions
 
-    for name in ("schedules", "calibration"):
-        if options.get(name) is not None:
-            options[name] = Path(options[name])
-    return build_artifact(_local_runner(), BuildOptions(str(model), Path(out), **options))
-
-
-def load(
-    folder: str | Path, *, threads: int | None = None, allow_code: bool = False
-) -> InferenceSession:
-    """Open a built network for many inferences, as onnxruntime's `InferenceSession`.
-
-    `threads` is how many a library of the target `cpu` uses, by default as many as it was built
-    for. Threads of the caller may run one session at the same time. `allow_code` lets machine code
-    of a folder run that you did not build yourself, as for `run`. Raises `ArtifactError` for a
-    damaged folder and for code that is not allowed.
-
-    >>> session = tilewright.load("built/digits")
-    >>> [(value.name, value.shape) for value in session.get_inputs()]
-    [('input', (1, 1, 8, 8))]
-    >>> (scores,) = session.run(["fc.out"], {"input": np.zeros((1, 1, 8, 8), np.float32)})
-    >>> scores.shape
-    (1, 10)
-    """
-    from tilewright.networks.artifact.session import open_session
-
-    return open_session(Path(folder), threads, allow_code=allow_code)
-
-
-def run(
-    folder: str | Path, inputs: Mapping[str, NDArray[Any]], *, allow_code: bool = False
-) -> tuple[dict[str, NDArray[Any]], Profile | LibraryProfile]:
-    """One inference of a built network, on its simulated accelerator or this CPU.
-
-    `inputs` are arrays by name, in the shapes of the network's inputs. Returns the outputs by name,
-    and where the time goes. Folders of the target `cpu`, and of networks with work left to the CPU,
-    hold machine code. It runs if you built the folder yourself in the workspace in force
-    (`.tilewright/` or `TILEWRIGHT_HOME`), which its signature proves, or with `allow_code`. Raises
-    `ArtifactError` for a damaged folder and for code that is not allowed, and `InputError` for
-    arrays that do not fit.
-
-    >>> image = np.zeros((1, 1, 8, 8), np.float32)
-    >>> outputs, profile = tilewright.run("built/digits", {"input": image})
-    >>> outputs["fc.out"].shape
-    (1, 10)
-    """
-    from tilewright.networks import artifact
-
-    return artifact.load(Path(folder), allow_code=allow_code).run(inputs)
+    asked = BuildOptions.parse(model=str(model), out=Path(out), **options)
+    return build_artifact(_local_runner(), asked)
 
 
 def compare(
@@ -172,6 +131,7 @@ def compare(
     return compare_tuners(_local_runner(), what, folder, cluster, fresh)
 
 
+@takes_options(SweepOptions)
 def sweep(**options: Any) -> Sweep:
     """Tune networks on targets with several tuners and seeds, and say which tuner won where.
 
@@ -187,12 +147,12 @@ def sweep(**options: Any) -> Sweep:
     >>> len(swept.runs), swept.leaderboards[0].baseline
     (4, 'fallback')
     """
-    from tilewright.evaluation.sweep.options import parse_sweep
     from tilewright.flows.sweep import sweep as sweep_networks
 
-    return sweep_networks(_local_runner(), parse_sweep(**options))
+    return sweep_networks(_local_runner(), SweepOptions.parse(**options))
 
 
+@takes_options(CodesignOptions)
 def codesign(**options: Any) -> CodesignOutcome:
     """Search accelerators and their schedules for some networks, within an area.
 
@@ -208,10 +168,9 @@ def codesign(**options: Any) -> CodesignOutcome:
     True
     """
     from tilewright.flows.codesign import codesign as search
-    from tilewright.hardware_search.options import parse_codesign
     from tilewright.reports.codesign.drawing import draw_front
 
-    parsed = parse_codesign(**options)
+    parsed = CodesignOptions.parse(**options)
     outcome = search(_local_runner(), parsed)
     draw_front(parsed.folder, outcome)
     return outcome
@@ -250,19 +209,3 @@ def trials(source: str | Path) -> pd.DataFrame:
     from tilewright.tuning.read_trials import read_trials
 
     return read_trials(Path(source)).table
-
-
-def load_model(source: str | Path, **options: Any) -> Network:
-    """A built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
-
-    `options` are those of `tilewright.networks.load`: `input_shapes` fixes dynamic inputs, `seed`
-    draws the weights of a built-in network, `calibration` names samples, `sandbox` reads a
-    stranger's file in a child process, and `allow_code` permits a torch.export file, which can run
-    any code when it is read. Raises `UnknownName`, and `ModelFileError` for a file that
-    cannot be read.
-
-    >>> network = tilewright.load_model("digits_cnn")
-    >>> [str(each.workload) for each in network.workloads(block_in=16, block_out=16)][0]
-    'conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0'
-    """
-    return load_network(source, **options)

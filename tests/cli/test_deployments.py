@@ -136,7 +136,7 @@ def test_whatever_may_be_a_target_or_a_network_is_taken(good: dict[str, Any]) ->
 
 
 def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
-    from tilewright.flows.flat_parameters import flat
+    from tilewright.flows.forms import flat
     from tilewright.tuning.options import TuningOptions
 
     ended = flat(TuningOptions)(lambda options: options.subject)

@@ -65,7 +65,7 @@ class Ran:
     def __init__(self, out: Path, **others: object) -> None:
         self.out = out
         self.heard: list[Event] = []
-        options = tuning.parse_options(
+        options = tuning.TuningOptions.parse(
             **{
                 "model": "resnet18", "layers": ["layer1.0.conv1", "layer4.1.conv2"],
                 "tuner": "tps", "trials": 8, "batch": 8, "out": str(out), "epilogue": "plain",

@@ -19,7 +19,7 @@ from tilewright.cli.app import app
 from tilewright.cli.views.sweep import show_sweep
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.sweep.leaderboard import leaderboards
-from tilewright.evaluation.sweep.options import parse_sweep
+from tilewright.evaluation.sweep.options import SweepOptions
 from tilewright.evaluation.sweep.plan import plan_sweep
 from tilewright.evaluation.sweep.runs import RUNS, RunBegan, SweepBegan, SweptRun, SweptRuns
 from tilewright.evaluation.sweep.steps import SWEEP, Sweep, SweepError, judge_runs
@@ -38,7 +38,7 @@ ASKED: dict[str, Any] = {
 
 def swept(folder: Path, **others: object) -> tuple[Sweep, list[Event]]:
     heard: list[Event] = []
-    options = parse_sweep(**ASKED | {"out": str(folder)} | others)
+    options = SweepOptions.parse(**ASKED | {"out": str(folder)} | others)
     return sweep(LocalRunner(heard.append), options), heard
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_vanishes_before_the_end_is_said_and_not_left_out(
     done: Sweep, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(done.plan.folder, tmp_path / "sweep"))
-    plan = plan_sweep(parse_sweep(**ASKED | {"out": str(folder)}))
+    plan = plan_sweep(SweepOptions.parse(**ASKED | {"out": str(folder)}))
     kept = SweptRuns(plan)
     assert judge_runs(plan, kept).runs == done.runs
     (folder / done.runs[3].place / SUMMARY).unlink()
@@ -130,7 +130,7 @@ def test_another_model_under_the_same_path_is_another_run(tmp_path: Path) -> Non
     model, asked = tmp_path / "mine.onnx", ASKED | {"out": str(tmp_path / "out"), "layers": ()}
     network = zoo.build("digits_cnn")
     model.write_bytes(network.SerializeToString())
-    options = parse_sweep(**asked | {"networks": (str(model),)})
+    options = SweepOptions.parse(**asked | {"networks": (str(model),)})
     before = plan_sweep(options).jobs[0]
     assert plan_sweep(options).jobs[0] == before
     network.doc_string = "trained again"
@@ -142,7 +142,7 @@ def test_another_model_under_the_same_path_is_another_run(tmp_path: Path) -> Non
 
 def test_each_option_that_changes_results_changes_the_key(tmp_path: Path) -> None:
     def key(**others: object) -> str:
-        return plan_sweep(parse_sweep(**ASKED | {"out": str(tmp_path)} | others)).jobs[0].key
+        return plan_sweep(SweepOptions.parse(**ASKED | {"out": str(tmp_path)} | others)).jobs[0].key
 
     keys = [key()] + [
         key(**other)

@@ -19,10 +19,9 @@ from tests.hardware_search.runs import BOUNDS, TRIALS, options, run
 from tests.trial_tables import frame, rows
 from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search import folder
-from tilewright.hardware_search.command import command_of
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.methods.plain import RandomCodesign
-from tilewright.hardware_search.options import parse_codesign
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import SearchProgress
@@ -399,11 +398,11 @@ def test_a_method_without_its_library_says_what_to_install(
 
 
 def test_the_command_of_a_run_says_all_that_is_not_as_usual() -> None:
-    given = parse_codesign(
+    given = CodesignOptions.parse(
         networks=("alexnet", "vgg11"), budget=0.5, bounds={"log_batch": (0, 1)},
         method_options={"batch": 4}, fresh=True,
     )  # fmt: skip
-    assert command_of(given) == (
+    assert given.command_line("codesign") == (
         "tilewright codesign --networks alexnet,vgg11 --budget 0.5 --option batch=4 "
         "--bound log_batch=0:1"
     )

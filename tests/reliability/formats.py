@@ -132,7 +132,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     from tilewright.tuning.run_metadata import check_vacant, read_run, replaced, trials_made
 
     out = folder / "out"
-    options = tuning.parse_options(
+    options = tuning.TuningOptions.parse(
         workload=LAYER, tuner="random", trials=2, batch=2, out=str(out), seed=5
     )
     tune_options(options)

@@ -73,7 +73,7 @@ def problem_of(asked: ToDecide) -> FusionProblem:
     """The network of a run in integers, with nothing fused. Raises what quantising raises."""
     options = asked.options
     build = BuildOptions(
-        options.model, Path(options.out), target=options.target,
+        model=options.model, out=Path(options.out), target=options.target,
         per_channel=options.epilogue == PER_CHANNEL, input_shapes=options.input_shapes,
         calibration=Path(options.calibration) if options.calibration else None,
         seed=options.seed,

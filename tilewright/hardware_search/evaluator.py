@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.costs import METRICS, Objective
+from tilewright.hardware_search.costs import METRICS
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.problem import Design
 from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, trial_at
 from tilewright.search.run_record import StoredRun

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
+from tilewright.core.options import CliOption, CommandOptions, OptionValue
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
-from tilewright.hardware_search.costs import Objective
 from tilewright.tuning.choices import with_networks_in_list, with_targets
-from tilewright.tuning.options import OptionsError, OptionValue
+from tilewright.tuning.options import Cluster, Seed
 
+Objective = Literal["latency", "edp", "energy"]
 _LONGEST_NAME = 60  # characters of a default folder
 
 
@@ -23,56 +24,74 @@ def _with_methods(schema: dict[str, Any]) -> None:
     schema["enum"] = list(method_names())
 
 
-class CodesignOptions(BaseModel):
+class CodesignOptions(CommandOptions):
     """Everything that decides a co-design run, and where it goes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    networks: tuple[str, ...] = Field(
+    networks: Annotated[tuple[str, ...], CliOption(metavar="NAME,…", value="model")] = Field(
         min_length=1,
-        description="built-in networks or model files; one machine serves them all",
+        description="What one accelerator is to serve: names from 'tilewright zoo' or model files, "
+        "with commas between.",
         json_schema_extra=with_networks_in_list,
     )
-    budget: float = Field(
-        gt=0, allow_inf_nan=False, description="the largest area, where the stock machine takes 1"
+    budget: Annotated[float, CliOption(metavar="AREA")] = Field(
+        gt=0, allow_inf_nan=False, description="The largest area; the stock machine takes 1."
     )
     trials: int = Field(
-        default=1000, ge=1, le=10_000_000, description="measurements of all machines together"
+        default=1000, ge=1, le=10_000_000, description="Measurements of all machines together."
     )
     method: str = Field(
-        default="ours", min_length=1, description="who searches", json_schema_extra=_with_methods
+        default="ours",
+        min_length=1,
+        description="Who searches: ours, dcoc, autotvm, chameleon, nsga2, tpe or random.",
+        json_schema_extra=_with_methods,
     )
-    method_options: dict[str, OptionValue] = Field(
-        default_factory=dict, description="options of the method, by name"
-    )
-    objective: Objective = Field(
+    # autotvm, chameleon and dcoc propose by latency in any case, as published.
+    objective: Annotated[Objective, CliOption(metavar="latency|edp|energy")] = Field(
         default="latency",
-        description="what the front holds beside the area: latency, energy or their product (edp) "
-        "of one inference of each network. autotvm, chameleon and dcoc propose by latency in any "
-        "case, as published",
+        description="What the front holds beside the area: latency, energy, or their product "
+        "(edp).",
     )
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same front")
-    target: str = Field(
+    seed: Seed = 0
+    out: Annotated[str, CliOption(value="path", default="codesigned/<networks>")] = Field(
+        default="", description="Folder for the results."
+    )
+    target: Annotated[str, CliOption(value="target")] = Field(
         default="vta-pynq",
         min_length=1,
-        description="the machine whose knobs are turned; all that is no knob is as it has it",
+        description="The machine whose knobs are turned: a preset or a file.",
         json_schema_extra=with_targets,
     )
-    bounds: dict[str, tuple[int, int]] = Field(
-        default_factory=dict, description="lowest and highest value of hardware knobs, by name"
+    bounds: Annotated[
+        dict[str, tuple[int, int]],
+        CliOption(
+            flag="--bound",
+            metavar="KNOB=LOW:HIGH",
+            pair="KNOB=LOW:HIGH, whole numbers",
+            separator=":",
+        ),
+    ] = Field(
+        default_factory=dict,
+        description="Lowest and highest value of a hardware knob, may be given again: "
+        "log_block_in=4:5.",
     )
-    clock: Literal["fixed", "tree"] = Field(
+    clock: Annotated[Literal["fixed", "tree"], CliOption(metavar="fixed|tree")] = Field(
         default="fixed",
         description="'fixed': all machines run at the base machine's clock; 'tree': slower, the "
-        "more levels their adder trees have",
+        "more levels their adder trees have.",
     )
-    cluster: str = Field(
-        default="",
-        description="the Dask cluster that lowers and measures: tls://HOST:PORT of its scheduler, "
-        "or local:N for N processes of this machine; empty: this process",
+    method_options: Annotated[dict[str, OptionValue], CliOption(flag="--option")] = Field(
+        default_factory=dict, description="An option of the method, NAME=VALUE."
     )
-    out: str = Field(default="", description="folder for the results; empty: codesigned/<networks>")
-    fresh: bool = Field(default=False, description="start over instead of resuming")
+    cluster: Cluster = ""
+    fresh: bool = Field(default=False, description="Start over; do not resume.")
+
+    @field_validator("bounds", mode="before")
+    @classmethod
+    def _one_value(cls, bounds: Any) -> Any:
+        """A knob with one value has it as both bounds."""
+        if not isinstance(bounds, dict):
+            return bounds
+        return {k: v * 2 if isinstance(v, tuple) and len(v) == 1 else v for k, v in bounds.items()}
 
     @field_validator("networks")
     @classmethod
@@ -90,6 +109,10 @@ class CodesignOptions(BaseModel):
         return printable(as_typed(", ".join(self.networks)))
 
     @property
+    def default_out(self) -> str:
+        return str(self.model_copy(update={"out": ""}).folder)
+
+    @property
     def folder(self) -> Path:
         """Where the results go."""
         if self.out:
@@ -97,19 +120,3 @@ class CodesignOptions(BaseModel):
         return (
             Path("codesigned") / "+".join(Path(each).stem for each in self.networks)[:_LONGEST_NAME]
         )
-
-
-def parse_codesign(**values: object) -> CodesignOptions:
-    """Raises `OptionsError` with the first thing that is wrong and what to do."""
-    try:
-        return CodesignOptions.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        hint = CodesignOptions.model_fields[name].description if name else ""
-        flag = {"bounds": "bound", "method_options": "option"}.get(name, name)
-        given = ",".join(values[name]) if name == "networks" else values.get(name)  # type: ignore[arg-type]
-        said = first["msg"].removeprefix("Value error, ")
-        raise OptionsError(
-            f"--{flag} {printable(str(given))}: {said[:1].lower()}{said[1:]} ({hint})"
-        ) from None

@@ -16,16 +16,16 @@ import numpy as np
 import pandas as pd
 
 from tilewright.core.files import write_atomically
+from tilewright.core.options import OptionValue
 from tilewright.hardware_search import folder
-from tilewright.hardware_search.costs import METRICS, Objective
+from tilewright.hardware_search.costs import METRICS
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.options import CodesignOptions, Objective
 from tilewright.hardware_search.pareto import hypervolume, judged, reference_of
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.hardware_search.progress import ProgressCount
 from tilewright.hardware_search.results import FrontRow, ProvenDesign, front_row
 from tilewright.targets.workload import Workload
-from tilewright.tuning.options import OptionValue
 from tilewright.tuning.outputs import parquet
 
 AREA_MODEL = (

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.costs import METRICS, Objective, least_joules, totals
+from tilewright.hardware_search.costs import METRICS, least_joules, totals
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.problem import CodesignProblem, Design, least_seconds
 from tilewright.targets.workload import Workload
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.hardware_search.costs import Objective, totals
+from tilewright.hardware_search.costs import totals
 from tilewright.hardware_search.evaluator import EvaluatedPoint
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import hypervolume, reference_of, undominated
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Event

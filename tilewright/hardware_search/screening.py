@@ -10,14 +10,9 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json
-from tilewright.hardware_search.costs import (
-    METRICS,
-    Objective,
-    estimated_metrics,
-    least_joules,
-    totals,
-)
+from tilewright.hardware_search.costs import METRICS, estimated_metrics, least_joules, totals
 from tilewright.hardware_search.method import generator
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import undominated
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.targets.base import Target

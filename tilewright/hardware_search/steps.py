@@ -7,11 +7,10 @@ from functools import lru_cache, partial
 
 from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search import folder
-from tilewright.hardware_search.costs import Objective
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
 from tilewright.hardware_search.hardware import HardwareSpace
 from tilewright.hardware_search.method import make_method
-from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.options import CodesignOptions, Objective
 from tilewright.hardware_search.outputs import CodesignOutcome, write_outputs
 from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks

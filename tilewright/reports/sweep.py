@@ -76,7 +76,9 @@ def sweep_note(options: SweepOptions, runs: int, links: Links, swept: Sweep | No
             markdown_table(run_rows(swept.runs)),
         ]
     what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
-    return paragraphs(f"{what}; {count}.", *found, block(options.command, "sh"), listed(links))
+    return paragraphs(
+        f"{what}; {count}.", *found, block(options.command_line("sweep"), "sh"), listed(links)
+    )
 
 
 def _leaderboard_row(leaderboard: Leaderboard, tuner: TunerMedians) -> Row:

@@ -9,13 +9,8 @@ from typing import Any, TypeVar
 from tilewright.evaluation.datasets.build import measure_part
 from tilewright.evaluation.datasets.hardware import DatasetHardware
 from tilewright.evaluation.datasets.metadata import DatasetMetadata
-from tilewright.evaluation.datasets.plan import (
-    DatasetOptions,
-    DatasetPlan,
-    PlanCell,
-    PlanPart,
-    make_plan,
-)
+from tilewright.evaluation.datasets.options import DatasetOptions
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanCell, PlanPart, make_plan
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.flows.dataset import build_dataset
 from tilewright.search import LocalRunner, Result

@@ -11,22 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import (
-    Calibration,
-    InputShape,
-    Model,
-    Precision,
-    ReadCode,
-    Sizes,
-    Target,
-    read_input_shapes,
-    read_sizes,
-    with_precision,
-)
+from tilewright.cli.options import OfferedFields, ReadCode, with_options
 from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import split_names
 from tilewright.core.working_folder import as_typed
+from tilewright.tuning.build_options import BuildOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +35,9 @@ AllowCode = Annotated[
         "with code is refused unless you built it yourself in this workspace.",
     ),
 ]
-TRIALS = 16
+BUILD_OPTIONS = tuple(
+    name for name in BuildOptions.model_fields if name not in ("seed", "allow_code")
+)
 MOST_INPUT_BYTES = 1 << 30
 MOST_IMAGES = 100_000
 
@@ -57,59 +48,12 @@ def register(app: typer.Typer) -> None:
     app.command("verify", short_help="Hold an artifact against plain arithmetic.")(verify)
 
 
+@with_options
 def build(
-    model: Model,
-    out: Annotated[Path, typer.Option(help="Folder for the artifact.")],
-    target: Target = "vta-pynq",
-    precision: Precision = None,
-    schedules: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder that 'tilewright tune' wrote."),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            help="Tune here and now, with so many measurements a workload; 0 takes what is "
-            "estimated best.  [default: 16, without --schedules]",
-            min=0, max=100_000,
-        ),
-    ] = None,
-    calibration: Calibration = None,
-    keep_float: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,…", help="Operators to leave to the CPU, in float."),
-    ] = None,
-    per_channel: Annotated[
-        bool,
-        typer.Option(
-            "--per-channel", help="Give a float model's weights scales by output channel where it "
-            "pays; more accurate, and a cycle more for every 16 values.",
-        ),
-    ] = False,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest relative error of the outputs against onnxruntime on the source model.  "
-            "[default: 0.1 for a quantised model, 0.5 for a float one]",
-            min=0,
-        ),
-    ] = None,
-    one_pass: Annotated[
-        bool,
-        typer.Option(
-            "--one-pass", help="Round the weights of a quantised model again instead of computing "
-            "its scales exactly in two passes a layer: faster, less accurate.",
-        ),
-    ] = False,
-    shape: InputShape = None,
-    sizes: Sizes = None,
-    bare: Annotated[
-        bool,
-        typer.Option("--bare", help="Refuse what a board cannot run without Python."),
-    ] = False,
+    options: Annotated[BuildOptions, OfferedFields(*BUILD_OPTIONS)],
     as_json: AsJson = False,
     allow_code: ReadCode = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make one folder of a network and its schedules: programs and weights for a board; or, for the
     target cpu, a library of the float network."""
     from tilewright.cli.views.artifact import show_built
@@ -117,17 +61,10 @@ def build(
     from tilewright.cli.views.terminal import Terminal
     from tilewright.flows.build import build_artifact
     from tilewright.search import LocalRunner
-    from tilewright.tuning.build_options import BuildOptions
 
-    if schedules is not None and trials is not None:
+    if options.schedules is not None and "trials" in options.model_fields_set:
         raise TilewrightError("give either --schedules or --trials: both say what is built")
-    names = () if keep_float is None else split_names(keep_float, "--keep-float")
-    options = BuildOptions(
-        model=model, out=out, target=with_precision(target, precision), schedules=schedules,
-        trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
-        per_channel=per_channel, input_shapes=read_input_shapes(shape), sizes=read_sizes(sizes),
-        bare=bare, exact=not one_pass, tolerance=tolerance, allow_code=allow_code,
-    )  # fmt: skip
+    options = options.model_copy(update={"allow_code": allow_code})
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:
         made = build_artifact(LocalRunner(shown), options)
@@ -139,9 +76,9 @@ def build(
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
-        show_built(made.manifest, out, console)
+        show_built(made.manifest, options.out, console)
         if made.manifest.get("kind") == "library":
-            _show_time_shares(out, console)
+            _show_time_shares(options.out, console)
 
 
 def _show_time_shares(out: Path, console: Console) -> None:

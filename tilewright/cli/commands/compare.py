@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import Cluster, MaxWaste, Space, Target, say_remarks
+from tilewright.cli.options import Cluster, MaxWaste, Space, Target, say_remarks
 from tilewright.cli.paths import file_texts, model_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import Cluster
-from tilewright.cli.paths import target_texts
+from tilewright.cli.options import OfferedFields, with_options
 from tilewright.cli.signals import keep_count
+from tilewright.evaluation.datasets.options import DatasetFolder, DatasetOptions
+from tilewright.tuning.options import ClusterOptions
 
 if TYPE_CHECKING:
     from tilewright.evaluation.datasets.metadata import DatasetMetadata
-    from tilewright.evaluation.datasets.plan import DatasetOptions
     from tilewright.search.events import Listener
 
 commands = typer.Typer(help="Build datasets that cost models learn from.", no_args_is_help=True)
@@ -31,29 +31,11 @@ def _group() -> None:
 
 
 @commands.command("build")
+@with_options
 def build(
-    out: Annotated[Path, typer.Option(help="Folder for the dataset.")],
-    rows: Annotated[
-        int, typer.Option(help="How many rows of simulated accelerators.", min=0)
-    ] = 2_000_000,
-    seed: Annotated[int, typer.Option(help="Same seed, same rows.", min=0)] = 0,
-    cpu_rows: Annotated[
-        int,
-        typer.Option(
-            help="How many measured on this processor, half a second each; none are without a C "
-            "compiler.",
-            min=0,
-        ),
-    ] = 256,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Hardware that the rows are of, may be given again: a preset, a file, cpu:…  "
-            "[default: accelerators drawn by the seed, and this processor]",
-            callback=target_texts,
-        ),
-    ] = None,
-    cluster: Cluster = "",
+    folder: DatasetFolder,
+    options: Annotated[DatasetOptions, OfferedFields("rows", "seed", "cpu_rows", "targets")],
+    workers: ClusterOptions,
     bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
         False
     ),
@@ -63,12 +45,12 @@ def build(
     from tilewright.cli.views.dataset import building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.datasets.build import kept_rows
-    from tilewright.evaluation.datasets.plan import DatasetOptions
+    from tilewright.evaluation.datasets.plan import check_options
     from tilewright.targets.cluster.connection import check_address
     from tilewright.tuning.output_dir import check_folder
 
-    options = DatasetOptions(rows, cpu_rows, seed, targets=tuple(target or ()))
-    options.check()
+    out, cluster = folder.out, workers.cluster
+    check_options(options)
     if cluster:
         check_address(cluster)
     check_folder(out.parent)
@@ -90,12 +72,15 @@ def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener)
     from tilewright.services.local_services import embedded
 
     with embedded(_prepare):
-        from tilewright.flows.dataset_flow import dataset_flow
+        from tilewright.flows.dataset_prefect import dataset_flow
+        from tilewright.flows.forms import fields_of
 
-        return dataset_flow(listen, cluster)(options, str(out))
+        place, workers = DatasetFolder(out=out), ClusterOptions(cluster=cluster)
+        about: DatasetMetadata = dataset_flow(listen)(**fields_of(place, options, workers))
+        return about
 
 
 def _prepare() -> None:
     """While the server starts."""
-    import tilewright.flows.dataset_flow
+    import tilewright.flows.dataset_prefect
     import tilewright.networks.network  # noqa: F401

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import Space, Target, say_remarks
+from tilewright.cli.options import Space, Target, say_remarks
 from tilewright.core.errors import TilewrightError
 from tilewright.tuning.options import DEFAULTS
 

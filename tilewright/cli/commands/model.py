@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import Seed, read_pair
+from tilewright.cli.options import Seed, with_options
 from tilewright.core.working_folder import as_typed
-
-if TYPE_CHECKING:
-    from tilewright.evaluation.datasets.training import TrainingOptions
+from tilewright.evaluation.datasets.options import TrainingOptions
 
 commands = typer.Typer(
     help="Train models on some hardware that know about other hardware.", no_args_is_help=True
@@ -30,54 +28,20 @@ def register(app: typer.Typer) -> None:
 
 
 @commands.command("train")
+@with_options
 def train(
-    dataset: Dataset,
-    out: Annotated[Path, typer.Option(help="Folder for the model.")],
-    start: Annotated[
-        Path | None,
-        typer.Option(help="Fine-tune the model of this folder, usually on rows of few targets."),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help="xgboost, lightgbm, mlp or attention.  [default: xgboost, or that of --start]",
-            metavar="KIND",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="What the rows it is judged on are new in: within_task (rows of known tasks), "
-            "by_task (workloads it has not seen), by_target (hardware it has not seen).  "
-            "[default: by_target, with --start within_task]",
-            metavar="SPLIT",
-        ),
-    ] = None,
-    minutes: Annotated[float, typer.Option(help="Training ends after so long at most.")] = 30.0,
-    rows: RowCount = None,
-    seed: Seed = 0,
-    threads: Annotated[int, typer.Option(help="Threads that learn.")] = 2,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="An option of the kind, NAME=VALUE (docs/explanation/transfer.md)."
-        ),
-    ] = None,
+    options: TrainingOptions,
     bare: Annotated[
         bool, typer.Option("--bare", help="Write the model only: no Prefect, no MLflow.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on most of a dataset, or fine-tune one, and judge it on the rest."""
-    from tilewright.evaluation.datasets.training import parse_training
+    from tilewright.evaluation.datasets.training import check_training
     from tilewright.tuning.output_dir import check_folder
 
-    options = parse_training(
-        dataset=str(dataset), out=str(out), kind=kind, split=split, minutes=minutes, rows=rows,
-        seed=seed, threads=threads, start=str(start) if start else None,
-        options=dict(read_pair(text, "--option") for text in option or []),
-    )  # fmt: skip
-    check_folder(out)
+    options = check_training(options)
+    check_folder(Path(options.out))
     _train(options, bare, as_json)
 
 
@@ -129,8 +93,8 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
             from tilewright.services.local_services import embedded
 
             with embedded(_prepare):
-                from tilewright.flows.flat_parameters import fields_of
-                from tilewright.flows.training_flow import training_flow
+                from tilewright.flows.forms import fields_of
+                from tilewright.flows.training_prefect import training_flow
 
                 found, registered = training_flow(listen)(**fields_of(options))
     if as_json:
@@ -142,7 +106,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
 
 
 def _prepare() -> None:
-    import tilewright.flows.training_flow  # noqa: F401
+    import tilewright.flows.training_prefect  # noqa: F401
     from tilewright.tasks import tracking
 
     tracking.connect()

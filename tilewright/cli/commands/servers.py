@@ -8,20 +8,12 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.arguments import (
-    Batch,
-    Model,
-    Seed,
-    Space,
-    SystemMetrics,
-    Target,
-    Trials,
-    Tuner,
-    tracking_options,
-)
+from tilewright.cli.options import OfferedFields, with_options
+from tilewright.core.options import CliOption
 from tilewright.core.working_folder import started_in
 from tilewright.services.server_process import LOOPBACK
-from tilewright.tuning.options import DEFAULTS, parse_options
+from tilewright.tuning.options import TrackingOptions, TuningOptions
+from tilewright.tuning.regression_options import WatchOptions
 
 PrefectPort = Annotated[
     int | None,
@@ -69,17 +61,27 @@ def ui(
         addresses.wait()
 
 
+@with_options
 def serve(
-    model: Model = DEFAULTS.model,
-    target: Target = DEFAULTS.target,
-    tuner: Tuner = DEFAULTS.tuner,
-    trials: Trials = DEFAULTS.trials,
-    seed: Seed = DEFAULTS.seed,
-    space: Space = DEFAULTS.space,
-    out: Annotated[
-        str, typer.Option(help="Folder for the results.  [default: tuned/<model>]", metavar="PATH")
-    ] = "",
-    batch: Batch = DEFAULTS.batch,
+    *,
+    options: Annotated[
+        TuningOptions,
+        OfferedFields(
+            "model",
+            "target",
+            "tuner",
+            "trials",
+            "seed",
+            "space",
+            "out",
+            "batch",
+            changed={
+                "model": CliOption(positional=True, value="model"),
+                # not a path of this folder: it counts from --root
+                "out": CliOption(metavar="PATH", default="tuned/<model>"),
+            },
+        ),
+    ],
     cron: Annotated[
         str, typer.Option(help="When to run: minute, hour, day, month, weekday.")
     ] = "0 2 * * *",
@@ -89,19 +91,8 @@ def serve(
     root: Annotated[
         Path, typer.Option(help="Folder that the results of no run leave; --out counts from it.")
     ] = Path(),
-    when_worse: Annotated[
-        str,
-        typer.Option(
-            help="A run that is worse than the last one like it: 'flag' it, 'fail' it, or do not "
-            "look ('off').",
-            metavar="flag|fail|off",
-        ),
-    ] = "flag",
-    tolerance: Annotated[
-        float,
-        typer.Option(metavar="PERCENT", help="By how much a run may be worse (tilewright diff)."),
-    ] = 0.0,
-    system_metrics: SystemMetrics = False,
+    watch: WatchOptions,
+    tracking: TrackingOptions,
     prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
@@ -109,15 +100,9 @@ def serve(
     from tilewright.services.ports import check_ports
     from tilewright.tuning.output_dir import below_root
     from tilewright.tuning.preflight import check
-    from tilewright.tuning.regression_options import parse_watch
 
     prefect = port_or_last(prefect_port, PREFECT)
     check_ports({"--prefect-port": prefect})
-    options = parse_options(
-        model=model, target=target, tuner=tuner, trials=trials, seed=seed, space=space,
-        out=out, batch=batch,
-    )  # fmt: skip
-    watch = parse_watch(when_worse, tolerance)
     check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))
     from tilewright.flows.serve import check_cron, serve_tuning
 
@@ -126,7 +111,7 @@ def serve(
     serve_tuning(
         options,
         watch,
-        tracking_options(system_metrics),
+        tracking,
         root=root.resolve(),
         cron=cron,
         every_seconds=every,

@@ -3,86 +3,29 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import (
-    Batch,
-    Cluster,
-    InputShape,
-    MaxWaste,
-    Space,
-    SystemMetrics,
-    Trials,
-    read_input_shapes,
-    tracking_options,
-)
-from tilewright.cli.paths import model_text, target_text
-from tilewright.core.name_list import split_names
+from tilewright.cli.options import with_options
 from tilewright.core.working_folder import from_start
-from tilewright.tuning.options import DEFAULTS
+from tilewright.evaluation.sweep.options import SweepOptions
+from tilewright.tuning.options import TrackingOptions
 
 if TYPE_CHECKING:
-    from tilewright.evaluation.sweep.options import SweepOptions
     from tilewright.evaluation.sweep.plan import SweepPlan
     from tilewright.evaluation.sweep.steps import Sweep
     from tilewright.search.events import Listener
-    from tilewright.tuning.options import TrackingOptions
 
 
 def register(app: typer.Typer) -> None:
     app.command("sweep", short_help="Tune networks with several tuners and seeds.")(sweep)
 
 
+@with_options
 def sweep(
-    networks: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NETWORK",
-            help="ONNX, .tflite or torch.export files, or names from 'tilewright zoo'.",
-        ),
-    ],
-    tuners: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3"
-        ),
-    ] = "default,random",
-    seeds: Annotated[str, typer.Option(help="0-4 or 0,3,7: a run for each.")] = "0-4",
-    targets: Annotated[
-        str, typer.Option(help="Comma-separated; 'tilewright targets' lists them.")
-    ] = DEFAULTS.target,
-    trials: Trials = DEFAULTS.trials,
-    stop_gain: Annotated[
-        float | None,
-        typer.Option(
-            help="Share the trials of a run's workloads, as 'tilewright tune --stop-gain'.",
-            metavar="SHARE",
-        ),
-    ] = DEFAULTS.stop_gain,
-    batch: Batch = DEFAULTS.batch,
-    space: Space = DEFAULTS.space,
-    epilogue: Annotated[
-        str,
-        typer.Option(
-            help="What follows the sums, as 'tilewright tune --epilogue'.",
-            metavar="network|per-channel|plain",
-        ),
-    ] = DEFAULTS.epilogue,
-    layers: Annotated[
-        str | None, typer.Option(help="Tune these layers only, NAME,NAME,…", metavar="NAME,…")
-    ] = None,
-    shape: InputShape = None,
-    max_waste: MaxWaste = DEFAULTS.max_waste,
-    jobs: Annotated[int, typer.Option(help="Workloads of a run at a time.")] = DEFAULTS.jobs,
-    cluster: Cluster = DEFAULTS.cluster,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("swept"),
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
-    ] = False,
-    system_metrics: SystemMetrics = False,
+    options: SweepOptions,
+    tracking: TrackingOptions,
     bare: Annotated[
         bool,
         typer.Option("--bare", help="Write trials and results only: no Prefect, no MLflow."),
@@ -92,19 +35,9 @@ def sweep(
     """Tune every network on every target with every tuner and seed, and say which tuner won where.
 
     Repeating the command resumes a sweep that was stopped, and repeats no finished run."""
-    from tilewright.evaluation.sweep.options import parse_sweep
-
-    options = parse_sweep(
-        networks=tuple(model_text(each) for each in networks),
-        targets=tuple(target_text(each) for each in split_names(targets, "--targets")),
-        tuners=split_names(tuners, "--tuners"), seeds=seeds, trials=trials, stop_gain=stop_gain,
-        batch=batch, space=space, epilogue=epilogue,
-        layers=() if layers is None else split_names(layers, "--layers"),
-        input_shapes=read_input_shapes(shape), max_waste=max_waste, jobs=jobs,
-        cluster=cluster,
-        out=str(from_start(out)), fresh=fresh,
-    )  # fmt: skip
-    _run(options, tracking_options(system_metrics, bare=bare), bare, as_json)
+    tracking.check_bare(bare)
+    options = options.model_copy(update={"out": str(from_start(options.folder))})
+    _run(options, tracking, bare, as_json)
 
 
 def _run(options: SweepOptions, tracking: TrackingOptions, bare: bool, as_json: bool) -> None:
@@ -144,7 +77,7 @@ def _tracked(
 
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
-        from tilewright.flows.flat_parameters import fields_of
+        from tilewright.flows.forms import fields_of
         from tilewright.flows.sweep_flow import Swept, sweep_flow
 
         swept: Swept = sweep_flow(listen, plan)(**fields_of(plan.options, tracking))

@@ -178,7 +178,7 @@ def asm(
 
 def _spec(text: str) -> VtaSpec:
     """The specification of that name; says on standard error what is assumed of it."""
-    from tilewright.cli.arguments import say_remarks
+    from tilewright.cli.options import say_remarks
     from tilewright.targets.vta.spec import VtaSpec
 
     spec = VtaSpec.load(text)

@@ -24,8 +24,9 @@ from tilewright.evaluation.datasets.metadata import (
     HardwareRecord,
     read_about,
 )
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.datasets.parquet import columns_in, encode
-from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart
 from tilewright.evaluation.datasets.rows import Progress, in_order, measure_rows, part_order
 from tilewright.search.events import Event, Listener
 from tilewright.targets.base import Target

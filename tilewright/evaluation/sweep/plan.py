@@ -19,7 +19,7 @@ from tilewright.evaluation.compare.plan import TunerConfig, parse_seeds, tuner_c
 from tilewright.evaluation.sweep.options import SHARED, SweepOptions
 from tilewright.models import make_explorer
 from tilewright.tuning.network import import_model, weights_digest
-from tilewright.tuning.options import TuningOptions, parse_options
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.preflight import check
 from tilewright.tuning.run_metadata import origin_of
 from tilewright.tuning.tuning_task import space_of, target_of
@@ -90,7 +90,7 @@ def _job(
     options: SweepOptions, network: str, target: str, tuner: TunerConfig, seed: int
 ) -> SweepJob:
     place = "/".join([*map(_folder_name, (network, target)), _plain(tuner.label), f"seed-{seed}"])
-    run = parse_options(
+    run = TuningOptions.parse(
         model=network, target=target, tuner=tuner.tuner, tuner_options=dict(tuner.settings),
         seed=seed, out=str(options.folder / place),
         **{name: getattr(options, name) for name in SHARED},

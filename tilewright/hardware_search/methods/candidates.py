@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.costs import METRICS, Objective
+from tilewright.hardware_search.costs import METRICS
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.problem import Design
 from tilewright.targets.base import Configs
 

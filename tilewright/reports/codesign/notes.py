@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.hardware_search.command import command_of
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.reports.markdown import block, paragraphs, plain
@@ -18,7 +17,7 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
         f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
     )
     links = {"the flow run in Prefect": flow_page}
-    return paragraphs(what, block(command_of(options), "sh"), listed(links))
+    return paragraphs(what, block(options.command_line("codesign"), "sh"), listed(links))
 
 
 def front_rows(outcome: CodesignOutcome) -> list[Row]:

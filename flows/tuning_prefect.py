@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed
 
-from tilewright.flows.flat_parameters import flat, named
+from tilewright.flows.forms import flat, named
 from tilewright.flows.tuning import tune_network as run_network
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.artifact_store import CacheUse

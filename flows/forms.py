@@ -1,23 +1,26 @@
-"""Makes the fields of a form the parameters of a flow, side by side, as Prefect's pages show them.
+"""Makes the fields of options models the parameters of a Prefect flow: the form on Prefect's pages.
 
-A field's type, limits, choices and text are those of the form. Prefect's server checks them before
-it makes a run. What a form checks of several fields together is checked
+A parameter has the type, limits, choices and help text of its field (`core.options`). Prefect's
+server checks them before it makes a run. What a model checks of several fields together is checked
 when the run begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Failed
 from pydantic import BaseModel, ValidationError, WithJsonSchema
-from pydantic.fields import FieldInfo
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.options import cli_option, default_of
+from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
 
 R = TypeVar("R")
 Form = type[BaseModel]
@@ -27,9 +30,18 @@ class FormError(TilewrightError):
     """Parameters that contradict each other."""
 
 
-def flat(*forms: Form) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
-    """Makes of a function of forms one of all their fields, by name. Where it raises a
-    `TilewrightError`, the run ends as failed with its message, not with a traceback."""
+def flat(
+    *forms: Form, without: Collection[str] = ()
+) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
+    """Make of a function of forms one of all their fields, by name.
+
+    Where the function raises a `TilewrightError`, the run ends as failed with its message, not with
+    a traceback.
+
+    Args:
+        forms: options models, in the order of the function's parameters.
+        without: fields that a deployment does not offer.
+    """
 
     def decorate(function: Callable[..., R]) -> Callable[..., R | State[Any]]:
         def call(*args: Any, **named: Any) -> R | State[Any]:
@@ -39,7 +51,9 @@ def flat(*forms: Form) -> Callable[[Callable[..., R]], Callable[..., R | State[A
             except TilewrightError as error:
                 return Failed(data=error, message=str(error))
 
-        fields = [(form, name) for form in forms for name in form.model_fields]
+        fields = [
+            (form, name) for form in forms for name in form.model_fields if name not in without
+        ]
         # What has no default comes first.
         parameters = sorted(
             (_parameter(form, name) for form, name in fields),
@@ -66,7 +80,7 @@ def filled(form: Form, given: dict[str, Any]) -> Any:
     asked = {
         name: given[name]
         for name, field in form.model_fields.items()
-        if name in given and (field.is_required() or given[name] != _default(field))
+        if name in given and (field.is_required() or given[name] != default_of(field))
     }
     try:
         return form.model_validate(asked)
@@ -93,8 +107,10 @@ def named(form: Form, template: str) -> Callable[[], str]:
     return name
 
 
-def _default(field: FieldInfo) -> Any:
-    return field.get_default(call_default_factory=True)
+def confined(out: str | Path) -> Path:
+    """Return a folder for results, below that of the deployment if it has one. Raises
+    `OutputError`."""
+    return below_root(Path(out), os.environ.get(OUTPUT_ROOT, ""))
 
 
 def _parameter(form: Form, name: str) -> Parameter:
@@ -102,7 +118,9 @@ def _parameter(form: Form, name: str) -> Parameter:
     without what a field adds to its own, so the field's is put into the type."""
     field, schema = form.model_fields[name], form.model_json_schema()["properties"][name]
     shown = {k: v for k, v in schema.items() if k not in ("default", "title")}
-    default = Parameter.empty if field.is_required() else _default(field)
+    if usual := cli_option(field).default:
+        shown["description"] = f"{field.description} [default: {usual}]"
+    default = Parameter.empty if field.is_required() else default_of(field)
     annotated = cast(Any, Annotated)  # what it is made of is known when this runs
     annotation = annotated[(field.annotation, *field.metadata, WithJsonSchema(shown))]
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

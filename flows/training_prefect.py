@@ -6,9 +6,8 @@ Annotations are not postponed here: Prefect must resolve them when it loads a se
 from prefect import Flow, flow
 
 from tilewright.core.files import Json
-from tilewright.evaluation.datasets.training import TrainingOptions
-from tilewright.flows.flat_parameters import flat
-from tilewright.flows.parameters import confined
+from tilewright.evaluation.datasets.options import TrainingOptions
+from tilewright.flows.forms import confined, flat
 from tilewright.flows.training import train_model as run_training
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace

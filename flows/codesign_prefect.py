@@ -8,8 +8,7 @@ from prefect import Flow, flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from tilewright.flows.codesign import codesign as run_codesign
-from tilewright.flows.flat_parameters import flat, named
-from tilewright.flows.parameters import confined
+from tilewright.flows.forms import confined, flat, named
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.outputs import CodesignOutcome
 from tilewright.hardware_search.problem import CodesignProblem
