@@ -46,7 +46,7 @@ def test_no_module_takes_the_place_of_a_function(room: str) -> None:
 
 
 ORDER = (
-    "tune", "build", "load", "run", "compare", "sweep", "codesign", "runs", "trials", "load_model",
+    "tune", "build", "load", "run", "compare", "codesign", "runs", "trials", "load_model",
 )  # fmt: skip
 """Functions with examples; later examples use what earlier ones wrote."""
 

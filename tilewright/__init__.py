@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from tilewright.core.errors import TilewrightError
     from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.sweep.steps import Sweep
+    from tilewright.evaluation.compare.network_steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.inference import load, load_model, run
     from tilewright.networks.artifact import Profile
@@ -73,7 +73,7 @@ _MODULES = {
     "Profile": "tilewright.networks.artifact:Profile",
     "InferenceSession": "tilewright.networks.artifact.session:InferenceSession",
     "Comparison": "tilewright.evaluation.compare.comparison:Comparison",
-    "Sweep": "tilewright.evaluation.sweep.steps:Sweep",
+    "Sweep": "tilewright.evaluation.compare.network_steps:Sweep",
     "CodesignOutcome": "tilewright.hardware_search.outputs:CodesignOutcome",
     "TilewrightError": "tilewright.core.errors:TilewrightError",
 }

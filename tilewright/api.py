@@ -6,12 +6,12 @@ Runs write plain files. The commands without `--bare` do the same and log it to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.core.options import shows_options, takes_options
-from tilewright.evaluation.sweep.options import SweepOptions
+from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.options import TuningOptions
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.sweep.steps import Sweep
+    from tilewright.evaluation.compare.network_steps import Sweep
     from tilewright.hardware_search.outputs import CodesignOutcome
     from tilewright.search import LocalRunner
     from tilewright.tuning.build_artifact import BuiltArtifact
@@ -81,29 +81,23 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     return build_artifact(_local_runner(), asked)
 
 
-def compare(
-    *,
-    tuners: str,
-    network: str | None = None,
-    workloads: Sequence[str] = (),
-    target: str = "vta-pynq",
-    space: str = "",
-    trials: int = 128,
-    seeds: str = "0-9",
-    batch: int = 8,
-    out: str | Path = "compared",
-    processes: int = 1,
-    cluster: str = "",
-    max_waste: float | None = None,
-    fresh: bool = False,
-) -> Comparison:
-    """Compare tuners with the optimum of enumerated spaces, and write a report to the folder `out`.
+@shows_options(CompareOptions)
+def compare(**options: Any) -> Comparison | Sweep:
+    """Compare tuners: on workloads with the optimum of enumerated spaces, or by whole runs of
+    `networks`.
 
-    `tuners` and `seeds` are written as for `tilewright compare`: `"default,random"`, `"0-4"`. Every
-    tuner gets the same workloads, trials and seeds. `cluster` is the Dask cluster that makes the
-    runs, `tls://HOST:PORT` of its scheduler; `processes=N` is short for `cluster="local:N"`. Raises
-    `PlanError`, `SelectionError`, `UnknownName`, `ClusterError`, and what reading the network
-    raises.
+    `options` are the fields of `tilewright.evaluation.compare.options.CompareOptions`;
+    `help(tilewright.compare)` lists them with their defaults. Every tuner gets the same workloads,
+    trials and seeds. The folder `out` gets a report. Repeating a call repeats no finished run.
+
+    Returns:
+        The comparison with its leaderboard; of `networks`, the runs with a leaderboard per network
+        and target.
+
+    Raises:
+        OptionsError: an option makes no sense.
+        TilewrightError: a network cannot be read, a target cannot be made, or a cluster cannot be
+            used.
 
     >>> compared = tilewright.compare(
     ...     tuners="default,random", workloads=["dense:n=1,c=64,o=64"], trials=8, seeds="0-1",
@@ -111,45 +105,42 @@ def compare(
     ... )
     >>> sorted(row.tuner for row in compared.leaderboard)
     ['default', 'random']
-    """
-    from tilewright.evaluation.compare.plan import parse_seeds, parse_tuner_configs, plan
-    from tilewright.evaluation.compare.workload_selection import enumerated
-    from tilewright.flows.comparison import compare_tuners
-    from tilewright.targets.cluster.connection import check_address, local_cluster
-    from tilewright.tuning.options import DEFAULTS
-    from tilewright.tuning.output_dir import check_folder
-
-    folder = Path(out)
-    check_folder(folder)
-    configs, numbers = parse_tuner_configs(tuners), parse_seeds(seeds)
-    waste = DEFAULTS.max_waste if max_waste is None else max_waste
-    test_bed, _ = enumerated(network, workloads, target, space, False, waste, folder / "spaces")
-    what = plan(test_bed, configs, numbers, trials, batch)
-    cluster = cluster or local_cluster(processes)
-    if cluster:
-        check_address(cluster)
-    return compare_tuners(_local_runner(), what, folder, cluster, fresh)
-
-
-@takes_options(SweepOptions)
-def sweep(**options: Any) -> Sweep:
-    """Tune networks on targets with several tuners and seeds, and say which tuner won where.
-
-    `options` are the fields of `tilewright.evaluation.sweep.options.SweepOptions`: `networks`,
-    `targets`, `tuners`, `seeds`, `trials`, `out` and others. Repeating a call repeats no finished
-    run. Returns the runs and, a network and target, the tuners with their median gains. Raises
-    `OptionsError`, `NameListError`, `PlanError`, and what `tune` raises.
-
-    >>> swept = tilewright.sweep(
-    ...     networks=("digits_cnn",), tuners=("random", "grid"), seeds="0-1", trials=4,
-    ...     layers=("fc",), out="swept/digits",
+    >>> swept = tilewright.compare(
+    ...     networks=["digits_cnn"], tuners="random,grid", seeds="0-1", trials=4, layers=["fc"],
+    ...     out="swept/digits",
     ... )
     >>> len(swept.runs), swept.leaderboards[0].baseline
     (4, 'fallback')
     """
-    from tilewright.flows.sweep import sweep as sweep_networks
+    from tilewright.evaluation.compare.plan import plan_workloads
+    from tilewright.evaluation.compare.workload_selection import test_bed_of
+    from tilewright.flows.comparison import compare_networks, compare_tuners
+    from tilewright.targets.cluster.connection import check_address, local_cluster
+    from tilewright.tuning.output_dir import check_folder
 
-    return sweep_networks(_local_runner(), SweepOptions.parse(**options))
+    if "processes" in options:  # its name in earlier versions
+        options["jobs"] = options.pop("processes")
+    options["out"] = str(options.get("out", "swept" if options.get("networks") else "compared"))
+    asked = CompareOptions.parse(**options)
+    if asked.networks:
+        return compare_networks(_local_runner(), asked)
+    check_folder(asked.folder)
+    test_bed, _ = test_bed_of(asked, asked.folder / "spaces")
+    plan = plan_workloads(asked, test_bed)
+    cluster = asked.cluster or local_cluster(asked.jobs)
+    if cluster:
+        check_address(cluster)
+    return compare_tuners(_local_runner(), plan, asked.folder, cluster, asked.fresh)
+
+
+def sweep(**options: Any) -> Sweep:
+    """Compare tuners by whole runs of networks. Deprecated: call `compare` with `networks`."""
+    warnings.warn(
+        "tilewright.sweep goes with version 0.4; call tilewright.compare with the same arguments",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return cast("Sweep", compare(**options))
 
 
 @takes_options(CodesignOptions)

@@ -14,8 +14,8 @@ import pytest
 from tests import warm
 from tests.cli.conftest import Place
 from tests.trial_tables import frame, tables
-from tilewright.evaluation.sweep.runs import RUNS
-from tilewright.evaluation.sweep.steps import SWEEP
+from tilewright.evaluation.compare.network_runs import RUNS
+from tilewright.evaluation.compare.network_steps import SWEEP
 from tilewright.tuning.output_dir import STORE
 
 SWEEP_DIGITS = ("sweep", "digits_cnn", "--layers", "fc", "--trials", "16", "--batch", "4",

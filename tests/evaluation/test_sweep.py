@@ -16,16 +16,22 @@ from typer.testing import CliRunner
 
 from tests.trial_tables import tables
 from tilewright.cli.app import app
-from tilewright.cli.views.sweep import show_sweep
+from tilewright.cli.views.comparison import show_sweep
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.sweep.leaderboard import leaderboards
-from tilewright.evaluation.sweep.options import SweepOptions
-from tilewright.evaluation.sweep.plan import plan_sweep
-from tilewright.evaluation.sweep.runs import RUNS, RunBegan, SweepBegan, SweptRun, SweptRuns
-from tilewright.evaluation.sweep.steps import SWEEP, Sweep, SweepError, judge_runs
-from tilewright.flows.sweep import sweep
+from tilewright.evaluation.compare.leaderboard import network_leaderboards
+from tilewright.evaluation.compare.network_plan import plan_sweep
+from tilewright.evaluation.compare.network_runs import (
+    RUNS,
+    RunBegan,
+    SweepBegan,
+    SweptRun,
+    SweptRuns,
+)
+from tilewright.evaluation.compare.network_steps import SWEEP, Sweep, SweepError, judge_networks
+from tilewright.evaluation.compare.options import CompareOptions as CompareOptions
+from tilewright.flows.comparison import compare_networks
 from tilewright.networks import zoo
-from tilewright.reports.sweep import run_rows, sweep_note, verdict
+from tilewright.reports.compare.network_tables import run_rows, sweep_note, verdict
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event
 from tilewright.tuning.output_dir import SUMMARY
@@ -38,8 +44,8 @@ ASKED: dict[str, Any] = {
 
 def swept(folder: Path, **others: object) -> tuple[Sweep, list[Event]]:
     heard: list[Event] = []
-    options = SweepOptions.parse(**ASKED | {"out": str(folder)} | others)
-    return sweep(LocalRunner(heard.append), options), heard
+    options = CompareOptions.parse(**ASKED | {"out": str(folder)} | others)
+    return compare_networks(LocalRunner(heard.append), options), heard
 
 
 def begun(heard: list[Event]) -> list[str]:
@@ -115,14 +121,14 @@ def test_a_run_that_vanishes_before_the_end_is_said_and_not_left_out(
     done: Sweep, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(done.plan.folder, tmp_path / "sweep"))
-    plan = plan_sweep(SweepOptions.parse(**ASKED | {"out": str(folder)}))
+    plan = plan_sweep(CompareOptions.parse(**ASKED | {"out": str(folder)}))
     kept = SweptRuns(plan)
-    assert judge_runs(plan, kept).runs == done.runs
+    assert judge_networks(plan, kept).runs == done.runs
     (folder / done.runs[3].place / SUMMARY).unlink()
     with pytest.raises(
         SweepError, match=re.escape(f"the results of {done.runs[3].title} are gone")
     ):
-        judge_runs(plan, kept)
+        judge_networks(plan, kept)
 
 
 @pytest.mark.slow(seconds=4)
@@ -130,7 +136,7 @@ def test_another_model_under_the_same_path_is_another_run(tmp_path: Path) -> Non
     model, asked = tmp_path / "mine.onnx", ASKED | {"out": str(tmp_path / "out"), "layers": ()}
     network = zoo.build("digits_cnn")
     model.write_bytes(network.SerializeToString())
-    options = SweepOptions.parse(**asked | {"networks": (str(model),)})
+    options = CompareOptions.parse(**asked | {"networks": (str(model),)})
     before = plan_sweep(options).jobs[0]
     assert plan_sweep(options).jobs[0] == before
     network.doc_string = "trained again"
@@ -142,7 +148,9 @@ def test_another_model_under_the_same_path_is_another_run(tmp_path: Path) -> Non
 
 def test_each_option_that_changes_results_changes_the_key(tmp_path: Path) -> None:
     def key(**others: object) -> str:
-        return plan_sweep(SweepOptions.parse(**ASKED | {"out": str(tmp_path)} | others)).jobs[0].key
+        return (
+            plan_sweep(CompareOptions.parse(**ASKED | {"out": str(tmp_path)} | others)).jobs[0].key
+        )
 
     keys = [key()] + [
         key(**other)
@@ -161,7 +169,6 @@ def test_each_option_that_changes_results_changes_the_key(tmp_path: Path) -> Non
     [
         ({"networks": ("digits_cnn", "")}, "NETWORK has an empty name"),
         ({"networks": ("digits_cnn", "digits_cnn")}, "NETWORK names digits_cnn twice"),
-        ({"networks": ()}, "--networks"),
         ({"targets": ("huge", "vta-pinq")}, "did you mean vta-pynq?"),
         ({"tuners": ("random", "ranndom")}, "did you mean random?"),
         ({"tuners": ("random", "")}, "--tuners has an empty name"),
@@ -185,14 +192,46 @@ def test_a_mistake_is_refused_before_anything_is_measured(
     [
         (["--tuners", "default,,random"], "--tuners 'default,,random' has an empty name"),
         (["--tuners", "default,default"], "--tuners 'default,default' names default twice"),
-        (["--targets", "huge,"], "--targets 'huge,' has an empty name"),
+        (["--targets", "huge,"], "--target 'huge,' has an empty name"),
         (["--layers", "fc,fc"], "--layers 'fc,fc' names fc twice"),
     ],
 )
 def test_lists_with_empty_or_equal_names_are_refused(arguments: list[str], hint: str) -> None:
     with pytest.raises(TilewrightError) as caught:
-        CliRunner().invoke(app, ["sweep", "digits_cnn", *arguments], catch_exceptions=False)
+        CliRunner().invoke(app, ["compare", "digits_cnn", *arguments], catch_exceptions=False)
     assert hint in str(caught.value)
+
+
+def test_the_old_name_of_the_command_still_works_and_says_what_to_write() -> None:
+    done = CliRunner().invoke(app, ["sweep", "digits_cnn", "--seeds", "3-1"])
+    assert "'tilewright sweep' is deprecated" in done.stderr
+    assert "write 1-3" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["digits_cnn", "--live"], "--live is about single workloads"),
+        (["digits_cnn", "--network", "resnet18"], "--network is about single workloads"),
+        (["--network", "digits_cnn", "--layers", "fc"], "--layers is about whole networks"),
+        (["--network", "digits_cnn", "--targets", "huge,vta-pynq"], "on one --target"),
+    ],
+)
+def test_options_of_the_other_kind_of_comparison_are_refused(
+    arguments: list[str], hint: str
+) -> None:
+    with pytest.raises(TilewrightError, match=hint):
+        CliRunner().invoke(app, ["compare", *arguments], catch_exceptions=False)
+
+
+def test_defaults_depend_on_what_is_compared() -> None:
+    networks, workloads = CompareOptions(networks=("digits_cnn",)), CompareOptions(network="x")
+    assert (networks.trials, networks.seeds, networks.out) == (64, "0-4", "swept")
+    assert (workloads.trials, workloads.seeds, workloads.out) == (128, "0-9", "compared")
+    assert CompareOptions(networks=("a.csv", "b.csv.gz")).replay == ("a.csv", "b.csv.gz")
+    assert CompareOptions(network="x", trials=64).command_line("compare") == (
+        "tilewright compare --network x --trials 64"
+    )
 
 
 # -- who won -----------------------------------------------------------------------------------
@@ -218,7 +257,7 @@ def test_the_least_median_wins_and_seeds_are_counted() -> None:
         of("good", 0, 500), of("poor", 0, 400), of("good", 1, 400), of("poor", 1, 800),
         of("good", 2, 400), of("poor", 2, 500),
     ]  # fmt: skip
-    (found,) = leaderboards(runs)
+    (found,) = network_leaderboards(runs)
     first, second = found.tuners
     assert (first.tuner, first.tuned_cycles, first.gain) == ("good", 400, 2.5)
     assert (first.fastest_on, second.fastest_on, first.seeds) == (2, 1, 3)
@@ -228,21 +267,25 @@ def test_the_least_median_wins_and_seeds_are_counted() -> None:
 
 
 def test_equal_tuners_share_the_first_place_and_none_wins_without_a_valid_schedule() -> None:
-    (even,) = leaderboards([of("a", 0, 500), of("b", 0, 500)])
+    (even,) = network_leaderboards([of("a", 0, 500), of("b", 0, 500)])
     assert even.winners == ("a", "b")
     assert [each.fastest_on for each in even.tuners] == [1, 1]
     assert verdict(even) == "net on vta: a and b are equal, median gain 2.00×"
-    (nothing,) = leaderboards([of("a", 0, None), of("b", 0, None)])
+    (nothing,) = network_leaderboards([of("a", 0, None), of("b", 0, None)])
     assert nothing.winners == ()
     assert [each.fastest_on for each in nothing.tuners] == [0, 0]
     assert "no tuner found valid schedules" in verdict(nothing)
-    (half,) = leaderboards([of("a", 0, None), of("a", 1, 300), of("b", 0, 900), of("b", 1, 900)])
+    (half,) = network_leaderboards(
+        [of("a", 0, None), of("a", 1, 300), of("b", 0, 900), of("b", 1, 900)]
+    )
     assert half.winners == ("b",)  # a found nothing with one of its seeds
     assert half.tuners[1].gain is None
 
 
 def test_networks_and_targets_are_judged_apart() -> None:
-    found = leaderboards([of("a", 0, 500), of("a", 0, 300, target="cpu", baseline="fallback")])
+    found = network_leaderboards(
+        [of("a", 0, 500), of("a", 0, 300, target="cpu", baseline="fallback")]
+    )
     assert [(each.target, each.baseline) for each in found] == [
         ("vta", "published baseline"), ("cpu", "fallback"),
     ]  # fmt: skip
@@ -282,8 +325,8 @@ def test_the_note_repeats_the_command_and_holds_the_results(done: Sweep) -> None
     options = done.plan.options.model_copy(update={"out": "swept"})
     note = sweep_note(options, 8, {"Prefect": "http://p"}, done)
     assert (
-        "tilewright sweep digits_cnn --targets vta-pynq,huge --tuners random,ml2tuner:first=4 "
-        "--seeds 0-1 --trials 8 --batch 4 --layers conv2,fc\n"
+        "tilewright compare digits_cnn --tuners random,ml2tuner:first=4 --seeds 0-1 "
+        "--target vta-pynq,huge --trials 8 --batch 4 --layers conv2,fc\n"
     ) in note
     assert "| digits\\_cnn" in note or "| digits_cnn" in note
     assert "8 runs, 8 trials a workload" in note

@@ -176,8 +176,8 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
 
 
 def _sweeps(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.evaluation.compare.network_runs import RUNS, SweptRun
     from tilewright.evaluation.row_cache import RowCache
-    from tilewright.evaluation.sweep.runs import RUNS, SweptRun
 
     run = SweptRun(
         network="digits_cnn", target="vta-pynq", tuner="random", seed=0, trials=8,

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import tilewright
 from tilewright.cli.options import OfferedFields, with_options
+from tilewright.core.errors import TilewrightError
 from tilewright.core.options import CliOption, CommandOptions, OptionsError, cli_option
 from tilewright.flows.forms import flat
 from tilewright.hardware_search.options import CodesignOptions
@@ -55,11 +56,13 @@ def test_the_command_in_a_record_is_read_as_the_same_options(options: TuningOpti
 
 
 def test_tables_of_numbers_are_read_as_they_are_written() -> None:
-    options = CodesignOptions(networks=("a", "b"), budget=0.5, bounds={"x": (1, 2), "y": (3, 3)})
+    options = CodesignOptions(
+        networks=("alexnet", "vgg11"), budget=0.5, bounds={"x": (1, 2), "y": (3, 3)}
+    )
     words = shlex.split(options.command_line("codesign"))[2:]
     assert read(CodesignOptions, words) == options
     assert read(CodesignOptions, [*words, "--bound", "z=4"]).model_dump()["bounds"]["z"] == (4, 4)
-    with pytest.raises(OptionsError, match=r"--bound x is given twice, as 1:2 and 1:3"):
+    with pytest.raises(TilewrightError, match=r"--bound x is given twice, as 1:2 and 1:3"):
         read(CodesignOptions, [*words, "--bound", "x=1:3"])
 
 

@@ -33,7 +33,6 @@ from tilewright.cli.commands import (
     networks,
     servers,
     set_up,
-    sweep,
     targets,
     trials,
     tune,
@@ -98,7 +97,7 @@ def _options(
 
 
 for _group in (
-    tune, sweep, artifact, benchmark, codesign, compare, diff, explain, trials, export, networks,
+    tune, artifact, benchmark, codesign, compare, diff, explain, trials, export, networks,
     targets, servers, set_up, vta, enumerate, dataset, model, cluster, board, cpu, clean,
 ):  # fmt: skip
     _group.register(app)

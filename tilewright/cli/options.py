@@ -140,7 +140,9 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
     if option.positional:
         info: object = typer.Argument(metavar=option.metavar, help=help_text)
     else:
-        info = typer.Option(flag_of(name, field), metavar=option.metavar, help=help_text, **limits)
+        info = typer.Option(
+            flag_of(name, field), *option.aliases, metavar=option.metavar, help=help_text, **limits
+        )
     annotated = cast(Any, Annotated)  # the type is known when this runs
     return Parameter(
         name,

@@ -45,6 +45,7 @@ class CliOption:
 
     Attributes:
         flag: name of the option; by default the name of the field with hyphens.
+        aliases: other names of the option.
         positional: the value is an argument without a flag.
         metavar: placeholder of the value in the help text; by default its type.
         default: description of the default, where it depends on other options, or "" to show
@@ -58,6 +59,7 @@ class CliOption:
     """
 
     flag: str = ""
+    aliases: tuple[str, ...] = ()
     positional: bool = False
     metavar: str | None = None
     default: str | None = None
@@ -95,10 +97,9 @@ class CommandOptions(BaseModel):
             value = printable(_text(values.get(name)))
             raise OptionsError(f"{flag} {value}: {problem}{hint}") from None
 
-    @property
-    def default_out(self) -> str:
-        """The folder for the results if the option `out` is not given."""
-        return str(default_of(type(self).model_fields["out"]))
+    def default_value(self, name: str) -> Any:
+        """Return the value that a field has if only the other options are given."""
+        return default_of(type(self).model_fields[name])
 
     def command_line(self, command: str) -> str:
         """Return the command that stands for these options: all that differ from their defaults,
@@ -106,10 +107,9 @@ class CommandOptions(BaseModel):
         arguments, words = list[str](), list[str]()
         for name, field in type(self).model_fields.items():
             value, option = getattr(self, name), cli_option(field)
-            usual = self.default_out if name == "out" else default_of(field)
             if option.positional:
                 arguments += [as_typed(each) for each in _as_tuple(value) if each]
-            elif name != "fresh" and as_typed(_text(value)) != _text(usual):
+            elif name != "fresh" and as_typed(_text(value)) != _text(self.default_value(name)):
                 words += _option_words(flag_of(name, field), value, option.separator)
         return shlex.join(["tilewright", *command.split(), *arguments, *words])
 

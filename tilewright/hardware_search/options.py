@@ -108,9 +108,10 @@ class CodesignOptions(CommandOptions):
         """What is served, in the user's words."""
         return printable(as_typed(", ".join(self.networks)))
 
-    @property
-    def default_out(self) -> str:
-        return str(self.model_copy(update={"out": ""}).folder)
+    def default_value(self, name: str) -> Any:
+        if name == "out" and self.out:
+            return str(self.model_copy(update={"out": ""}).folder)
+        return super().default_value(name)
 
     @property
     def folder(self) -> Path:

@@ -273,9 +273,10 @@ class TuningOptions(CommandOptions):
         """The epilogue of a workload that stands alone."""
         return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
-    @property
-    def default_out(self) -> str:
-        return str(self.model_copy(update={"out": ""}).folder)
+    def default_value(self, name: str) -> Any:
+        if name == "out" and self.out:
+            return str(self.model_copy(update={"out": ""}).folder)
+        return super().default_value(name)
 
     @property
     def folder(self) -> Path:

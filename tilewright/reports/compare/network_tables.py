@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.evaluation.sweep.leaderboard import Leaderboard, TunerMedians
-from tilewright.evaluation.sweep.options import SweepOptions
-from tilewright.evaluation.sweep.runs import SweptRun
-from tilewright.evaluation.sweep.steps import Sweep
+from tilewright.evaluation.compare.leaderboard import Leaderboard, TunerMedians
+from tilewright.evaluation.compare.network_runs import SweptRun
+from tilewright.evaluation.compare.network_steps import Sweep
+from tilewright.evaluation.compare.options import CompareOptions as SweepOptions
 from tilewright.reports.markdown import block, paragraphs, plain
 from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
 from tilewright.reports.run_description import Links, listed
@@ -77,7 +77,7 @@ def sweep_note(options: SweepOptions, runs: int, links: Links, swept: Sweep | No
         ]
     what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
     return paragraphs(
-        f"{what}; {count}.", *found, block(options.command_line("sweep"), "sh"), listed(links)
+        f"{what}; {count}.", *found, block(options.command_line("compare"), "sh"), listed(links)
     )
 
 

@@ -15,8 +15,9 @@ from tilewright.core.files import Json, canonical, digest
 from tilewright.core.name_list import check_names
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.evaluation.compare.options import SHARED
+from tilewright.evaluation.compare.options import CompareOptions as SweepOptions
 from tilewright.evaluation.compare.plan import TunerConfig, parse_seeds, tuner_configs_of
-from tilewright.evaluation.sweep.options import SHARED, SweepOptions
 from tilewright.models import make_explorer
 from tilewright.tuning.network import import_model, weights_digest
 from tilewright.tuning.options import TuningOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilewright.evaluation.compare.network_plan import SweepJob, SweepPlan, run_title
 from tilewright.evaluation.row_cache import RowCache
-from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan, run_title
 from tilewright.search.events import Event
 from tilewright.tuning.gains import before_all
 from tilewright.tuning.outputs import Summary

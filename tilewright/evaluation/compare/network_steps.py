@@ -11,9 +11,9 @@ from typing import Any
 from tilewright.core import formats
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import write_atomically
-from tilewright.evaluation.sweep.leaderboard import Leaderboard, leaderboards
-from tilewright.evaluation.sweep.plan import SweepJob, SweepPlan
-from tilewright.evaluation.sweep.runs import RunTuned, SweepBegan, SweptRun, SweptRuns
+from tilewright.evaluation.compare.leaderboard import Leaderboard, network_leaderboards
+from tilewright.evaluation.compare.network_plan import SweepJob, SweepPlan
+from tilewright.evaluation.compare.network_runs import RunTuned, SweepBegan, SweptRun, SweptRuns
 from tilewright.flows.tuning import import_network
 from tilewright.search import LocalRunner
 from tilewright.search.events import Listener
@@ -63,7 +63,7 @@ def keep_run(kept: SweptRuns, job: SweepJob, summary: Summary, emit: Listener) -
     emit(RunTuned(kept.add(job, summary)))
 
 
-def judge_runs(plan: SweepPlan, kept: SweptRuns) -> Sweep:
+def judge_networks(plan: SweepPlan, kept: SweptRuns) -> Sweep:
     """Say which tuner won where. Raises `SweepError` for a run whose output directory is gone."""
     found = []
     for job in plan.jobs:
@@ -74,7 +74,7 @@ def judge_runs(plan: SweepPlan, kept: SweptRuns) -> Sweep:
                 "is there; repeat the command, which makes that run again"
             )
         found.append(run)
-    return Sweep(plan, tuple(found), leaderboards(found))
+    return Sweep(plan, tuple(found), network_leaderboards(found))
 
 
 def log_sweep(swept: Sweep, folder: Path) -> None:
