@@ -128,7 +128,7 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     from rich.console import Console
 
     from tilewright import tuning
-    from tilewright.cli.views.trials import show_trials
+    from tilewright.cli.views.finished_runs import show_trials
     from tilewright.tuning.run_metadata import check_vacant, read_run, replaced, trials_made
 
     out = folder / "out"

@@ -1,6 +1,5 @@
-"""Implements `tilewright build`, `run` and `verify`: a tuned network as one folder, and its
-outputs.
-"""
+"""Implements `tilewright build`, `run`, `verify`, `benchmark` and `cpu`: a network as one folder,
+and its outputs and latency."""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from tilewright.cli.options import OfferedFields, ReadCode, with_options
 from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
+from tilewright.evaluation.engines.options import BenchmarkOptions
 from tilewright.tuning.build_options import BuildOptions
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.networks.artifact import AnyArtifact, Artifact, CompiledArtifact
     from tilewright.networks.artifact.run import Array
     from tilewright.networks.artifact.sized import Fit
+
 
 Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -42,12 +43,6 @@ MOST_INPUT_BYTES = 1 << 30
 MOST_IMAGES = 100_000
 
 
-def register(app: typer.Typer) -> None:
-    app.command("build", short_help="Make one folder of a network that a target can run.")(build)
-    app.command("run", short_help="Run an artifact: on the simulated accelerator, or here.")(run)
-    app.command("verify", short_help="Hold an artifact against plain arithmetic.")(verify)
-
-
 @with_options
 def build(
     options: Annotated[BuildOptions, OfferedFields(*BUILD_OPTIONS)],
@@ -56,8 +51,7 @@ def build(
 ) -> None:
     """Make one folder of a network and its schedules: programs and weights for a board; or, for the
     target cpu, a library of the float network."""
-    from tilewright.cli.views.artifact import show_built
-    from tilewright.cli.views.building import Building
+    from tilewright.cli.views.artifact import Building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.flows.build import build_artifact
     from tilewright.search import LocalRunner
@@ -178,7 +172,7 @@ def _run_pipeline(
     artifact: Artifact, arrays: dict[str, Array], output: Path, count: int | None, *, as_json: bool
 ) -> None:
     """Successive images, and what overlap gives."""
-    from tilewright.cli.views.pipeline import pipeline_json, show_pipeline
+    from tilewright.cli.views.artifact import pipeline_json, show_pipeline
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.image_batches import joined, split
@@ -300,3 +294,58 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise TilewrightError(
             f"{path} is not an NPZ file ({error}); write one with numpy.savez"
         ) from None
+
+
+@with_options
+def benchmark(
+    options: BenchmarkOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Build a network for this processor and time it in turns with other engines, each in a process
+    of its own; rounds disturbed by other work do not count."""
+    from tilewright.cli.views.artifact import Building
+    from tilewright.cli.views.library import benchmark_json, show_benchmark
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.flows.benchmark import benchmark as run_benchmark
+    from tilewright.search import LocalRunner
+
+    given = (options.artifact is not None, options.schedules is not None, options.trials > 0)
+    if sum(given) > 1:
+        raise TilewrightError(
+            "give one of --artifact, --schedules and --trials: each says what is timed"
+        )
+    with Building(Terminal(stderr=True)) as shown:
+        made = run_benchmark(LocalRunner(shown), options)
+    for warning in made.warnings:
+        typer.echo(f"note: {as_typed(warning)}", err=True)
+    if as_json:
+        typer.echo(json.dumps(benchmark_json(made), indent=2, ensure_ascii=False))
+    else:
+        show_benchmark(made, Terminal())
+
+
+cpu_commands = typer.Typer(help="Run libraries without Python.", no_args_is_help=True)
+
+
+@cpu_commands.callback()
+def _group() -> None:
+    pass
+
+
+@cpu_commands.command("runtime")
+def cpu_runtime(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the sources.")],
+    artifact: Annotated[
+        Path | None,
+        typer.Option("--for", metavar="ART", help="Refuse an artifact that C cannot run."),
+    ] = None,
+) -> None:
+    """Write what a C program needs to run the libraries of 'tilewright build --target cpu': a
+    header, its source, an example with a Makefile, and TVM's runtime (6 MB)."""
+    from tilewright.networks.artifact.regions import refuse_regions
+    from tilewright.networks.compiled.c_interface import write_c_interface
+
+    if artifact is not None:
+        refuse_regions(artifact)
+    write_c_interface(out)
+    typer.echo(f"{as_typed(str(out))}: make -C {as_typed(str(out))} builds the example")

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from tilewright.search.events import Listener
 
 
-def register(app: typer.Typer) -> None:
-    app.command("codesign")(codesign)
-
-
 @with_options
 def codesign(
     options: CodesignOptions,

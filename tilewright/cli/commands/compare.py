@@ -35,11 +35,6 @@ Bare = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    app.command("compare", short_help="Hold several tuners against each other.")(compare)
-    app.command("sweep", hidden=True)(sweep)
-
-
 @with_options
 def compare(
     *,

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from tilewright.tuning.fusion_interface import FusionSummary
 
 
-def register(app: typer.Typer) -> None:
-    app.command("inspect", short_help="Show what becomes of every operator of a network.")(inspect)
-    app.command("zoo")(zoo)
-
-
 @with_options
 def inspect(
     options: Annotated[
@@ -75,7 +70,7 @@ def inspect(
         said = report.to_dict() | ({} if drawn is None else {"fusion": drawn})
         typer.echo(json.dumps(said, indent=2))
         return
-    from tilewright.cli.views.operators import show_report
+    from tilewright.cli.views.networks import show_report
 
     host = not accelerator.computes_floats
     show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)

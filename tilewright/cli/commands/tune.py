@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from tilewright.tuning.outputs import Summary
 
 
-def register(app: typer.Typer) -> None:
-    app.command("tune")(tune)
-    app.command("tuners")(tuners)
-
-
 @with_options
 def tune(
     options: TuningOptions,

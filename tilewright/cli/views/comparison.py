@@ -12,8 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.latency import as_latency, latency_text
-from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, say
+from tilewright.cli.views.terminal import (
+    Bars,
+    as_latency,
+    columns_of,
+    fitted_table,
+    latency_text,
+    say,
+)
 from tilewright.evaluation.compare.comparison import (
     COMPARISON,
     Comparison,

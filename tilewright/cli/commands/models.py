@@ -1,18 +1,92 @@
-"""Implements `tilewright model`: models that transfer from hardware to hardware."""
+"""Implements `tilewright dataset` and `model`: measured programs on many machines, and the models
+that learn from them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.options import Seed, with_options
+from tilewright.cli.options import OfferedFields, Seed, with_options
+from tilewright.cli.signals import keep_count
 from tilewright.core.working_folder import as_typed
-from tilewright.evaluation.datasets.options import TrainingOptions
+from tilewright.evaluation.datasets.options import DatasetFolder, DatasetOptions, TrainingOptions
+from tilewright.tuning.options import ClusterOptions
 
-commands = typer.Typer(
+if TYPE_CHECKING:
+    from tilewright.evaluation.datasets.metadata import DatasetMetadata
+    from tilewright.search.events import Listener
+
+
+dataset_commands = typer.Typer(
+    help="Build datasets that cost models learn from.", no_args_is_help=True
+)
+
+
+@dataset_commands.callback()
+def _group() -> None:
+    """A group, though it has one command."""
+
+
+@dataset_commands.command("build")
+@with_options
+def build(
+    folder: DatasetFolder,
+    options: Annotated[DatasetOptions, OfferedFields("rows", "seed", "cpu_rows", "targets")],
+    workers: ClusterOptions,
+    bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
+        False
+    ),
+) -> None:
+    """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
+    hardware that is named. Repeating the command resumes a build that was stopped."""
+    from tilewright.cli.views.models import building, show_built
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.datasets.build import kept_rows
+    from tilewright.evaluation.datasets.plan import check_options
+    from tilewright.targets.cluster.connection import check_address
+    from tilewright.tuning.output_dir import check_folder
+
+    out, cluster = folder.out, workers.cluster
+    check_options(options)
+    if cluster:
+        check_address(cluster)
+    check_folder(out.parent)
+    keep_count("row", lambda: kept_rows(out))
+    with building(Terminal(stderr=True)) as listen:
+        build_it = _bare if bare else _tracked
+        about = build_it(out, options, cluster, listen)
+    show_built(about, out, Terminal())
+
+
+def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+    from tilewright.flows.dataset import build_dataset
+    from tilewright.search import LocalRunner
+
+    return build_dataset(LocalRunner(listen), out, options, cluster)
+
+
+def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+    from tilewright.services.local_services import embedded
+
+    with embedded(_prepare_dataset):
+        from tilewright.flows.dataset_prefect import dataset_flow
+        from tilewright.flows.forms import fields_of
+
+        place, workers = DatasetFolder(out=out), ClusterOptions(cluster=cluster)
+        about: DatasetMetadata = dataset_flow(listen)(**fields_of(place, options, workers))
+        return about
+
+
+def _prepare_dataset() -> None:
+    """While the server starts."""
+    import tilewright.flows.dataset_prefect
+    import tilewright.networks.network  # noqa: F401
+
+
+model_commands = typer.Typer(
     help="Train models on some hardware that know about other hardware.", no_args_is_help=True
 )
 
@@ -23,11 +97,7 @@ RowCount = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(commands, name="model")
-
-
-@commands.command("train")
+@model_commands.command("train")
 @with_options
 def train(
     options: TrainingOptions,
@@ -45,7 +115,7 @@ def train(
     _train(options, bare, as_json)
 
 
-@commands.command("score")
+@model_commands.command("score")
 def score(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
     dataset: Dataset,
@@ -65,7 +135,7 @@ def score(
         show_scores(found, Terminal())
 
 
-@commands.command("trust")
+@model_commands.command("trust")
 def trust(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
 ) -> None:
@@ -92,7 +162,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
         else:
             from tilewright.services.local_services import embedded
 
-            with embedded(_prepare):
+            with embedded(_prepare_training):
                 from tilewright.flows.forms import fields_of
                 from tilewright.flows.training_prefect import training_flow
 
@@ -105,7 +175,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
         show_registered(registered, console)
 
 
-def _prepare() -> None:
+def _prepare_training() -> None:
     import tilewright.flows.training_prefect  # noqa: F401
     from tilewright.tasks import tracking
 

@@ -1,7 +1,9 @@
-"""Implements `tilewright ui` and `tilewright serve`: pages of runs, and runs on a schedule."""
+"""Implements `tilewright ui`, `serve`, `clean` and `warm-up`: the workspace and its servers."""
 
 from __future__ import annotations
 
+import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -23,11 +25,6 @@ MlflowPort = Annotated[
     int | None,
     typer.Option(help="Port of MLflow's pages.  [default: as last time, at first 5000]"),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    app.command("ui")(ui)
-    app.command("serve", short_help="Run the tuning flow on a schedule.")(serve)
 
 
 def ui(
@@ -95,7 +92,8 @@ def serve(
     tracking: TrackingOptions,
     prefect_port: PrefectPort = None,
 ) -> None:
-    """Serve the tuning flow as a deployment: on a schedule, and on request from Prefect's pages."""
+    """Serve the tuning flow as a deployment: by a cron line or at an interval, and on request from
+    Prefect's pages."""
     from tilewright.services.addresses import PREFECT, port_or_last
     from tilewright.services.ports import check_ports
     from tilewright.tuning.output_dir import below_root
@@ -127,3 +125,52 @@ def _warn_if_open(host: str) -> None:
             "change these runs; nothing is encrypted on the way there",
             err=True,
         )
+
+
+def clean(
+    older_than: Annotated[
+        float,
+        typer.Option(help="Days since a stage was used, or since a run ended.", min=0.05),
+    ] = 30.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove; without it, only say what.")] = False,
+) -> None:
+    """Say what could be removed from the workspace, and with --yes remove it: cached stages that
+    no command used, and Prefect's records of runs that ended. Runs in MLflow, output directories
+    and artifacts stay."""
+    from tilewright.cli.views.cleaning import show_removable
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.services.local_services import embedded
+    from tilewright.services.retention import DAY, compact, unused_cache
+    from tilewright.tasks.old_runs import delete_runs, ended_before
+
+    before = time.time() - older_than * DAY
+    with embedded(prune=False) as workspace:
+        cache, runs = unused_cache(workspace, before), ended_before(before)
+        if yes:
+            delete_runs(runs)
+    freed = cache.remove() if yes else 0
+    databases = (workspace.prefect_database, workspace.mlflow_database)
+    compacted = {path: compact(path) for path in databases} if yes else {}
+    show_removable(Terminal(), workspace, cache, len(runs), freed if yes else None, compacted)
+
+
+def warm_up() -> None:
+    """Compile kernels and prepare the database, as 'make setup' does."""
+    _compile_kernels()
+    _prepare_database()
+
+
+def _compile_kernels() -> None:
+    """Compile what the default target runs; numba keeps the code on disk."""
+    from tilewright.targets import target_kinds
+
+    for kind in target_kinds().values():
+        kind.warm_up(typer.echo)
+
+
+def _prepare_database() -> None:
+    from tilewright.services.prefect_server import prepare_database_template
+    from tilewright.services.workspace import Workspace, use_workspace
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_database_template(use_workspace(Workspace(Path(folder))))
