@@ -18,6 +18,7 @@ from tests.cli.conftest import Place
 from tests.earlier_versions import FUTURE, RELEASES
 from tilewright.core.errors import TilewrightError
 from tilewright.core.formats import FORMATS
+from tilewright.evaluation.compare.record import read_leaderboards
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.datasets.build import kept_plan, kept_rows
 from tilewright.evaluation.datasets.folder import digest_of, read_table
@@ -344,7 +345,21 @@ def _change_state(folder: Path) -> None:
     (folder / "state.zip").write_bytes(earlier.future_state(state.read_bytes()))
 
 
+def _future_record(name: str) -> Callable[[Path], object]:
+    def write(folder: Path) -> None:
+        (folder / "compared").mkdir()
+        (folder / "compared" / name).write_text(json.dumps({"version": FUTURE}))
+
+    return write
+
+
+def _of_comparison(folder: Path) -> Iterator[Callable[[], object]]:
+    yield lambda: read_leaderboards(folder / "compared")
+
+
 FORGED = {
+    "comparison": Forged(_future_record("comparison.json"), _of_comparison),
+    "sweep": Forged(_future_record("sweep.json"), _of_comparison),
     "run": Forged(_json("tuned/run.json"), _of_run),
     "summary": Forged(_json("tuned/summary.json"), _of_summary),
     "schedules": Forged(_json("tuned/schedules.json"), _of_schedules),

@@ -1,4 +1,4 @@
-"""Implements `tilewright cluster` and `board`: keys of a Dask cluster, and boards that it offers."""
+"""Implements `tilewright cluster` and `board`: keys of a Dask cluster, and the boards it has."""
 
 from __future__ import annotations
 
