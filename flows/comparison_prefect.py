@@ -87,7 +87,7 @@ def _on_workloads(options: CompareOptions) -> str:
     run = ComparisonRunner(options.rivals)
     compared = compare_on_workloads(
         run, plan_workloads(options, test_bed), options.folder,
-        options.cluster or local_cluster(options.jobs), options.fresh,
+        options.cluster or local_cluster(options.jobs or 1), options.fresh,
     )  # fmt: skip
     return compared.leaderboard[0].tuner
 

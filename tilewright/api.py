@@ -127,7 +127,7 @@ def compare(**options: Any) -> Comparison | Sweep:
     check_folder(asked.folder)
     test_bed, _ = test_bed_of(asked, asked.folder / "spaces")
     plan = plan_workloads(asked, test_bed)
-    cluster = asked.cluster or local_cluster(asked.jobs)
+    cluster = asked.cluster or local_cluster(asked.jobs or 1)
     if cluster:
         check_address(cluster)
     return compare_tuners(_local_runner(), plan, asked.folder, cluster, asked.fresh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
@@ -30,6 +31,7 @@ from tilewright.evaluation.compare.network_runs import (
 from tilewright.evaluation.compare.network_steps import SWEEP, Sweep, SweepError, judge_networks
 from tilewright.evaluation.compare.options import CompareOptions as CompareOptions
 from tilewright.flows.comparison import compare_networks
+from tilewright.flows.forms import filled, flat
 from tilewright.networks import zoo
 from tilewright.reports.compare.network_tables import run_rows, sweep_note, verdict
 from tilewright.search import LocalRunner
@@ -229,6 +231,10 @@ def test_defaults_depend_on_what_is_compared() -> None:
     assert (networks.trials, networks.seeds, networks.out) == (64, "0-4", "swept")
     assert (workloads.trials, workloads.seeds, workloads.out) == (128, "0-9", "compared")
     assert CompareOptions(networks=("a.csv", "b.csv.gz")).replay == ("a.csv", "b.csv.gz")
+    form = inspect.signature(flat(CompareOptions)(lambda options: options))
+    asked = {name: each.default for name, each in form.parameters.items()} | {"network": "x"}
+    assert filled(CompareOptions, asked) == workloads
+    assert filled(CompareOptions, asked | {"trials": 64, "seeds": "0-4"}).trials == 64
     assert CompareOptions(network="x", trials=64).command_line("compare") == (
         "tilewright compare --network x --trials 64"
     )

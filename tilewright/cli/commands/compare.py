@@ -183,8 +183,7 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
     from tilewright.targets.cluster.connection import check_address, local_cluster
     from tilewright.tuning.output_dir import check_folder
 
-    jobs = options.jobs if "jobs" in options.model_fields_set else usable_cores()
-    if cluster := options.cluster or local_cluster(jobs):
+    if cluster := options.cluster or local_cluster(options.jobs or usable_cores()):
         check_address(cluster)
     parse_seeds(options.seeds)
     check_folder(options.folder)

@@ -27,11 +27,15 @@ SHARED = (
 """Options that every run of a network has as the comparison has them, by their names in
 `TuningOptions`."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_OF_NETWORKS: dict[str, Any] = {
+    "tuners": ("default", "random"), "seeds": "0-4", "trials": DEFAULTS.trials,
+    "batch": DEFAULTS.batch, "jobs": 1, "out": "swept",
+}  # fmt: skip
 _OF_WORKLOADS: dict[str, Any] = {
     "tuners": ("default", "default-blind", "ml2tuner", "autotvm", "random"),
     "seeds": "0-9", "trials": 128, "batch": 8, "out": "compared",
 }  # fmt: skip
-"""Defaults of a comparison on workloads; the fields have those of a comparison on networks."""
+"""Defaults that depend on what is compared. Their fields have None, which stands for them."""
 _ONLY_NETWORKS = ("stop_gain", "epilogue", "layers", "input_shapes")
 _ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
 
@@ -58,13 +62,13 @@ class CompareOptions(CommandOptions):
             default="default,default-blind,ml2tuner,autotvm,random; of networks default,random"
         ),
     ] = Field(
-        default=("default", "random"),
+        default=None,
         min_length=1,
         description="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3",
         json_schema_extra=with_tuners_in_list,
     )
     seeds: Annotated[str, CliOption(default="0-9; of networks 0-4")] = Field(
-        default="0-4", description="0-19 or 0,3,7: a run for each."
+        default=None, description="0-19 or 0,3,7: a run for each."
     )
     network: Annotated[str, CliOption(value="model")] = Field(
         default="",
@@ -90,7 +94,7 @@ class CompareOptions(CommandOptions):
         json_schema_extra=with_targets_in_list,
     )
     trials: Annotated[int, CliOption(default="128; of networks 64")] = Field(
-        default=DEFAULTS.trials, ge=1, le=100_000, description="Measurements a workload."
+        default=None, ge=1, le=100_000, description="Measurements a workload."
     )
     stop_gain: Annotated[float | None, CliOption(metavar="SHARE")] = Field(
         default=None,
@@ -99,7 +103,7 @@ class CompareOptions(CommandOptions):
         description="Share the trials of a network's workloads, as 'tilewright tune --stop-gain'.",
     )
     batch: Annotated[int, CliOption(default="8; of networks 16")] = Field(
-        default=DEFAULTS.batch, ge=1, le=10_000, description="Measurements a round."
+        default=None, ge=1, le=10_000, description="Measurements a round."
     )
     space: Space = ""
     epilogue: Annotated[str, CliOption(metavar="network|per-channel|plain")] = Field(
@@ -111,8 +115,8 @@ class CompareOptions(CommandOptions):
     )
     input_shapes: InputShapes = Field(default_factory=dict)
     max_waste: MaxWaste = DEFAULTS.max_waste
-    jobs: Annotated[int, CliOption(default="all cores; of networks 1")] = Field(
-        default=1,
+    jobs: Annotated[int | None, CliOption(default="all cores; of networks 1")] = Field(
+        default=None,
         ge=1,
         le=256,
         description="Runs at a time: N is short for --cluster local:N. Of networks: workloads of a "
@@ -120,7 +124,7 @@ class CompareOptions(CommandOptions):
     )
     cluster: Cluster = ""
     out: Annotated[str, CliOption(value="path", default="compared; of networks swept")] = Field(
-        default="swept", min_length=1, description="Folder for the results."
+        default=None, min_length=1, description="Folder for the results."
     )
     live: bool = Field(
         default=False,
@@ -136,7 +140,7 @@ class CompareOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Read names of earlier versions, and add the defaults of a comparison on workloads."""
+        """Read names of earlier versions, and add the defaults that depend on the subject."""
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -149,7 +153,8 @@ class CompareOptions(CommandOptions):
         if tables:
             values["networks"] = tuple(each for each in named if each not in tables)
             values["replay"] = (*values.get("replay", ()), *tables)
-        return values if values.get("networks") else _OF_WORKLOADS | values
+        given = {name: value for name, value in values.items() if value is not None}
+        return (_OF_NETWORKS if values.get("networks") else _OF_WORKLOADS) | given
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
@@ -177,7 +182,7 @@ class CompareOptions(CommandOptions):
             raise ValueError(
                 "workloads are compared on one --target; name NETWORKS to tune them on several"
             )
-        if self.cluster and "jobs" in self.model_fields_set:
+        if self.cluster and self.jobs:
             raise ValueError(
                 f"--jobs {self.jobs} is short for --cluster local:{self.jobs}, and --cluster "
                 f"{self.cluster} is given, too; leave one of the two out"
@@ -185,9 +190,8 @@ class CompareOptions(CommandOptions):
         return self
 
     def default_value(self, name: str) -> Any:
-        if not self.networks and name in _OF_WORKLOADS:
-            return _OF_WORKLOADS[name]
-        return super().default_value(name)
+        usual = _OF_NETWORKS if self.networks else _OF_WORKLOADS
+        return usual[name] if name in usual else super().default_value(name)
 
     @property
     def target(self) -> str:
