@@ -140,7 +140,7 @@ def test_the_front_of_a_codesign_is_that_of_one_machine(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=8)
 def test_a_sweep_has_the_trials_of_one_machine(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    sweep = ("sweep", "digits_cnn", "--layers", LAYERS[0], "--tuners", "random", "--seeds", "0",
+    sweep = ("compare", "digits_cnn", "--layers", LAYERS[0], "--tuners", "random", "--seeds", "0",
              "--trials", "8", "--batch", "8", "--bare")  # fmt: skip
     for out, arguments in {"alone": (), "away": LOCAL}.items():
         done = place.run(*sweep, "--out", out, *arguments)

@@ -1,4 +1,4 @@
-"""Runs `tilewright sweep` as a command: killed and started again, one run above all in MLflow."""
+"""Runs `tilewright compare NETWORK` as a command: killed and repeated, one MLflow run above all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.evaluation.compare.network_runs import RUNS
 from tilewright.evaluation.compare.network_steps import SWEEP
 from tilewright.tuning.output_dir import STORE
 
-SWEEP_DIGITS = ("sweep", "digits_cnn", "--layers", "fc", "--trials", "16", "--batch", "4",
+SWEEP_DIGITS = ("compare", "digits_cnn", "--layers", "fc", "--trials", "16", "--batch", "4",
                 "--tuners", "random,ml2tuner", "--out", "out")  # fmt: skip
 
 
