@@ -156,13 +156,13 @@ def _open_run(plan: SweepPlan) -> str:
     """The run of a sweep's folder in MLflow, linked with its flow run."""
     options = plan.options
     flow_run_id = str(flow_run.id)
-    name = f"sweep of {options.rivals}, seeds {options.seeds}: {options.subject}"
+    name = f"comparison of {options.rivals}, seeds {options.seeds}: {options.subject}"
     tags = {
         "networks": ",".join(options.networks),
         "targets": ",".join(options.targets),
         "tuners": options.rivals,
         "seeds": options.seeds,
-        MLFLOW_SOURCE_NAME: "tilewright sweep",
+        MLFLOW_SOURCE_NAME: "tilewright compare",
         MLFLOW_SOURCE_TYPE: "LOCAL",
         "prefect_flow_run_id": flow_run_id,
         "prefect_flow_run_url": flow_run_url(flow_run_id),

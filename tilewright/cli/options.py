@@ -87,7 +87,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
             )
         return command(**given)
 
-    del called.__wrapped__  # type: ignore[attr-defined]  # Typer reads the signature below
+    del called.__wrapped__  # Typer reads the signature below
     called.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -121,11 +121,16 @@ def takes_options(
 
     Type checkers see the fields of the model as keyword arguments, and so does `help()`.
     """
-    return shows_options(model)
+    shows = shows_options(cast("type[CommandOptions]", model))
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        return shows(function)
+
+    return decorate
 
 
 def shows_options(
-    model: Callable[..., CommandOptions], *positional: str
+    model: type[CommandOptions], *positional: str
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Show the fields of an options model as the parameters of a function.
 
@@ -135,8 +140,6 @@ def shows_options(
         model: the options model.
         positional: fields that are also passed by position, in this order.
     """
-    assert isinstance(model, type)
-    assert issubclass(model, CommandOptions)
     parameters = [
         Parameter(
             name,
