@@ -230,6 +230,9 @@ def test_defaults_depend_on_what_is_compared() -> None:
     networks, workloads = CompareOptions(networks=("digits_cnn",)), CompareOptions(network="x")
     assert (networks.trials, networks.seeds, networks.out) == (64, "0-4", "swept")
     assert (workloads.trials, workloads.seeds, workloads.out) == (128, "0-9", "compared")
+    some = CompareOptions(networks=("x",), targets="vta-pynq,cpu:threads=1,isa=avx2, my.json")
+    assert some.targets == ("vta-pynq", "cpu:threads=1,isa=avx2", "my.json")
+    assert CompareOptions(network="x", target="replay:a.csv,b.csv.gz").target.endswith("b.csv.gz")
     assert CompareOptions(networks=("a.csv", "b.csv.gz")).replay == ("a.csv", "b.csv.gz")
     form = inspect.signature(flat(CompareOptions)(lambda options: options))
     asked = {name: each.default for name, each in form.parameters.items()} | {"network": "x"}

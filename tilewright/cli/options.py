@@ -25,7 +25,6 @@ from pydantic_core import PydanticUndefined
 
 from tilewright.cli.paths import model_text, target_text, warm_start_text
 from tilewright.core.errors import TilewrightError
-from tilewright.core.name_list import split_names
 from tilewright.core.options import CliOption, CommandOptions, cli_option, default_of, flag_of
 from tilewright.core.working_folder import as_typed
 from tilewright.tuning.build_options import BuildOptions
@@ -200,7 +199,7 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
         return str(given)  # absolute (`cli.paths.count_paths_from_start`)
     resolve = _NAMES.get(option.value, str)
     if _is_list(field):
-        names = given if isinstance(given, list) else split_names(given, flag)
+        names = given if isinstance(given, list) else option.split(given, flag)
         return tuple(resolve(each) for each in names)
     return resolve(given) if isinstance(given, str) else given
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.name_list import split_names
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
 
@@ -51,6 +52,7 @@ class CliOption:
         default: description of the default, where it depends on other options, or "" to show
             none. The command line then passes no value unless the option is given.
         value: what a text names; names of files are resolved from the user's working folder.
+        split: reads several values from one text; they have commas between by default.
         repeated: several values are given by repeating the option, not with commas between.
         pair: example of a NAME=VALUE pair, for a table of numbers.
         separator: what separates the numbers in such a pair.
@@ -64,6 +66,7 @@ class CliOption:
     metavar: str | None = None
     default: str | None = None
     value: Literal["text", "model", "target", "path", "warm start"] = "text"
+    split: Callable[[str, str], tuple[str, ...]] = split_names
     repeated: bool = False
     pair: str = "NAME=VALUE"
     separator: str = "x"

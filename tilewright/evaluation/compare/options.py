@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tilewright.core.name_list import split_names
+from tilewright.core.name_list import split_names, split_targets
 from tilewright.core.options import CliOption, CommandOptions
 from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
@@ -85,7 +85,8 @@ class CompareOptions(CommandOptions):
         "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option).",
     )
     targets: Annotated[
-        tuple[str, ...], CliOption(flag="--target", aliases=("--targets",), value="target")
+        tuple[str, ...],
+        CliOption(flag="--target", aliases=("--targets",), value="target", split=split_targets),
     ] = Field(
         default=(DEFAULTS.target,),
         min_length=1,
@@ -147,7 +148,7 @@ class CompareOptions(CommandOptions):
         if target := values.pop("target", None):
             values.setdefault("targets", (target,))
         if isinstance(values.get("targets"), str):
-            values["targets"] = split_names(values["targets"], "--targets")
+            values["targets"] = split_targets(values["targets"], "--target")
         named = tuple(values.get("networks") or ())
         tables = tuple(each for each in named if str(each).endswith(TABLE_SUFFIXES))
         if tables:
