@@ -10,7 +10,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from tilewright.cli.paths import target_text
-from tilewright.cli.views.targets import boards_text
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import as_typed
 
@@ -167,6 +166,7 @@ def list_boards(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the boards of a cluster, with the counts of the programs they ran."""
+    from tilewright.cli.views.targets import boards_text
     from tilewright.targets.board.board_worker import list_boards
 
     typer.echo(boards_text(list_boards(cluster), as_json), nl=False)
