@@ -403,6 +403,6 @@ def test_the_command_of_a_run_says_all_that_is_not_as_usual() -> None:
         method_options={"batch": 4}, fresh=True,
     )  # fmt: skip
     assert given.command_line("codesign") == (
-        "tilewright codesign --networks alexnet,vgg11 --budget 0.5 --option batch=4 "
-        "--bound log_batch=0:1"
+        "tilewright codesign --networks alexnet,vgg11 --budget 0.5 "
+        "--bound log_batch=0:1 --option batch=4"
     )
