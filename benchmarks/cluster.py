@@ -155,7 +155,7 @@ def variables(keys: Path) -> dict[str, str]:
 def build(rows: int, cluster: str) -> None:
     """Build a data set in this process after a small one, and print its figures as JSON."""
     from tilewright.evaluation.datasets.build import PlannedFile
-    from tilewright.evaluation.datasets.plan import DatasetOptions
+    from tilewright.evaluation.datasets.options import DatasetOptions
     from tilewright.flows.dataset import build_dataset
     from tilewright.search import LocalRunner
     from tilewright.search.events import Event
@@ -168,10 +168,10 @@ def build(rows: int, cluster: str) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         # Each worker makes its target and loads its kernels once.
-        small = DatasetOptions(4096, 0, 1, specs=12, workloads=12)
+        small = DatasetOptions(rows=4096, cpu_rows=0, seed=1, specs=12, workloads=12)
         build_dataset(LocalRunner(), Path(name) / "small", small, cluster)
         begin = time.perf_counter()
-        options = DatasetOptions(rows, 0, 0, specs=12, workloads=48)
+        options = DatasetOptions(rows=rows, cpu_rows=0, seed=0, specs=12, workloads=48)
         build_dataset(LocalRunner(hear), Path(name) / "large", options, cluster)
         end = time.perf_counter()
     print(json.dumps([end - begin, end - began[0]]))

@@ -82,7 +82,9 @@ def plan_of(network: str, target: str, folder: Path) -> PipelinePlan:
         from tilewright.search import LocalRunner
         from tilewright.tuning.build_options import BuildOptions
 
-        build_artifact(LocalRunner(), BuildOptions(network, folder, target=target, trials=0))
+        build_artifact(
+            LocalRunner(), BuildOptions(model=network, out=folder, target=target, trials=0)
+        )
     artifact = load(folder, allow_code=True)
     assert isinstance(artifact, Artifact)
     image = {value.name: np.zeros(value.shape, value.dtype) for value in artifact.inputs}

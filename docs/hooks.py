@@ -3,11 +3,12 @@
 - Texts at the top of the repository are pages of the site, too. Their links lead to pages there,
   and to files in a viewer of the repository.
 - `<!-- generated: commands -->` becomes the reference of all commands, made from the command line
-  itself.
+  itself; `<!-- generated: options MODULE:CLASS -->` a table of the fields of an options model.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ TEXTS = {
 """Files of the repository by the page each is."""
 COMMANDS = "<!-- generated: commands -->"
 """Stands on a page where the reference of all commands belongs."""
+OPTIONS = re.compile(r"<!-- generated: options ([\w.]+):(\w+) -->")
+"""Stands where a table of options belongs."""
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#|//)([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -43,6 +46,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links of pages in `docs/` that lead out of it, and fill in what is generated."""
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, commands())
+    markdown = OPTIONS.sub(lambda found: options_table(found[1], found[2]), markdown)
     own = page.file.abs_src_path
     if own is None or not Path(own).is_relative_to(ROOT / "docs"):
         return markdown
@@ -57,6 +61,27 @@ def commands() -> str:
     context = click.Context(command, info_name="tilewright")
     text = get_docs_for_click(obj=command, ctx=context, name="tilewright")
     return text[text.index("## `tilewright ") :]
+
+
+def options_table(module: str, name: str) -> str:
+    """Return the fields of an options model (`tilewright.core.options`) as a table in Markdown."""
+    from tilewright.core.options import cli_option, default_of
+
+    rows = ["| option | type | default | |", "|---|---|---|---|"]
+    for field, about in getattr(importlib.import_module(module), name).model_fields.items():
+        kind = typing_text(about.annotation)
+        usual = "required" if about.is_required() else f"`{default_of(about)!r}`"
+        if stands_for := cli_option(about).default:
+            usual += f": {stands_for}"
+        cells = (f"`{field}`", f"`{kind}`", usual, about.description or "")
+        rows.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def typing_text(annotation: Any) -> str:
+    """Return a type as it is written in a program."""
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return re.sub(r"\b(?:typing|pathlib)\.", "", text)
 
 
 def turned(text: str, source: str) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
 from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
+from tilewright.evaluation.engines.options import BenchmarkOptions
 from tilewright.evaluation.engines.timing import Rounds, Timed, time_engines
 from tilewright.flows.build import build_artifact
 from tilewright.networks.artifact import CompiledArtifact, SizedLibrary, load
@@ -23,25 +24,6 @@ from tilewright.search import LocalRunner
 from tilewright.tuning.build_options import BuildOptions
 
 MODEL = "model.onnx"
-
-
-@dataclass(frozen=True)
-class BenchmarkOptions:
-    """What `tilewright benchmark` is asked to do. The library is that of `artifact`, or is built:
-    of the schedules of a tuned folder, or of `trials` a workload, 0 for the kernels' own rules.
-    `threads` is 0 for all cores. Rounds take `seconds` an engine; they end after `rounds` quiet
-    ones, or three times as many. `precision` is that of `targets.cpu.spec`."""
-
-    model: str
-    against: tuple[str, ...] = ("onnxruntime",)
-    artifact: Path | None = None
-    schedules: Path | None = None
-    trials: int = 0
-    threads: int = 0
-    rounds: int = 20
-    seconds: float = 0.2
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    precision: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +105,7 @@ def _build_options(options: BenchmarkOptions, out: Path, threads: int) -> BuildO
     target = f"cpu:threads={threads}"
     if options.precision:
         target += f",precision={options.precision}"
-    made = BuildOptions(
-        options.model, out, target, trials=options.trials, input_shapes=options.input_shapes
-    )
-    return made if options.schedules is None else replace(made, schedules=options.schedules)
+    return BuildOptions(
+        model=options.model, out=out, target=target, schedules=options.schedules,
+        trials=options.trials, input_shapes=options.input_shapes,
+    )  # fmt: skip

@@ -119,7 +119,7 @@ def build_program(
         said = (
             f"int8 was too coarse for {', '.join(kept)}, which the CPU computes in float: {error}"
         )
-        options = replace(options, keep_float=(*options.keep_float, *kept))
+        options = options.model_copy(update={"keep_float": (*options.keep_float, *kept)})
         built = build_program(run, options, target, refused)
         return replace(built, warnings=(said.partition(";")[0], *built.warnings))
     return BuiltArtifact(manifest, made.warnings)
@@ -138,7 +138,8 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
         return BuiltArtifact(run(write_library, options, made).value, warnings)
     model = run(read_sizes, options).value
     each = [
-        compile_one(run, replace(options, input_shapes=at.shapes), target) for at in model.wanted
+        compile_one(run, options.model_copy(update={"input_shapes": at.shapes}), target)
+        for at in model.wanted
     ]
     joined = run(join_sizes, options, target, model, [made for made, _ in each]).value
     said = dict.fromkeys(warning for _, warnings in each for warning in warnings)

@@ -1,6 +1,9 @@
-"""Compares tuners with the optimum of enumerated spaces, as consecutive steps.
+"""Compares tuners, as consecutive steps: on workloads whose optimum is known, or by whole runs of
+networks.
 
-enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
+workloads: enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
+networks:  plan_sweep → read_networks → tune_run, keep_run, a run after the other → judge_networks
+           → log_sweep
 """
 
 from __future__ import annotations
@@ -14,9 +17,25 @@ from tilewright.evaluation.compare.comparison import (
     log_comparison,
     run_tuners,
 )
+from tilewright.evaluation.compare.network_plan import SweepJob, SweepPlan, plan_sweep
+from tilewright.evaluation.compare.network_runs import RunBegan, SweptRuns
+from tilewright.evaluation.compare.network_steps import (
+    Sweep,
+    judge_networks,
+    keep_run,
+    log_sweep,
+    log_sweep_began,
+    read_networks,
+)
+from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.evaluation.compare.plan import ComparisonPlan
+from tilewright.flows.tuning import tune_network
 from tilewright.reports.comparison import write_report
+from tilewright.reports.run_pictures import draw_run
 from tilewright.search import LocalRunner
+from tilewright.search.events import Listener
+from tilewright.tuning.open_trials import alone
+from tilewright.tuning.outputs import Summary
 
 
 def compare_tuners(
@@ -50,3 +69,35 @@ def run_comparison(
     run(enumerate_spaces, plan, run.emit)
     runs = run(run_tuners, plan, folder, cluster, fresh, run.emit)
     return run(judge_runs, plan, runs).value
+
+
+def compare_networks(
+    run: LocalRunner, options: CompareOptions, plan: SweepPlan | None = None
+) -> Sweep:
+    """Make every run of a sweep that is not finished yet, each in an output directory of its own.
+    One that was stopped resumes from its trials. `plan` is what `plan_sweep` said, if it was asked
+    already.
+
+    Raises as `plan_sweep` and `flows.tuning.tune_network`, `RunInUse` if another command works on
+    the folder.
+    """
+    plan = plan or run(plan_sweep, options).value
+    with alone(plan.folder):
+        kept = SweptRuns(plan)
+        missing = [job for job in plan.jobs if kept.find(job) is None]
+        run(read_networks, missing)
+        run.call(log_sweep_began, plan, len(plan.jobs) - len(missing), run.emit)
+        for job in missing:
+            run.emit(RunBegan(job.title))
+            summary = run(tune_run, job, run.emit).value
+            run.call(keep_run, kept, job, summary, run.emit)
+        swept = run(judge_networks, plan, kept).value
+        run.call(log_sweep, swept, plan.folder)
+    return swept
+
+
+def tune_run(job: SweepJob, emit: Listener) -> Summary:
+    """Tune a network, as `tilewright tune --bare`. Raises as `tune_network`."""
+    found = tune_network(LocalRunner(emit), job.options)
+    draw_run(job.options.folder, found)
+    return found.summary

@@ -26,7 +26,8 @@ from tilewright.evaluation.datasets.build import (
     store_plan,
 )
 from tilewright.evaluation.datasets.folder import DatasetMetadata
-from tilewright.evaluation.datasets.plan import DatasetOptions, DatasetPlan, PlanPart, make_plan
+from tilewright.evaluation.datasets.options import DatasetOptions
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanPart, make_plan
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.search import LocalRunner
 from tilewright.tuning.open_trials import alone

@@ -26,19 +26,19 @@ END_SECONDS = 5.0
 """For runs to end by themselves, and again once they were asked to."""
 
 
-class ScheduleError(TilewrightError):
-    """A schedule that Prefect would not take."""
+class CronError(TilewrightError):
+    """A cron line that Prefect would not take."""
 
 
 def check_cron(cron: str) -> None:
-    """Raises `ScheduleError` for what is no cron expression to Prefect."""
+    """Raises `CronError` for what is no cron expression to Prefect."""
     with _prefect_without_home():
         from prefect.client.schemas.schedules import CronSchedule
 
     try:
         CronSchedule(cron=cron)
     except ValueError:
-        raise ScheduleError(
+        raise CronError(
             f"--cron '{cron}' is not a cron expression; write minute, hour, day, month and "
             "weekday: '0 2 * * *' is every night at two, '30 6 * * 1-5' half past six on "
             "weekdays; or give --every SECONDS"
@@ -120,7 +120,8 @@ def _serve(
 ) -> None:  # fmt: skip
     from prefect.types.entrypoint import EntrypointType
 
-    from tilewright.flows import flat_parameters, nightly
+    from tilewright.flows import forms as flat_parameters
+    from tilewright.flows import nightly
 
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
     nightly.tune_network.serve(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.core.files import Json
+from tilewright.evaluation.datasets.options import TrainingOptions
 from tilewright.evaluation.datasets.training import (
-    TrainingOptions,
     fit_model,
     judge_model,
     log_model,

@@ -38,7 +38,6 @@ from tilewright.tasks.metrics import network_curves
 from tilewright.tasks.plots import network_picture, workload_picture
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning import output_dir, outputs
-from tilewright.tuning.cli_command import command_of
 from tilewright.tuning.gains import before, before_all
 from tilewright.tuning.network import Model
 from tilewright.tuning.network_totals import Total
@@ -68,7 +67,7 @@ def open_network_run(
         links["the sweep"] = tracking.run_url(parent)
     if (first := tracking.repeated_run(run_id)) is not None:
         links["the first run of this command"] = tracking.run_url(first)
-    command = command_of(options)
+    command = options.command_line("tune")
     shared = options.stop_gain is not None
     tracking.describe_run(
         run_id,
@@ -105,7 +104,7 @@ def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json])
     title = title_of(params)
     links = {title: tracking.run_url(parent), PREFECT_LINK: flow_run_url(str(flow_run.id))}
     note = run_description.workload_note(
-        names, workload, job.subgraph.count, title, command_of(options), links
+        names, workload, job.subgraph.count, title, options.command_line("tune"), links
     )
     tracking.describe_run(run_id, note)
     return run_id

@@ -25,10 +25,10 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
 
 from tilewright.core.files import Json
+from tilewright.evaluation.datasets.options import TrainingOptions
 from tilewright.evaluation.datasets.training import (
     METRICS,
     START,
-    TrainingOptions,
     fit_model,
     judge_model,
     log_model,

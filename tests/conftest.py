@@ -87,7 +87,7 @@ def digits_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         from tilewright.search import LocalRunner
         from tilewright.tuning.build_options import BuildOptions
 
-        options = BuildOptions("digits_cnn", folder / "art", "cpu", trials=0)
+        options = BuildOptions(model="digits_cnn", out=folder / "art", target="cpu", trials=0)
         build_artifact(LocalRunner(), options)
 
     return made_once(tmp_path_factory, "digits-library", build) / "art"

@@ -18,14 +18,15 @@ from tests.cli.conftest import Place
 from tests.earlier_versions import FUTURE, RELEASES
 from tilewright.core.errors import TilewrightError
 from tilewright.core.formats import FORMATS
+from tilewright.evaluation.compare.record import read_leaderboards
 from tilewright.evaluation.compare.runs import TunerRun
 from tilewright.evaluation.datasets.build import kept_plan, kept_rows
 from tilewright.evaluation.datasets.folder import digest_of, read_about, read_table
-from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.diff import diff_runs, read_side
 from tilewright.evaluation.explain.finished_run import read_folder
 from tilewright.evaluation.row_cache import RowCache
-from tilewright.hardware_search.options import CodesignOptions, parse_codesign
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.output_folder import check_own_run
 from tilewright.models.model_registry import load_model as load_learned
 from tilewright.models.saved_state import StoreError
@@ -48,7 +49,7 @@ from tilewright.tasks.champion_registry import digest_of as champion_digest
 from tilewright.tasks.codecs import decode_state
 from tilewright.tuning.export import export_autotvm
 from tilewright.tuning.fusion_file import labels_of
-from tilewright.tuning.options import TuningOptions, parse_options
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.read_trials import read_trials
 from tilewright.tuning.run_metadata import (
     check_vacant,
@@ -67,14 +68,14 @@ DATASET = DatasetOptions(rows=60, cpu_rows=0, seed=5, specs=1, workloads=2)
 
 def tuning(folder: Path) -> TuningOptions:
     """The options of the run in `tuned`."""
-    return parse_options(
+    return TuningOptions.parse(
         model="digits_cnn", layers=("conv3", "fc"), tuner="random", space="template", trials=6,
         batch=3, seed=5, out=str(folder / "tuned"),
     )  # fmt: skip
 
 
 def codesign(folder: Path) -> CodesignOptions:
-    return parse_codesign(
+    return CodesignOptions.parse(
         networks=("digits_cnn",), budget=1.0, trials=4, out=str(folder / "codesign")
     )
 
@@ -342,7 +343,21 @@ def _change_state(folder: Path) -> None:
     (folder / "state.zip").write_bytes(earlier.future_state(state.read_bytes()))
 
 
+def _future_record(name: str) -> Callable[[Path], object]:
+    def write(folder: Path) -> None:
+        (folder / "compared").mkdir()
+        (folder / "compared" / name).write_text(json.dumps({"version": FUTURE}))
+
+    return write
+
+
+def _of_comparison(folder: Path) -> Iterator[Callable[[], object]]:
+    yield lambda: read_leaderboards(folder / "compared")
+
+
 FORGED = {
+    "comparison": Forged(_future_record("comparison.json"), _of_comparison),
+    "sweep": Forged(_future_record("sweep.json"), _of_comparison),
     "run": Forged(_json("tuned/run.json"), _of_run),
     "summary": Forged(_json("tuned/summary.json"), _of_summary),
     "schedules": Forged(_json("tuned/schedules.json"), _of_schedules),

@@ -10,6 +10,7 @@ import typer.main
 
 from tests.documents import ROOT
 from tilewright.cli.app import app
+from tilewright.tuning.options import TuningOptions
 
 
 def _of_the_site(name: str) -> Any:
@@ -46,6 +47,14 @@ def test_the_reference_has_every_command_and_its_options() -> None:
     assert "* `--stop-gain SHARE`: " in text
     page = (ROOT / "docs" / "reference" / "commands.md").read_text()
     assert page.count(hooks.COMMANDS) == 1
+
+
+def test_a_table_of_options_has_every_field() -> None:
+    text = hooks.options_table("tilewright.tuning.options", "TuningOptions")
+    assert len(text.splitlines()) == 2 + len(TuningOptions.model_fields)
+    assert "| `trials` | `int` | `64` | Measurements a workload. |" in text
+    pages = (ROOT / "docs" / "reference").rglob("*.md")
+    assert sum(len(hooks.OPTIONS.findall(page.read_text())) for page in pages) >= 2
 
 
 def test_examples_of_docstrings_are_code() -> None:

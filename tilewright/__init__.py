@@ -22,9 +22,6 @@ if TYPE_CHECKING:
         build,
         codesign,
         compare,
-        load,
-        load_model,
-        run,
         runs,
         sweep,
         trials,
@@ -32,8 +29,9 @@ if TYPE_CHECKING:
     )
     from tilewright.core.errors import TilewrightError
     from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.sweep.steps import Sweep
+    from tilewright.evaluation.compare.network_steps import Sweep
     from tilewright.hardware_search.results import CodesignOutcome
+    from tilewright.inference import load, load_model, run
     from tilewright.networks.artifact import Profile
     from tilewright.networks.artifact.session import InferenceSession
     from tilewright.networks.network import Network
@@ -54,9 +52,9 @@ _MODULES = {
     "build": "tilewright.api:build",
     "codesign": "tilewright.api:codesign",
     "compare": "tilewright.api:compare",
-    "load": "tilewright.api:load",
-    "load_model": "tilewright.api:load_model",
-    "run": "tilewright.api:run",
+    "load": "tilewright.inference:load",
+    "load_model": "tilewright.inference:load_model",
+    "run": "tilewright.inference:run",
     "runs": "tilewright.api:runs",
     "sweep": "tilewright.api:sweep",
     "trials": "tilewright.api:trials",
@@ -75,7 +73,7 @@ _MODULES = {
     "Profile": "tilewright.networks.artifact:Profile",
     "InferenceSession": "tilewright.networks.artifact.session:InferenceSession",
     "Comparison": "tilewright.evaluation.compare.comparison:Comparison",
-    "Sweep": "tilewright.evaluation.sweep.steps:Sweep",
+    "Sweep": "tilewright.evaluation.compare.network_steps:Sweep",
     "CodesignOutcome": "tilewright.hardware_search.results:CodesignOutcome",
     "TilewrightError": "tilewright.core.errors:TilewrightError",
 }

@@ -6,23 +6,22 @@ Runs write plain files. The commands without `--bare` do the same and log it to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from tilewright.networks import load as load_network
+from tilewright.core.options import shows_options, takes_options
+from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.hardware_search.options import CodesignOptions
+from tilewright.tuning.build_options import BuildOptions
+from tilewright.tuning.options import TuningOptions
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
     from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.sweep.steps import Sweep
+    from tilewright.evaluation.compare.network_steps import Sweep
     from tilewright.hardware_search.results import CodesignOutcome
-    from tilewright.networks.artifact import Profile
-    from tilewright.networks.artifact.library_profile import LibraryProfile
-    from tilewright.networks.artifact.session import InferenceSession
-    from tilewright.networks.network import Network
     from tilewright.search import LocalRunner
     from tilewright.tuning.build_artifact import BuiltArtifact
     from tilewright.tuning.outputs import Summary
@@ -35,13 +34,20 @@ def _local_runner() -> LocalRunner:
     return LocalRunner()
 
 
+@takes_options(TuningOptions)
 def tune(**options: Any) -> Summary:
     """Find a fast schedule of every workload of a network, and write them to the folder `out`.
 
-    `options` are the fields of `tilewright.tuning.TuningOptions`: `model`, `target`, `trials`,
-    `tuner`, `seed`, `out` and others. Repeating a call resumes a run that was stopped. Returns the
-    content of `summary.json`. Raises `OptionsError` for an option that makes no sense, and what
-    reading the model and making the target raise.
+    Repeating a call resumes a run that was stopped. `options` are the fields of
+    `tilewright.tuning.options.TuningOptions`; `help(tilewright.tune)` lists them with their
+    defaults.
+
+    Returns:
+        The content of `summary.json`.
+
+    Raises:
+        OptionsError: an option makes no sense.
+        TilewrightError: the model cannot be read, or the target cannot be made.
 
     >>> summary = tilewright.tune(model="digits_cnn", tuner="random", trials=4, out="tuned/digits")
     >>> summary["total"]["tuned_cycles"] >= summary["total"]["bound_cycles"]
@@ -49,14 +55,14 @@ def tune(**options: Any) -> Summary:
     """
     from tilewright.flows.tuning import tune_network
     from tilewright.reports.run_pictures import draw_run
-    from tilewright.tuning import parse_options
 
-    parsed = parse_options(**options)
+    parsed = TuningOptions.parse(**options)
     found = tune_network(_local_runner(), parsed)
     draw_run(parsed.folder, found)
     return found.summary
 
 
+@shows_options(BuildOptions, "model", "out")
 def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     """Build a network for a target into the folder `out`: programs, weights and a manifest.
 
@@ -70,81 +76,28 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
     'vta-pynq'
     """
     from tilewright.flows.build import build_artifact
-    from tilewright.tuning.build_options import BuildOptions
 
-    for name in ("schedules", "calibration"):
-        if options.get(name) is not None:
-            options[name] = Path(options[name])
-    return build_artifact(_local_runner(), BuildOptions(str(model), Path(out), **options))
+    asked = BuildOptions.parse(model=str(model), out=Path(out), **options)
+    return build_artifact(_local_runner(), asked)
 
 
-def load(
-    folder: str | Path, *, threads: int | None = None, allow_code: bool = False
-) -> InferenceSession:
-    """Open a built network for many inferences, as onnxruntime's `InferenceSession`.
+@shows_options(CompareOptions)
+def compare(**options: Any) -> Comparison | Sweep:
+    """Compare tuners: on workloads with the optimum of enumerated spaces, or by whole runs of
+    `networks`.
 
-    `threads` is how many a library of the target `cpu` uses, by default as many as it was built
-    for. Threads of the caller may run one session at the same time. `allow_code` lets machine code
-    of a folder run that you did not build yourself, as for `run`. Raises `ArtifactError` for a
-    damaged folder and for code that is not allowed.
+    `options` are the fields of `tilewright.evaluation.compare.options.CompareOptions`;
+    `help(tilewright.compare)` lists them with their defaults. Every tuner gets the same workloads,
+    trials and seeds. The folder `out` gets a report. Repeating a call repeats no finished run.
 
-    >>> session = tilewright.load("built/digits")
-    >>> [(value.name, value.shape) for value in session.get_inputs()]
-    [('input', (1, 1, 8, 8))]
-    >>> (scores,) = session.run(["fc.out"], {"input": np.zeros((1, 1, 8, 8), np.float32)})
-    >>> scores.shape
-    (1, 10)
-    """
-    from tilewright.networks.artifact.session import open_session
+    Returns:
+        The comparison with its leaderboard; of `networks`, the runs with a leaderboard per network
+        and target.
 
-    return open_session(Path(folder), threads, allow_code=allow_code)
-
-
-def run(
-    folder: str | Path, inputs: Mapping[str, NDArray[Any]], *, allow_code: bool = False
-) -> tuple[dict[str, NDArray[Any]], Profile | LibraryProfile]:
-    """One inference of a built network, on its simulated accelerator or this CPU.
-
-    `inputs` are arrays by name, in the shapes of the network's inputs. Returns the outputs by name,
-    and where the time goes. Folders of the target `cpu`, and of networks with work left to the CPU,
-    hold machine code. It runs if you built the folder yourself in the workspace in force
-    (`.tilewright/` or `TILEWRIGHT_HOME`), which its signature proves, or with `allow_code`. Raises
-    `ArtifactError` for a damaged folder and for code that is not allowed, and `InputError` for
-    arrays that do not fit.
-
-    >>> image = np.zeros((1, 1, 8, 8), np.float32)
-    >>> outputs, profile = tilewright.run("built/digits", {"input": image})
-    >>> outputs["fc.out"].shape
-    (1, 10)
-    """
-    from tilewright.networks import artifact
-
-    return artifact.load(Path(folder), allow_code=allow_code).run(inputs)
-
-
-def compare(
-    *,
-    tuners: str,
-    network: str | None = None,
-    workloads: Sequence[str] = (),
-    target: str = "vta-pynq",
-    space: str = "",
-    trials: int = 128,
-    seeds: str = "0-9",
-    batch: int = 8,
-    out: str | Path = "compared",
-    processes: int = 1,
-    cluster: str = "",
-    max_waste: float | None = None,
-    fresh: bool = False,
-) -> Comparison:
-    """Compare tuners with the optimum of enumerated spaces, and write a report to the folder `out`.
-
-    `tuners` and `seeds` are written as for `tilewright compare`: `"default,random"`, `"0-4"`. Every
-    tuner gets the same workloads, trials and seeds. `cluster` is the Dask cluster that makes the
-    runs, `tls://HOST:PORT` of its scheduler; `processes=N` is short for `cluster="local:N"`. Raises
-    `PlanError`, `SelectionError`, `UnknownName`, `ClusterError`, and what reading the network
-    raises.
+    Raises:
+        OptionsError: an option makes no sense.
+        TilewrightError: a network cannot be read, a target cannot be made, or a cluster cannot be
+            used.
 
     >>> compared = tilewright.compare(
     ...     tuners="default,random", workloads=["dense:n=1,c=64,o=64"], trials=8, seeds="0-1",
@@ -152,47 +105,45 @@ def compare(
     ... )
     >>> sorted(row.tuner for row in compared.leaderboard)
     ['default', 'random']
-    """
-    from tilewright.evaluation.compare.plan import parse_seeds, parse_tuner_configs, plan
-    from tilewright.evaluation.compare.workload_selection import enumerated
-    from tilewright.flows.comparison import compare_tuners
-    from tilewright.targets.cluster.connection import check_address, local_cluster
-    from tilewright.tuning.options import DEFAULTS
-    from tilewright.tuning.output_dir import check_folder
-
-    folder = Path(out)
-    check_folder(folder)
-    configs, numbers = parse_tuner_configs(tuners), parse_seeds(seeds)
-    waste = DEFAULTS.max_waste if max_waste is None else max_waste
-    test_bed, _ = enumerated(network, workloads, target, space, False, waste, folder / "spaces")
-    what = plan(test_bed, configs, numbers, trials, batch)
-    cluster = cluster or local_cluster(processes)
-    if cluster:
-        check_address(cluster)
-    return compare_tuners(_local_runner(), what, folder, cluster, fresh)
-
-
-def sweep(**options: Any) -> Sweep:
-    """Tune networks on targets with several tuners and seeds, and say which tuner won where.
-
-    `options` are the fields of `tilewright.evaluation.sweep.options.SweepOptions`: `networks`,
-    `targets`, `tuners`, `seeds`, `trials`, `out` and others. Repeating a call repeats no finished
-    run. Returns the runs and, a network and target, the tuners with their median gains. Raises
-    `OptionsError`, `NameListError`, `PlanError`, and what `tune` raises.
-
-    >>> swept = tilewright.sweep(
-    ...     networks=("digits_cnn",), tuners=("random", "grid"), seeds="0-1", trials=4,
-    ...     layers=("fc",), out="swept/digits",
+    >>> swept = tilewright.compare(
+    ...     networks=["digits_cnn"], tuners="random,grid", seeds="0-1", trials=4, layers=["fc"],
+    ...     out="swept/digits",
     ... )
     >>> len(swept.runs), swept.leaderboards[0].baseline
     (4, 'fallback')
     """
-    from tilewright.evaluation.sweep.options import parse_sweep
-    from tilewright.flows.sweep import sweep as sweep_networks
+    from tilewright.evaluation.compare.plan import plan_workloads
+    from tilewright.evaluation.compare.workload_selection import test_bed_of
+    from tilewright.flows.comparison import compare_networks, compare_tuners
+    from tilewright.targets.cluster.connection import check_address, local_cluster
+    from tilewright.tuning.output_dir import check_folder
 
-    return sweep_networks(_local_runner(), parse_sweep(**options))
+    if "processes" in options:  # its name in earlier versions
+        options["jobs"] = options.pop("processes")
+    options["out"] = str(options.get("out", "swept" if options.get("networks") else "compared"))
+    asked = CompareOptions.parse(**options)
+    if asked.networks:
+        return compare_networks(_local_runner(), asked)
+    check_folder(asked.folder)
+    test_bed, _ = test_bed_of(asked, asked.folder / "spaces")
+    plan = plan_workloads(asked, test_bed)
+    cluster = asked.cluster or local_cluster(asked.jobs or 1)
+    if cluster:
+        check_address(cluster)
+    return compare_tuners(_local_runner(), plan, asked.folder, cluster, asked.fresh)
 
 
+def sweep(**options: Any) -> Sweep:
+    """Compare tuners by whole runs of networks. Deprecated: call `compare` with `networks`."""
+    warnings.warn(
+        "tilewright.sweep goes with version 0.4; call tilewright.compare with the same arguments",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return cast("Sweep", compare(**options))
+
+
+@takes_options(CodesignOptions)
 def codesign(**options: Any) -> CodesignOutcome:
     """Search accelerators and their schedules for some networks, within an area.
 
@@ -208,10 +159,9 @@ def codesign(**options: Any) -> CodesignOutcome:
     True
     """
     from tilewright.flows.codesign import codesign as search
-    from tilewright.hardware_search.options import parse_codesign
     from tilewright.reports.codesign import draw_front
 
-    parsed = parse_codesign(**options)
+    parsed = CodesignOptions.parse(**options)
     outcome = search(_local_runner(), parsed)
     draw_front(parsed.folder, outcome)
     return outcome
@@ -250,19 +200,3 @@ def trials(source: str | Path) -> pd.DataFrame:
     from tilewright.tuning.read_trials import read_trials
 
     return read_trials(Path(source)).table
-
-
-def load_model(source: str | Path, **options: Any) -> Network:
-    """A built-in network by name, or an ONNX, TensorFlow Lite or torch.export file.
-
-    `options` are those of `tilewright.networks.load`: `input_shapes` fixes dynamic inputs, `seed`
-    draws the weights of a built-in network, `calibration` names samples, `sandbox` reads a
-    stranger's file in a child process, and `allow_code` permits a torch.export file, which can run
-    any code when it is read. Raises `UnknownName`, and `ModelFileError` for a file that
-    cannot be read.
-
-    >>> network = tilewright.load_model("digits_cnn")
-    >>> [str(each.workload) for each in network.workloads(block_in=16, block_out=16)][0]
-    'conv2d:n=1,c=16,h=8,w=8,o=16,k=1,s=1,p=0'
-    """
-    return load_network(source, **options)

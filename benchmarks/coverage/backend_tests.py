@@ -172,7 +172,9 @@ def _ours(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "model.onnx", Path(folder) / "artifact"
         path.write_bytes(model.SerializeToString())
-        options = BuildOptions(str(path), out, "cpu:threads=1", trials=0, input_shapes=shapes)
+        options = BuildOptions(
+            model=str(path), out=out, target="cpu:threads=1", trials=0, input_shapes=shapes
+        )
         build_artifact(LocalRunner(), options)
         return list(tilewright.load(out, allow_code=True).run(None, inputs))
 

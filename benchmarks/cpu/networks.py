@@ -81,7 +81,8 @@ def main() -> None:
             for count in threads:
                 try:
                     asked = BenchmarkOptions(
-                        str(path), rivals, trials=options.trials, threads=count, rounds=rounds,
+                        model=str(path), against=rivals, trials=options.trials, threads=count,
+                        rounds=rounds,
                         seconds=SECONDS, precision=options.precision,
                     )  # fmt: skip
                     made = benchmark(LocalRunner(), asked)

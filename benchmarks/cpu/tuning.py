@@ -92,7 +92,8 @@ def measured(name: str, tuners: list[str], trials: list[int], seed: int) -> list
 
 def _built(model: Path, out: Path, schedules: Path | None = None) -> Path:
     build_artifact(
-        LocalRunner(), BuildOptions(str(model), out, TARGET, schedules=schedules, trials=0)
+        LocalRunner(),
+        BuildOptions(model=str(model), out=out, target=TARGET, schedules=schedules, trials=0),
     )
     return out
 

@@ -104,7 +104,7 @@ class Counted(Evaluator):
 def problem_of(network: str, target_name: str) -> FusionProblem:
     """What may be fused in a network on a target."""
     target = make_target(target_name)
-    options = BuildOptions(network, Path(), target=target_name)
+    options = BuildOptions(model=network, out=Path(), target=target_name)
     graph = integer_network(options, target, apart=True).graph
     return FusionProblem(graph, target)
 

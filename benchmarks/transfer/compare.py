@@ -20,11 +20,11 @@ from benchmarks.transfer import accuracy as transfer_accuracy
 from benchmarks.transfer import single_layers as transfer_layers
 from benchmarks.transfer import whole_networks as transfer_tuning
 from tilewright.evaluation.datasets.folder import digest_of, read_table
-from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.evaluation.datasets.options import DatasetOptions, TrainingOptions
 from tilewright.evaluation.datasets.training import (
+    check_training,
     fit_model,
     judge_model,
-    parse_training,
     store_model,
 )
 from tilewright.flows.dataset import build_dataset
@@ -74,7 +74,7 @@ def main() -> None:
 def _dataset(folder: Path, rows: int) -> Path:
     path = folder / f"dataset-{rows}"
     build_dataset(
-        LocalRunner(), path, DatasetOptions(rows, 0)
+        LocalRunner(), path, DatasetOptions(rows=rows, cpu_rows=0)
     )  # what is there already is not made again
     return path
 
@@ -88,8 +88,8 @@ def _model(options: argparse.Namespace) -> Path:
 
 def _train(dataset: Path, kind: str, by: str, minutes: float, out: Path) -> dict[str, Any]:
     """As `tilewright model train`; returns the metrics."""
-    training = parse_training(
-        dataset=str(dataset), out=str(out), kind=kind, split=by, minutes=minutes
+    training = check_training(
+        TrainingOptions(dataset=str(dataset), out=str(out), kind=kind, split=by, minutes=minutes)
     )
     fitted = fit_model(training, read_table(dataset))
     metrics = judge_model(training, fitted, digest_of(dataset))

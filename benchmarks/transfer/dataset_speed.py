@@ -20,7 +20,7 @@ from pathlib import Path
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.datasets.build import PlannedFile
 from tilewright.evaluation.datasets.folder import read_table
-from tilewright.evaluation.datasets.plan import DatasetOptions
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.flows.dataset import build_dataset
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event
@@ -36,7 +36,9 @@ def figures(rows: int, seed: int = 0) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        about = build_dataset(LocalRunner(hear), Path(folder), DatasetOptions(rows, 0, seed))
+        about = build_dataset(
+            LocalRunner(hear), Path(folder), DatasetOptions(rows=rows, cpu_rows=0, seed=seed)
+        )
         wall, cpu = time.perf_counter() - planned[0], time.process_time() - planned[1]
         size = sum(file.bytes for file in about.files)
         reading = time.perf_counter()

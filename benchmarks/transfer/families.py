@@ -33,14 +33,8 @@ from benchmarks.results import markdown_table, row_arguments
 from benchmarks.transfer.controls import shuffle_labels
 from tilewright.evaluation.datasets.folder import read_about, read_table
 from tilewright.evaluation.datasets.metrics import pairwise_accuracy
-from tilewright.evaluation.datasets.plan import (
-    DatasetOptions,
-    DatasetPlan,
-    PlanCell,
-    PlanPart,
-    drawn,
-    make_plan,
-)
+from tilewright.evaluation.datasets.options import DatasetOptions
+from tilewright.evaluation.datasets.plan import DatasetPlan, PlanCell, PlanPart, drawn, make_plan
 from tilewright.flows.dataset import build_dataset
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model

@@ -87,7 +87,7 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     source, out = tmp_path / "border.onnx", tmp_path / "art"
     onnx.save(model(), source)
     target = make_target(TARGET)
-    graph = integer_network(BuildOptions(str(source), out, TARGET), target).graph
+    graph = integer_network(BuildOptions(model=str(source), out=out, target=TARGET), target).graph
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     artifact.build(graph, picks, target, "vta", out, bare=True)
     rng = np.random.default_rng(2)

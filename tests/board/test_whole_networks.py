@@ -38,7 +38,7 @@ MEMORY = 1 << 26
 def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph, Artifact]:
     """A network in integers, and its artifact with the schedules that are estimated best."""
     target = make_target(TARGET)
-    options = BuildOptions(name, out, TARGET, per_channel=per_channel)
+    options = BuildOptions(model=name, out=out, target=TARGET, per_channel=per_channel)
     graph = integer_network(options, target).graph
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     artifact.build(graph, picks, target, "vta", out)

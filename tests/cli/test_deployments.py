@@ -38,7 +38,7 @@ def test_every_flow_has_a_deployment() -> None:
     assert set(DEPLOYMENTS) == {
         "tune_network/nightly", "compare_tuners/weekly", "build_artifact/on-request",
         "build_dataset/on-request", "train_model/on-request", "codesign/on-request",
-        "sweep/on-request",
+        "compare_tuners/on-request",
     }  # fmt: skip
     kinds = {kind for each in DEPLOYMENTS.values() for when in each.get("schedules", [])
              for kind in when}  # fmt: skip
@@ -83,7 +83,7 @@ def test_where_there_are_few_choices_the_form_offers_them(
 
 
 @pytest.mark.parametrize(
-    "name", ["tune_network/nightly", "sweep/on-request", "codesign/on-request"]
+    "name", ["tune_network/nightly", "compare_tuners/on-request", "codesign/on-request"]
 )
 def test_a_form_offers_system_metrics_which_are_off_by_default(name: str) -> None:
     offered = schema_of(name)["properties"]["system_metrics"]
@@ -102,7 +102,7 @@ def test_a_form_offers_system_metrics_which_are_off_by_default(name: str) -> Non
         ("compare_tuners/weekly", {"tuners": []}),
         ("compare_tuners/weekly", {"tuners": ["default", ""]}),
         ("compare_tuners/weekly", {"tuners": ["defualt:alpha=2"]}),
-        ("compare_tuners/weekly", {"target": "pynq"}),
+        ("compare_tuners/weekly", {"targets": ["pynq"]}),
         ("compare_tuners/weekly", {"network": "resnet81"}),
         ("build_artifact/on-request", {"model": "resnet"}),
         ("build_dataset/on-request", {"rows": -1}),
@@ -110,9 +110,8 @@ def test_a_form_offers_system_metrics_which_are_off_by_default(name: str) -> Non
         ("train_model/on-request", {"dataset": "d", "out": "m", "kind": "oracle"}),
         ("codesign/on-request", {"networks": ["resnet18"], "budget": 0}),
         ("codesign/on-request", {"networks": ["resnet19"], "budget": 1}),
-        ("sweep/on-request", {"networks": []}),
-        ("sweep/on-request", {"networks": ["resnet18"], "tuners": ["nobody"]}),
-        ("sweep/on-request", {"networks": ["resnet18"], "targets": ["vta-pinq"]}),
+        ("compare_tuners/on-request", {"networks": ["resnet18"], "tuners": ["nobody"]}),
+        ("compare_tuners/on-request", {"networks": ["resnet18"], "targets": ["vta-pinq"]}),
     ],
 )
 def test_nonsense_is_refused_by_the_form(name: str, bad: dict[str, Any]) -> None:
@@ -147,7 +146,7 @@ def test_every_form_of_long_work_asks_for_a_cluster(name: str) -> None:
 
 
 def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
-    from tilewright.flows.flat_parameters import flat
+    from tilewright.flows.forms import flat
     from tilewright.tuning.options import TuningOptions
 
     ended = flat(TuningOptions)(lambda options: options.subject)

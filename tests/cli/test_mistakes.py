@@ -227,7 +227,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(
         (("compare", "--network", "mine"), "mine is a folder"),
         (("codesign", "--networks", "mine", "--budget", "1"), "mine is a folder"),
         (("codesign", "--networks", "digits_cnn,,", "--budget", "1"), "has an empty name"),
-        (("sweep", "digits_cnn", "mine"), "mine is a folder"),
+        (("compare", "digits_cnn", "mine"), "mine is a folder"),
         (("serve", "digits_cnn", "--root", ""), "--root '' names no folder"),
     ],
 )

@@ -22,13 +22,12 @@ import json, os, sys
 import tilewright.services
 from tilewright.services.workspace import use_workspace
 use_workspace()
-from tilewright.flows.build_flow import build_artifact
-from tilewright.flows.codesign_flow import codesign
-from tilewright.flows.comparison_flow import compare_tuners
-from tilewright.flows.dataset_flow import build_dataset
+from tilewright.flows.build_prefect import build_artifact
+from tilewright.flows.codesign_prefect import codesign
+from tilewright.flows.dataset_prefect import build_dataset
 from tilewright.flows.nightly import tune_network
-from tilewright.flows.sweep_flow import sweep
-from tilewright.flows.training_flow import train_model
+from tilewright.flows.comparison_prefect import compare_tuners
+from tilewright.flows.training_prefect import train_model
 
 flows = [
     (build_artifact, dict(model="digits_cnn", trials=0, out="built")),
@@ -39,7 +38,7 @@ flows = [
     (build_dataset, dict(rows=1, cpu_rows=0, out="../rows")),
     (train_model, dict(dataset="rows", out="../model")),
     (codesign, dict(networks=["digits_cnn"], budget=1.0, out="../front")),
-    (sweep, dict(networks=["digits_cnn"], out="../swept")),
+    (compare_tuners, dict(networks=["digits_cnn"], out="../swept")),
     (tune_network, dict(model="digits_cnn", target="missing.json", out="tuned")),
 ]
 for flow, options in flows:
@@ -70,7 +69,6 @@ def test_flows_of_deployments_write_below_their_folder_and_say_what_came_out(
         "build_dataset",
         "train_model",
         "codesign",
-        "sweep",
     }
     assert {name for name, _, _ in lines[2:-1]} == names
     for name, state, message in lines[2:-1]:

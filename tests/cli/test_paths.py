@@ -94,14 +94,14 @@ def test_names_come_before_files(tmp_path: Path) -> None:
 models, targets = ("digits_cnn", "net", "gone", "gone.onnx", "/a/b.onnx"), (
     "vta-pynq", "gone", "my.json", "replay:t.csv,u.csv", "cpu:lanes=8")
 found = [[model_text(text) for text in models], [target_text(text) for text in targets],
-         model_texts("digits_cnn, net"), [warm_start_text(text) for text in ("champion", "m")],
+         [warm_start_text(text) for text in ("champion", "m")],
          [run_text(text) for text in ("0" * 32, "out")]]
 """
     assert left(tmp_path, program) == [
         ["digits_cnn", f"{tmp_path}/net", "gone", f"{tmp_path}/gone.onnx", "/a/b.onnx"],
         ["vta-pynq", "gone", f"{tmp_path}/my.json", f"replay:{tmp_path}/t.csv,{tmp_path}/u.csv",
          "cpu:lanes=8"],
-        f"digits_cnn,{tmp_path}/net", ["champion", f"{tmp_path}/m"],
+        ["champion", f"{tmp_path}/m"],
         ["0" * 32, f"{tmp_path}/out"],
     ]  # fmt: skip
 

@@ -20,8 +20,7 @@ from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.cli.app import app
 from tilewright.cli.views import terminal
-from tilewright.cli.views.latency import latency_text
-from tilewright.cli.views.terminal import Bars, working
+from tilewright.cli.views.terminal import Bars, latency_text, working
 from tilewright.cli.views.tuning_progress import READING, STARTING, LineDisplay, tuned_line
 from tilewright.cli.views.tuning_results import show_results
 from tilewright.networks import zoo_names
@@ -65,7 +64,7 @@ class Ran:
     def __init__(self, out: Path, **others: object) -> None:
         self.out = out
         self.heard: list[Event] = []
-        options = tuning.parse_options(
+        options = tuning.TuningOptions.parse(
             **{
                 "model": "resnet18", "layers": ["layer1.0.conv1", "layer4.1.conv2"],
                 "tuner": "tps", "trials": 8, "batch": 8, "out": str(out), "epilogue": "plain",

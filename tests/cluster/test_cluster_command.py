@@ -14,7 +14,7 @@ from tests.cli.conftest import LAYERS, TUNE, Place, Tuned
 from tests.cluster.clusters import DaskCluster, settings_of
 from tilewright.core.errors import TilewrightError
 from tilewright.services.prefect_server import Login
-from tilewright.tuning.options import parse_options
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.preflight import check
 
 LOCAL = ("--cluster", "local:2")
@@ -140,7 +140,7 @@ def test_the_front_of_a_codesign_is_that_of_one_machine(tmp_path: Path) -> None:
 @pytest.mark.slow(seconds=8)
 def test_a_sweep_has_the_trials_of_one_machine(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    sweep = ("sweep", "digits_cnn", "--layers", LAYERS[0], "--tuners", "random", "--seeds", "0",
+    sweep = ("compare", "digits_cnn", "--layers", LAYERS[0], "--tuners", "random", "--seeds", "0",
              "--trials", "8", "--batch", "8", "--bare")  # fmt: skip
     for out, arguments in {"alone": (), "away": LOCAL}.items():
         done = place.run(*sweep, "--out", out, *arguments)
@@ -161,14 +161,14 @@ def test_a_sweep_has_the_trials_of_one_machine(tmp_path: Path) -> None:
 )
 def test_what_cannot_work_together_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(TilewrightError) as caught:
-        check(parse_options(model="digits_cnn", **options))
+        check(TuningOptions.parse(model="digits_cnn", **options))
     assert message in str(caught.value)
 
 
 def test_workers_are_short_for_a_local_cluster() -> None:
-    assert parse_options(workers=3).cluster == "local:3"
-    assert parse_options(workers=3, stop_gain=0.01).cluster == "local:3"
-    assert parse_options(workers=1).cluster == ""
+    assert TuningOptions.parse(workers=3).cluster == "local:3"
+    assert TuningOptions.parse(workers=3, stop_gain=0.01).cluster == "local:3"
+    assert TuningOptions.parse(workers=1).cluster == ""
 
 
 def test_removed_commands_name_what_replaces_them(tmp_path: Path) -> None:

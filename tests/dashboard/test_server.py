@@ -25,7 +25,15 @@ pytestmark = pytest.mark.attack
 
 CREDENTIALS = Credentials("the-secret", "the-key")
 MARKUP = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'`${alert(3)}"
-ROUTES = (*FILES, "/health", "/api/runs", "/api/curves?id=x", "/api/knobs?id=x&layer=y", "/none")
+ROUTES = (
+    *FILES,
+    "/health",
+    "/api/runs",
+    "/api/comparisons",
+    "/api/curves?id=x",
+    "/api/knobs?id=x&layer=y",
+    "/none",
+)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_engines_nobody_knows_or_installed_are_refused(monkeypatch: pytest.Monke
 @pytest.mark.slow(seconds=15)
 def test_a_network_is_timed_by_both_and_gives_the_same_numbers() -> None:
     heard: list[Event] = []
-    options = BenchmarkOptions("digits_cnn", rounds=3, seconds=0.02)
+    options = BenchmarkOptions(model="digits_cnn", rounds=3, seconds=0.02)
     made = benchmark(LocalRunner(heard.append), options)
     timed = made.timed
     assert set(timed.engines) == {OWN, "onnxruntime"}
@@ -102,8 +102,8 @@ def test_a_model_that_an_engine_does_not_take_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow(seconds=5)
 def test_a_simulated_accelerator_is_not_timed(tmp_path: Path) -> None:
-    build_artifact(LocalRunner(), BuildOptions("digits_cnn", tmp_path / "art", trials=0))
-    options = BenchmarkOptions("digits_cnn", artifact=tmp_path / "art")
+    build_artifact(LocalRunner(), BuildOptions(model="digits_cnn", out=tmp_path / "art", trials=0))
+    options = BenchmarkOptions(model="digits_cnn", artifact=tmp_path / "art")
     with pytest.raises(EngineError, match="for vta-pynq, whose inferences are simulated"):
         benchmark(LocalRunner(), options)
 

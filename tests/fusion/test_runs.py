@@ -17,6 +17,7 @@ from tests.trial_tables import frame, tables
 from tests.tune_bare import tune_options
 from tilewright import tuning
 from tilewright.core.files import Json
+from tilewright.core.options import OptionsError
 from tilewright.flows.build import build_artifact
 from tilewright.fusion.decision import preview
 from tilewright.networks import artifact
@@ -26,7 +27,6 @@ from tilewright.targets.registry import make_target
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.events import Event, Note, WorkloadsAdded
 from tilewright.tuning.fusion_interface import FusionDecision, FusionSummary
-from tilewright.tuning.options import OptionsError
 from tilewright.tuning.preflight import check
 from tilewright.tuning.schedule_lookup import PickError
 
@@ -35,7 +35,7 @@ MODES = ("none", "all", "greedy", "learned")
 
 
 def tuned(model: Path, out: Path, mode: str, heard: list[Event] | None = None) -> dict[str, Any]:
-    options = tuning.parse_options(model=str(model), out=str(out), fusion=mode, **RUN)
+    options = tuning.TuningOptions.parse(model=str(model), out=str(out), fusion=mode, **RUN)
     emit = (heard if heard is not None else []).append
     return dict(tune_options(options, emit))
 
@@ -88,7 +88,7 @@ def test_what_is_not_tuned_is_estimated_and_tunes_nothing(folders: Path, mode: s
     assert all(row["cycles_saved"] is not None for row in rows)
     guessed = [row for row in rows if row["estimated"]]
     assert guessed or mode == "none"
-    options = tuning.parse_options(model=str(folders / "pooled.onnx"), fusion=mode, **RUN)
+    options = tuning.TuningOptions.parse(model=str(folders / "pooled.onnx"), fusion=mode, **RUN)
     previewed = preview(options, make_target("vta-pynq"), "pooled").summary["decisions"]
     if mode != "none":  # estimates fuse all of it
         assert guessed == [
@@ -127,7 +127,9 @@ def test_the_page_draws_all_layers_and_whose_results_they_read(folders: Path, mo
 def test_what_is_built_is_what_was_decided_and_computes_the_same(
     folders: Path, mode: str, tmp_path: Path
 ) -> None:
-    options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=folders / mode)
+    options = BuildOptions(
+        model=str(folders / "pooled.onnx"), out=tmp_path / "art", schedules=folders / mode
+    )
     built = build_artifact(LocalRunner(), options)
     summary = json.loads((folders / mode / "summary.json").read_text())
     assert built.manifest["cycles"]["stream"] == summary["fusion"]["cycles"][mode]  # type: ignore[index, call-overload]
@@ -135,7 +137,7 @@ def test_what_is_built_is_what_was_decided_and_computes_the_same(
     assert [each.wrong for each in loaded.verify()] == [0] * len(built.manifest["layers"])  # type: ignore[arg-type]
     x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
     (ours,) = loaded.infer({"input": x}).values()
-    plain = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "plain", trials=0)
+    plain = BuildOptions(model=str(folders / "pooled.onnx"), out=tmp_path / "plain", trials=0)
     build_artifact(LocalRunner(), plain)
     (theirs,) = artifact.load(tmp_path / "plain", allow_code=True).infer({"input": x}).values()
     np.testing.assert_array_equal(ours, theirs)
@@ -152,7 +154,8 @@ def test_shortcuts_are_tuned_and_built_with_the_layers_they_are_in(tmp_path: Pat
     sides = []
     for name, folder in (("all", tmp_path / "out"), ("plain", None)):
         build_artifact(
-            LocalRunner(), BuildOptions(str(model), tmp_path / name, schedules=folder, trials=0)
+            LocalRunner(),
+            BuildOptions(model=str(model), out=tmp_path / name, schedules=folder, trials=0),
         )
         loaded = artifact.load(tmp_path / name, allow_code=True)
         assert not any(each.wrong for each in loaded.verify())
@@ -190,7 +193,7 @@ def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
         if many and type(event).__name__ == "WorkloadTuned":
             raise Stop
 
-    options = tuning.parse_options(model=str(model), out=str(out), fusion="learned", **RUN)
+    options = tuning.TuningOptions.parse(model=str(model), out=str(out), fusion="learned", **RUN)
     with pytest.raises(Stop):
         tune_options(options, cut)
     assert not (out / "fusion.json").exists()
@@ -202,7 +205,7 @@ def test_a_run_that_was_cut_off_goes_on(folders: Path, tmp_path: Path) -> None:
 
 def test_without_the_option_everything_is_as_before(folders: Path, tmp_path: Path) -> None:
     model, out = write(tmp_path), tmp_path / "out"
-    options = tuning.parse_options(model=str(model), out=str(out), **RUN)
+    options = tuning.TuningOptions.parse(model=str(model), out=str(out), **RUN)
     summary = tune_options(options)
     assert "fusion" not in summary
     stored = tables(out)["trials"]
@@ -244,11 +247,11 @@ def test_a_network_without_decisions_says_so(tmp_path: Path) -> None:
 )
 def test_options_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionsError, match=message):
-        tuning.parse_options(**values)
+        tuning.TuningOptions.parse(**values)
 
 
 def test_a_target_that_builds_nothing_is_refused_before_any_work(tmp_path: Path) -> None:
-    options = tuning.parse_options(
+    options = tuning.TuningOptions.parse(
         model="digits_cnn", target="cpu", fusion="all", out=str(tmp_path / "out")
     )
     with pytest.raises(OptionsError, match="nothing to fuse; choose a VTA, or leave out --fusion"):
@@ -272,7 +275,9 @@ def test_a_changed_file_is_refused(
     held = json.loads((folders / "all" / "fusion.json").read_text())
     change(held)
     (tmp_path / "fusion.json").write_text(json.dumps(held))
-    options = BuildOptions(str(folders / "pooled.onnx"), tmp_path / "art", schedules=tmp_path)
+    options = BuildOptions(
+        model=str(folders / "pooled.onnx"), out=tmp_path / "art", schedules=tmp_path
+    )
     with pytest.raises(PickError, match=message):
         build_artifact(LocalRunner(), options)
 

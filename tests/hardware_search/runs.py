@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.flows.codesign import codesign
-from tilewright.hardware_search.options import CodesignOptions, parse_codesign
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.results import CodesignOutcome
 from tilewright.reports.codesign import draw_front
 from tilewright.search import LocalRunner
@@ -30,7 +30,7 @@ def options(out: Path, **more: Any) -> CodesignOptions:
     """As the runs here are, with more."""
     given = {"networks": ("digits_cnn",), "budget": 1.0, "trials": TRIALS, "method": "random",
              "bounds": BOUNDS, "out": str(out)}  # fmt: skip
-    return parse_codesign(**given | more)
+    return CodesignOptions.parse(**given | more)
 
 
 def words(out: str, *more: str, trials: int = TRIALS) -> list[str]:

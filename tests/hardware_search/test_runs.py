@@ -21,7 +21,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.hardware_search import output_folder as folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.methods.random_codesign import RandomCodesign
-from tilewright.hardware_search.options import command_of, parse_codesign
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.hardware_search.progress import SearchProgress
 from tilewright.hardware_search.results import CodesignOutcome
@@ -398,11 +398,11 @@ def test_a_method_without_its_library_says_what_to_install(
 
 
 def test_the_command_of_a_run_says_all_that_is_not_as_usual() -> None:
-    given = parse_codesign(
+    given = CodesignOptions.parse(
         networks=("alexnet", "vgg11"), budget=0.5, bounds={"log_batch": (0, 1)},
         method_options={"batch": 4}, fresh=True,
     )  # fmt: skip
-    assert command_of(given) == (
-        "tilewright codesign --networks alexnet,vgg11 --budget 0.5 --option batch=4 "
-        "--bound log_batch=0:1"
+    assert given.command_line("codesign") == (
+        "tilewright codesign --networks alexnet,vgg11 --budget 0.5 "
+        "--bound log_batch=0:1 --option batch=4"
     )

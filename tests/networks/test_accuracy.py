@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_a_model_with_asymmetric_scales_is_built_right_and_says_so(
 ) -> None:
     """It was off by three quarters of its size, with signs turned, and verify was content."""
     out = tmp_path / "art"
-    made = build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0))
+    made = build_artifact(LocalRunner(), BuildOptions(model=str(asymmetric), out=out, trials=0))
     artifact = load(out, allow_code=True)
     assert isinstance(artifact, Artifact)
     model, image = onnx.load(asymmetric), np.random.default_rng(9).standard_normal(INPUT)
@@ -88,7 +87,9 @@ def test_outputs_beyond_the_tolerance_are_refused_and_nothing_is_written(
 ) -> None:
     out = tmp_path / "art"
     with pytest.raises(ArtifactError, match=r"is off by .* --tolerance"):
-        build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0, tolerance=1e-6))
+        build_artifact(
+            LocalRunner(), BuildOptions(model=str(asymmetric), out=out, trials=0, tolerance=1e-6)
+        )
     assert not out.exists()
 
 
@@ -98,7 +99,7 @@ def test_what_is_inspected_and_tuned_is_what_is_built(asymmetric: Path, tmp_path
     network = load_network(asymmetric)
     tuned = {each.workload for each in network.workloads_on(accelerator)}
     said = {row.id for row in network.report_on(accelerator).workloads}
-    graph = integer_network(BuildOptions(str(asymmetric), tmp_path / "art"), target).graph
+    graph = integer_network(BuildOptions(model=str(asymmetric), out=tmp_path / "art"), target).graph
     built = set(canonical_workloads(graph))
     assert tuned == built
     assert said == {workload.id for workload in built}
@@ -170,7 +171,7 @@ def test_what_an_inference_gave_stays_when_the_next_one_runs(tmp_path: Path) -> 
     onnx.save(
         onnx.utils.Extractor(model).extract_model([model.graph.input[0].name], [quantised]), cut
     )
-    build_artifact(LocalRunner(), BuildOptions(str(cut), out, trials=0))
+    build_artifact(LocalRunner(), BuildOptions(model=str(cut), out=out, trials=0))
     artifact = load(out, allow_code=True)
     assert isinstance(artifact, Artifact)
     (value,) = artifact.inputs
@@ -212,14 +213,15 @@ def test_layers_for_which_int8_is_too_coarse_are_computed_in_float(tmp_path: Pat
     """Unless a tolerance is given, which the network has to keep as it is."""
     onnx.save(_logarithms(), tmp_path / "logarithms.onnx")
     options = BuildOptions(
-        str(tmp_path / "logarithms.onnx"), tmp_path / "built", "vta-pynq", trials=0
+        model=str(tmp_path / "logarithms.onnx"), out=tmp_path / "built", target="vta-pynq", trials=0
     )
     built = build_artifact(LocalRunner(), options)
     assert [row["name"] for row in built.manifest["layers"]] == ["first"]
     assert built.manifest["accuracy"]["error"] < 0.1
     assert built.warnings[0].startswith("int8 was too coarse for second, which the CPU computes in")
+    looser = options.model_copy(update={"out": tmp_path / "other", "tolerance": 0.5})
     with pytest.raises(ArtifactError, match=r"the bound is 0\.5"):
-        build_artifact(LocalRunner(), replace(options, out=tmp_path / "other", tolerance=0.5))
+        build_artifact(LocalRunner(), looser)
 
 
 @pytest.mark.slow(seconds=3)
@@ -227,7 +229,7 @@ def test_samples_that_were_changed_with_their_manifest_are_refused(
     asymmetric: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "art"
-    build_artifact(LocalRunner(), BuildOptions(str(asymmetric), out, trials=0))
+    build_artifact(LocalRunner(), BuildOptions(model=str(asymmetric), out=out, trials=0))
     artifact = load(out, allow_code=True)
     assert isinstance(artifact, Artifact)
     whole, check = artifact.manifest, (out / "check.npz").read_bytes()

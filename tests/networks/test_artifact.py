@@ -247,7 +247,7 @@ def test_a_folder_of_the_first_release_is_read(
 ) -> None:
     """0.1 spelled the format otherwise."""
     monkeypatch.setattr(manifest, "FORMAT", "tilewright artefact")
-    options = BuildOptions("digits_cnn", tmp_path / "art", trials=0)
+    options = BuildOptions(model="digits_cnn", out=tmp_path / "art", trials=0)
     build_artifact(LocalRunner(), options)
     assert json.loads((tmp_path / "art" / "manifest.json").read_text())["format"].endswith("efact")
     assert load(tmp_path / "art").name == "digits_cnn"

@@ -400,7 +400,8 @@ def test_arrays_that_do_not_fit_are_refused(
 def test_what_is_about_integers_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="int8"):
         build_artifact(
-            LocalRunner(), BuildOptions("digits_cnn", tmp_path / "art", "cpu", **options)
+            LocalRunner(),
+            BuildOptions(model="digits_cnn", out=tmp_path / "art", target="cpu", **options),
         )
 
 
@@ -453,7 +454,9 @@ def test_what_onnxruntime_quantised_gives_what_onnxruntime_gives(
     net = Builder("small", (1, 3, 24, 24), seed=0, weights=True)
     onnx.save(net.model(small_mobile(net)), tmp_path / "float.onnx")
     quantise_static(tmp_path / "float.onnx", tmp_path / "int8.onnx", form, per_channel)
-    options = BuildOptions(str(tmp_path / "int8.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "int8.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     made = build_artifact(LocalRunner(), options)
     assert made.manifest["tolerance"] == OF_QUANTISED
     artifact = load(tmp_path / "art", allow_code=True)
@@ -486,8 +489,10 @@ def quantise_static(source: Path, out: Path, form: str, per_channel: bool) -> No
 def test_a_library_that_is_too_far_off_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "quantised.onnx"
     path.write_bytes(quantised().SerializeToString())
-    options = BuildOptions(str(path), tmp_path / "art", "cpu", trials=0, tolerance=-1.0)
-    with pytest.raises(ArtifactError, match=r"off by .* the bound is -1; raise --tolerance"):
+    options = BuildOptions(
+        model=str(path), out=tmp_path / "art", target="cpu", trials=0, tolerance=1e-30
+    )
+    with pytest.raises(ArtifactError, match=r"off by .* the bound is 1e-30; raise --tolerance"):
         build_artifact(LocalRunner(), options)
     assert not (tmp_path / "art").exists()
 
@@ -497,7 +502,11 @@ def test_given_samples_say_how_accurate_a_library_is(tmp_path: Path) -> None:
     images = np.random.default_rng(5).random((6, 1, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "samples.npz", input=images)
     options = BuildOptions(
-        "digits_cnn", tmp_path / "art", "cpu", trials=0, calibration=tmp_path / "samples.npz"
+        model="digits_cnn",
+        out=tmp_path / "art",
+        target="cpu",
+        trials=0,
+        calibration=tmp_path / "samples.npz",
     )
     manifest = build_artifact(LocalRunner(), options).manifest
     accuracy = manifest["accuracy"]
@@ -516,7 +525,7 @@ def test_given_samples_say_how_accurate_a_library_is(tmp_path: Path) -> None:
 def test_samples_beyond_the_bound_refuse_a_library(tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", input=np.ones((2, 1, 8, 8), np.float32))
     options = BuildOptions(
-        "digits_cnn", tmp_path / "art", "cpu", trials=0, tolerance=1e-12,
+        model="digits_cnn", out=tmp_path / "art", target="cpu", trials=0, tolerance=1e-12,
         calibration=tmp_path / "samples.npz",
     )  # fmt: skip
     with pytest.raises(ArtifactError, match="the bound is 1e-12"):

@@ -102,7 +102,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `net.onnx`, and `art`, a library of it whose layers have several threads."""
     folder = tmp_path_factory.mktemp("forks")
     onnx.save(source(), folder / "net.onnx")
-    options = BuildOptions(str(folder / "net.onnx"), folder / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(folder / "net.onnx"), out=folder / "art", target="cpu", trials=0
+    )
     build_artifact(LocalRunner(), options)
     return folder
 

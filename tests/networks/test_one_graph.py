@@ -48,7 +48,12 @@ def test_inspect_tune_build_and_manifest_have_the_same_workloads(
         except TilewrightError:
             assume(False)
         options = BuildOptions(
-            str(path), folder / "built", machine, trials=0, calibration=calibration, tolerance=10.0
+            model=str(path),
+            out=folder / "built",
+            target=machine,
+            trials=0,
+            calibration=calibration,
+            tolerance=10.0,
         )
         layers = [
             as_object(row)

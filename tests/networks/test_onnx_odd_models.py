@@ -166,7 +166,9 @@ def test_a_model_in_half_precision_is_read_in_single(tmp_path: Path) -> None:
 def test_outputs_in_half_precision_are_halves_on_a_cpu(tmp_path: Path) -> None:
     source = _halves(_network([_node("Relu", "a", "y")], {}))
     onnx.save(source, tmp_path / "m.onnx")
-    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     made = build_artifact(LocalRunner(), options)
     assert made.manifest["layers"]
     (output,) = load(tmp_path / "art", allow_code=True).outputs
@@ -205,7 +207,9 @@ def test_a_shape_that_depends_on_values_is_left_to_onnxruntime(
     left = _report(tmp_path, source).by_status("onnxruntime")
     assert kind in {operator.op_type for operator in left}
     assert any("depends on values" in operator.reason for operator in left)
-    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     build_artifact(LocalRunner(), options)
     (array,) = seeded_inputs({"x": (SHAPE, "float32")}, seed=1).values()
     found = load(tmp_path / "art", allow_code=True).infer({"x": array})

@@ -124,7 +124,7 @@ def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
     tuned = networks.load(name).workloads_on(Accelerator.of(target))
     assert sum(workload.pool is not None for workload, _, _ in tuned) == 1
-    graph = integer_network(BuildOptions(name, tmp_path / "art"), target).graph
+    graph = integer_network(BuildOptions(model=name, out=tmp_path / "art"), target).graph
     built = artifact.canonical_workloads(graph)
     of_both = [
         {canonical(pad_to_blocks(workload, graph.blocks)) for workload in found if workload.pool}

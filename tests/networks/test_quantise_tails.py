@@ -128,7 +128,7 @@ def test_the_error_of_a_build_is_measured_on_samples_that_chose_no_scale(tmp_pat
     onnx.save(_squares(1.0), tmp_path / "net.onnx")
     np.savez(tmp_path / "samples.npz", x=np.stack([each["x"] for each in samples]))
     options = BuildOptions(
-        str(tmp_path / "net.onnx"), tmp_path / "art", trials=0, tolerance=1.0,
+        model=str(tmp_path / "net.onnx"), out=tmp_path / "art", trials=0, tolerance=1.0,
         calibration=tmp_path / "samples.npz",
     )  # fmt: skip
     made = build_artifact(LocalRunner(), options)
@@ -145,7 +145,7 @@ def test_few_samples_do_both_and_the_build_says_so(tmp_path: Path) -> None:
     onnx.save(_squares(1.0), tmp_path / "net.onnx")
     np.savez(tmp_path / "samples.npz", x=_inputs(1, 2)[0]["x"])
     options = BuildOptions(
-        str(tmp_path / "net.onnx"), tmp_path / "art", trials=0,
+        model=str(tmp_path / "net.onnx"), out=tmp_path / "art", trials=0,
         calibration=tmp_path / "samples.npz",
     )  # fmt: skip
     made = integer_network(options, make_target(options.target))

@@ -222,7 +222,9 @@ def test_an_operator_between_two_layers_runs_in_onnxruntime(
     _everything_but(monkeypatch, "Erf")
     model = _layers_around("Erf")
     onnx.save(model, tmp_path / "m.onnx")
-    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     made = build_artifact(LocalRunner(), options)
     (region,) = made.manifest["regions"]
     assert [cause["name"] for cause in region["causes"]] == ["odd"]
@@ -251,7 +253,9 @@ def test_a_network_runs_in_onnxruntime_as_a_whole_where_that_is_faster(
     monkeypatch.setattr(build_cpu_library, "WORTH_IT", 0.0)
     monkeypatch.setattr(build_cpu_library, "LEAST_SECONDS", 0.0)
     onnx.save(_layers_around("Erf"), tmp_path / "m.onnx")
-    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     made = build_artifact(LocalRunner(), options)
     assert made.manifest["layers"] == []
     assert "onnxruntime runs all of it: the compiled network" in made.warnings[0]
@@ -276,7 +280,9 @@ def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
         [of("sums", TensorProto.INT32, (1, 16, 14, 14))], net.tensors,
     )  # fmt: skip
     _save(graph, tmp_path / "m.onnx")
-    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     found = build_cpu_library.read_layers(options, make_target("cpu"))
     assert [layer.call.node for layer in found.layers] == ["conv"]
     causes = [cause for region in found.network.examined.regions for cause in region.causes]
@@ -294,7 +300,9 @@ def test_a_network_whose_inputs_nobody_can_draw_is_built_and_says_so(tmp_path: P
         [of("y", TensorProto.FLOAT, ("a", "b", "c"))],
     )  # fmt: skip
     _save(graph, tmp_path / "m.onnx")
-    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     made = build_artifact(LocalRunner(), options)
     assert "its outputs were not compared" in made.warnings[1]
     assert made.manifest["not_checked"] == ["y"]
@@ -315,7 +323,9 @@ def test_a_network_that_takes_a_sequence_runs_in_onnxruntime(tmp_path: Path) -> 
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("rows", 3))],
     )  # fmt: skip
     _save(graph, tmp_path / "m.onnx")
-    options = BuildOptions(str(tmp_path / "m.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     made = build_artifact(LocalRunner(), options)
     assert "its outputs were not compared" in made.warnings[1]
     session = tilewright.load(tmp_path / "art", allow_code=True)
@@ -375,7 +385,7 @@ def test_a_region_never_passes_another_shape_to_compiled_code() -> None:
 @pytest.mark.slow(seconds=15)
 def test_a_detector_gives_what_onnxruntime_gives(tmp_path: Path) -> None:
     path = detector(tmp_path / "detector.onnx")
-    options = BuildOptions(str(path), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(model=str(path), out=tmp_path / "art", target="cpu", trials=0)
     made = build_artifact(LocalRunner(), options)
     last = [region for region in made.manifest["regions"] if region["last"]]
     kinds = {each["operator"] for region in last for each in region["operators"]}
@@ -426,7 +436,9 @@ def test_a_network_without_a_layer_runs_in_onnxruntime_with_a_warning(tmp_path: 
         tmp_path / "first.onnx",
     )
     for target in ("cpu", "vta-pynq"):
-        options = BuildOptions(str(tmp_path / "first.onnx"), tmp_path / target, target, trials=0)
+        options = BuildOptions(
+            model=str(tmp_path / "first.onnx"), out=tmp_path / target, target=target, trials=0
+        )
         made = build_artifact(LocalRunner(), options)
         assert "onnxruntime runs all of it: 'where' (NonZero)" in made.warnings[0]
         session = tilewright.load(tmp_path / target)  # it holds no machine code
@@ -474,7 +486,10 @@ def test_a_network_of_text_runs_in_onnxruntime(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     onnx.save(model, tmp_path / "text.onnx")
     build_artifact(
-        LocalRunner(), BuildOptions(str(tmp_path / "text.onnx"), tmp_path / "art", "cpu", trials=0)
+        LocalRunner(),
+        BuildOptions(
+            model=str(tmp_path / "text.onnx"), out=tmp_path / "art", target="cpu", trials=0
+        ),
     )
     session = tilewright.load(tmp_path / "art", allow_code=True)
     assert [value.dtype for value in session.get_inputs()] == ["str", "str"]
@@ -511,7 +526,9 @@ def test_a_classifier_gives_the_maps_of_its_scores(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     path, x = tmp_path / "classes.onnx", normal(4, 3, seed=2)
     onnx.save(model, path)
-    build_artifact(LocalRunner(), BuildOptions(str(path), tmp_path / "art", "cpu", trials=0))
+    build_artifact(
+        LocalRunner(), BuildOptions(model=str(path), out=tmp_path / "art", target="cpu", trials=0)
+    )
     artifact = load(tmp_path / "art", allow_code=True)
     assert artifact.manifest["not_checked"] == ["by_label"]
     label, by_label = tilewright.load(tmp_path / "art", allow_code=True).run(None, {"x": x})

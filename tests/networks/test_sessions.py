@@ -142,7 +142,7 @@ def test_a_library_for_all_cores_runs_on_one(digits_library: Path) -> None:
 
 @pytest.mark.slow(seconds=5)
 def test_a_simulated_accelerator_is_a_session_too(tmp_path: Path) -> None:
-    build_artifact(LocalRunner(), BuildOptions(MODEL, tmp_path / "vta", trials=0))
+    build_artifact(LocalRunner(), BuildOptions(model=MODEL, out=tmp_path / "vta", trials=0))
     session = tilewright.load(tmp_path / "vta")
     image = normal(*SHAPE, seed=6)
     (scores,) = session.run(["fc.out"], {"input": image})

@@ -287,7 +287,7 @@ def test_windows_of_absurd_sizes_are_refused_at_once(
 def test_an_artifact_takes_a_branch_behind_compiled_layers(tmp_path: Path) -> None:
     """The branches give results of different sizes, and the convolution before them is compiled."""
     path = saved(tmp_path, branches_behind_a_convolution())
-    options = BuildOptions(str(path), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(model=str(path), out=tmp_path / "art", target="cpu", trials=0)
     assert build_artifact(LocalRunner(), options).manifest["layers"]
     session = tilewright.load(tmp_path / "art")
     reference = onnxruntime.InferenceSession(read_tflite(path).SerializeToString())

@@ -130,7 +130,9 @@ def test_weights_that_would_not_be_read_again_are_refused(
     net = Builder("wide", (1, 256), 0, weights=True)
     onnx.save(net.model(net.dense(net.input, "fc", 256)), tmp_path / "wide.onnx")
     monkeypatch.setattr(library, "LIBRARY_BYTES", 4 * 256**2 - 1)
-    options = BuildOptions(str(tmp_path / "wide.onnx"), tmp_path / "art", "cpu", trials=0)
+    options = BuildOptions(
+        model=str(tmp_path / "wide.onnx"), out=tmp_path / "art", target="cpu", trials=0
+    )
     with pytest.raises(ArtifactError, match="weights of wide take more than"):
         build_artifact(LocalRunner(), options)
     assert not (tmp_path / "art").exists()

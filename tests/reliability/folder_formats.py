@@ -54,7 +54,7 @@ def _schedules(name: str) -> object:
             parse_workload("conv2d:c=16,h=12,w=12,o=32,k=3,p=1", "bias, >> 7, min 127, max 0"),
             parse_workload("max_pool:c=32,h=12,w=12,k=2,s=2"),
         )
-        options = BuildOptions("digits_cnn", folder / "art", schedules=folder / "tuned")
+        options = BuildOptions(model="digits_cnn", out=folder / "art", schedules=folder / "tuned")
         (folder / "tuned").mkdir()
 
         def read_it(data: bytes) -> object:
@@ -112,10 +112,12 @@ def _identities(folder: Path) -> tuple[Draw, Read]:
 
 
 def _codesigns(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.hardware_search.options import parse_codesign
+    from tilewright.hardware_search.options import CodesignOptions
     from tilewright.hardware_search.output_folder import begin_folder, check_own_run, forget_specs
 
-    options = parse_codesign(networks=("digits_cnn",), budget=1.0, trials=4, out=str(folder / "o"))
+    options = CodesignOptions.parse(
+        networks=("digits_cnn",), budget=1.0, trials=4, out=str(folder / "o")
+    )
     begin_folder(options)
     run = json.loads((folder / "o" / "run.json").read_bytes())
     front = [{"name": "machine-1", "area": 1.0}, {"name": "../../x", "area": 2.0}]

@@ -128,11 +128,11 @@ def _run_files(folder: Path) -> tuple[Draw, Read]:
     from rich.console import Console
 
     from tilewright import tuning
-    from tilewright.cli.views.trials import show_trials
+    from tilewright.cli.views.finished_runs import show_trials
     from tilewright.tuning.run_metadata import check_vacant, read_run, replaced, trials_made
 
     out = folder / "out"
-    options = tuning.parse_options(
+    options = tuning.TuningOptions.parse(
         workload=LAYER, tuner="random", trials=2, batch=2, out=str(out), seed=5
     )
     tune_options(options)
@@ -176,8 +176,8 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
 
 
 def _sweeps(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.evaluation.compare.network_runs import RUNS, SweptRun
     from tilewright.evaluation.row_cache import RowCache
-    from tilewright.evaluation.sweep.runs import RUNS, SweptRun
 
     run = SweptRun(
         network="digits_cnn", target="vta-pynq", tuner="random", seed=0, trials=8,

@@ -234,7 +234,7 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
     shutil.copytree(finished, out)
     _forge_winner(out, change, which)
     heard: list[Event] = []
-    summary = tune_options(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    summary = tune_options(tuning.TuningOptions.parse(**RUN, out=str(out)), heard.append)
     said = [event.text for event in heard if isinstance(event, Note)]
     assert len(said) == 1
     assert "a trial was recorded with another latency" in said[0]
@@ -255,7 +255,7 @@ def test_a_forged_winner_of_commands_that_share_a_run_is_set_aside(tmp_path: Pat
     before = sorted(tables(tmp_path / "out")["trials"])
     _forge_winner(tmp_path / "out", {"cycles": 1}, "slowest")
     heard: list[Event] = []
-    again = tune_options(tuning.parse_options(**run), heard.append)["workloads"][0]
+    again = tune_options(tuning.TuningOptions.parse(**run), heard.append)["workloads"][0]
     assert len([event for event in heard if isinstance(event, Note)]) == 1
     for name in ("tuned_cycles", "trials", "invalid_trials"):
         assert again[name] == honest[name]
@@ -267,7 +267,7 @@ def test_a_run_that_holds_is_timed_once_more_and_says_nothing(
 ) -> None:
     shutil.copytree(finished, tmp_path / "out")
     heard: list[Event] = []
-    options = tuning.parse_options(**RUN, out=str(tmp_path / "out"))
+    options = tuning.TuningOptions.parse(**RUN, out=str(tmp_path / "out"))
     summary = tune_options(options, heard.append)
     assert [event for event in heard if isinstance(event, Note)] == []
     assert {row["timed_again"] for row in summary["workloads"]} <= {0, 1}
@@ -319,7 +319,7 @@ def test_an_old_ledger_is_imported_once_with_all_that_can_be_true(
         assert len(store.problems) == 3
     assert not (out / FILE).exists()
     heard: list[Event] = []
-    tune_options(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    tune_options(tuning.TuningOptions.parse(**RUN, out=str(out)), heard.append)
     assert len([event for event in heard if isinstance(event, Note)]) == 3
     assert tables(out)["trials"] == tables(finished)["trials"]
     assert (out / "trials.parquet").read_bytes() == (finished / "trials.parquet").read_bytes()

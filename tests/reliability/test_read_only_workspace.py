@@ -49,7 +49,7 @@ REFUSED = [
         "elsewhere",
     ),
     ("dataset", "build", "--rows", "2", "--cpu-rows", "0", "--out", "elsewhere"),
-    ("sweep", "digits_cnn", "--tuners", "random", "--trials", "2", "--out", "elsewhere"),
+    ("compare", "digits_cnn", "--tuners", "random", "--trials", "2", "--out", "elsewhere"),
     ("clean",),
     ("serve", "digits_cnn"),
 ]

@@ -13,12 +13,12 @@ from tilewright.fusion.learned.pretrained import MODEL, POLICY, shipped_digest
 from tilewright.targets.registry import make_target
 from tilewright.tasks import fusion
 from tilewright.tuning.fusion_interface import ToDecide
-from tilewright.tuning.options import parse_options
+from tilewright.tuning.options import TuningOptions
 
 
 def asked(model: Path, **values: Any) -> ToDecide:
     """A run of a network, whose workloads do not matter here."""
-    options = parse_options(model=str(model), **{"fusion": "learned", **values})
+    options = TuningOptions.parse(model=str(model), **{"fusion": "learned", **values})
     return ToDecide(options, make_target("vta-pynq"), "net", (), lambda _: [], lambda _: None)
 
 

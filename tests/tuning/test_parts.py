@@ -12,11 +12,12 @@ import pytest
 
 from tests.cli.conftest import Place
 from tests.tune_bare import tune_bare
+from tilewright.core.options import OptionsError
 from tilewright.services.prefect_server import Login
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.network import Extracted, Subgraph, UnknownLayer, those_of
-from tilewright.tuning.options import PLAIN_STEPS, OptionsError, parse_options
+from tilewright.tuning.options import PLAIN_STEPS, TuningOptions
 
 RUN = {"tuner": "ml2tuner", "trials": 8, "batch": 4, "seed": 3}
 FLAGS = ("--tuner", "ml2tuner", "--trials", "8", "--batch", "4", "--seed", "3")
@@ -79,7 +80,7 @@ def test_a_workload_keeps_its_epilogue(tmp_path: Path) -> None:
 
 def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
     folders = [
-        parse_options(**given).folder.as_posix()
+        TuningOptions.parse(**given).folder.as_posix()
         for given in (
             {},
             {"model": "nets/mine.onnx"},
@@ -93,7 +94,7 @@ def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
     assert all(len(folder) < 80 and folder.count("/") == 1 for folder in folders)
     for given in ({"model": ""}, {"model": "resnet18", "workload": TEXT}):
         with pytest.raises(OptionsError, match="either a network or a workload"):
-            parse_options(**given)
+            TuningOptions.parse(**given)
 
 
 def test_an_unknown_layer_comes_with_the_nearest_ones() -> None:

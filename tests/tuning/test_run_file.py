@@ -77,12 +77,12 @@ def test_fresh_replaces_all_of_it(out: Path) -> None:
 def test_more_trials_and_other_tuners_go_on_and_other_tuners_are_named(out: Path) -> None:
     heard: list[Event] = []
     begun = read_run(out)
-    tune_options(tuning.parse_options(**RUN, out=str(out)), heard.append)
+    tune_options(tuning.TuningOptions.parse(**RUN, out=str(out)), heard.append)
     assert read_run(out) == begun
     more = tune_bare(**RUN | {"trials": 8}, out=str(out))
     assert [row["reused_trials"] for row in more["workloads"]] == [4] * len(TUNED)
     assert not [each for each in heard if isinstance(each, Note)]
-    other = tuning.parse_options(**RUN | {"tuner": "grid"}, out=str(out))
+    other = tuning.TuningOptions.parse(**RUN | {"tuner": "grid"}, out=str(out))
     tune_options(other, heard.append)
     (note,) = [each.text for each in heard if isinstance(each, Note)]
     assert "tuner random with seed 0" in note

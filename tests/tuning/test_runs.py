@@ -78,7 +78,7 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
 
 def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Path) -> None:
     heard: list[Event] = []
-    options = tuning.parse_options(**RUN, out=str(tmp_path / "out"), jobs=3)
+    options = tuning.TuningOptions.parse(**RUN, out=str(tmp_path / "out"), jobs=3)
     tune_options(options, heard.append)
     assert left(tmp_path / "out") == left(library)
     trials = [pd.read_parquet(out / "trials.parquet") for out in (tmp_path / "out", library)]
@@ -115,7 +115,7 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
         ) -> Flow[TunedWorkload]:
             return flow(self, job)
 
-    options = tuning.parse_options(**RUN, out=str(out))
+    options = tuning.TuningOptions.parse(**RUN, out=str(out))
     run = Network(CacheUse(str(tmp_path / "cache")), ignore, RunProgress())
     run._repeats = True
     with trials_of_folder(options, ignore) as store:

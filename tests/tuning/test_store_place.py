@@ -13,8 +13,8 @@ from tests import in_process
 from tests.cli.conftest import Place
 from tests.reliability.postgres import postgres
 from tilewright.core.formats import WORKSPACE
-from tilewright.evaluation.sweep.options import parse_sweep
-from tilewright.evaluation.sweep.plan import plan_sweep
+from tilewright.evaluation.compare.network_plan import plan_sweep
+from tilewright.evaluation.compare.options import parse_sweep
 from tilewright.hardware_search.options import parse_codesign
 from tilewright.search import read_store
 from tilewright.tuning.open_trials import VARIABLE, store_url

@@ -17,11 +17,11 @@ from tests.search.test_gain import Rounds, history
 from tests.trial_tables import tables
 from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
+from tilewright.core.options import OptionsError
 from tilewright.search import TrialRequest
 from tilewright.search.expected_gain import expected_saving
 from tilewright.services.prefect_server import Login
 from tilewright.tuning.events import Event, RoundDone, RoundScheduled, WorkloadTuned, ignore
-from tilewright.tuning.options import OptionsError
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import (
@@ -230,7 +230,7 @@ def test_each_flow_keeps_a_context_of_its_own() -> None:
 def run(
     out: Path, stop_gain: float, emit: Callable[[Event], None] | None = None, **more: object
 ) -> Summary:
-    options = tuning.parse_options(**RUN | more, out=str(out), stop_gain=stop_gain)
+    options = tuning.TuningOptions.parse(**RUN | more, out=str(out), stop_gain=stop_gain)
     return tune_options(options, emit or ignore)
 
 
@@ -324,7 +324,7 @@ def test_runs_with_and_without_go_on_from_each_other(small: Path, tmp_path: Path
 def test_an_impossible_share_is_refused() -> None:
     for share in (-0.1, 1.0):
         with pytest.raises(OptionsError, match="--stop-gain"):
-            tuning.parse_options(stop_gain=share)
+            tuning.TuningOptions.parse(stop_gain=share)
 
 
 @pytest.mark.nightly(seconds=20)

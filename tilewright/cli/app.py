@@ -17,27 +17,16 @@ import typer
 
 from tilewright.cli.commands import (
     artifact,
-    benchmark,
-    board,
-    clean,
     cluster,
     codesign,
     compare,
-    cpu,
-    dataset,
-    diff,
-    enumerate,
-    explain,
-    export,
-    model,
+    finished_runs,
+    models,
     networks,
-    servers,
-    set_up,
-    sweep,
     targets,
-    trials,
     tune,
     vta,
+    workspace,
 )
 from tilewright.cli.paths import count_paths_from_start
 from tilewright.cli.signals import INTERRUPTED, sentence, stopped_status, was_stopped
@@ -97,11 +86,45 @@ def _options(
         )
 
 
-for _group in (
-    tune, sweep, artifact, benchmark, codesign, compare, diff, explain, trials, export, networks,
-    targets, servers, set_up, vta, enumerate, dataset, model, cluster, board, cpu, clean,
-):  # fmt: skip
-    _group.register(app)
+# In the order of the help text. A summary stands for the first sentence of the docstring.
+for _name, _command, _summary in (
+    ("tune", tune.tune, None),
+    ("tuners", tune.tuners, None),
+    ("build", artifact.build, "Make one folder of a network that a target can run."),
+    ("run", artifact.run, "Run an artifact: on the simulated accelerator, or here."),
+    ("verify", artifact.verify, "Hold an artifact against plain arithmetic."),
+    ("benchmark", artifact.benchmark, "Time a network on this CPU beside other engines."),
+    ("codesign", codesign.codesign, None),
+    ("compare", compare.compare, "Hold several tuners against each other."),
+    ("diff", finished_runs.diff, "Say whether a run is no worse than another one."),
+    ("explain", finished_runs.explain, "Show what drove a run's models, and how right they were."),
+    ("trials", finished_runs.trials, "Print, filter and export the trials of a run."),
+    ("export", finished_runs.export, "Write a run's schedules or trials for other tools."),
+    ("inspect", networks.inspect, "Show what becomes of every operator of a network."),
+    ("zoo", networks.zoo, None),
+    ("targets", targets.targets, None),
+    ("ui", workspace.ui, None),
+    (
+        "serve",
+        workspace.serve,
+        "Run the tuning flow at the times of a cron line, or at an interval.",
+    ),
+    ("enumerate", targets.enumerate_space, "Time the whole schedule space of a workload."),
+    ("clean", workspace.clean, "Remove old cached stages and records of Prefect."),
+):
+    app.command(_name, short_help=_summary)(_command)
+app.command("sweep", hidden=True)(compare.sweep)
+app.command("warm-up", hidden=True)(workspace.warm_up)
+for _name, _group in (
+    ("target", targets.target_commands),
+    ("vta", vta.commands),
+    ("dataset", models.dataset_commands),
+    ("model", models.model_commands),
+    ("cluster", cluster.cluster_commands),
+    ("board", cluster.board_commands),
+    ("cpu", artifact.cpu_commands),
+):
+    app.add_typer(_group, name=_name)
 count_paths_from_start(app)
 
 

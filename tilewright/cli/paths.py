@@ -7,7 +7,7 @@ The command itself runs elsewhere (`core.working_folder`). Resolved are each arg
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,6 @@ def model_text(text: str | None) -> str | None:
     return text if text in zoo_names() else str(from_start(Path(text)))
 
 
-def model_texts(text: str) -> str:
-    """The same of several, with commas between."""
-    return ",".join(model_text(each.strip()) or "" for each in text.split(","))
-
-
 def target_text(text: str) -> str:
     """A target by name, or the absolute path of its file; the same behind KIND:. Names come
     first."""
@@ -73,11 +68,6 @@ def target_text(text: str) -> str:
     return text if named else str(path)
 
 
-def target_texts(texts: Sequence[str] | None) -> list[str] | None:
-    """The same of several."""
-    return None if texts is None else [target_text(text) for text in texts]
-
-
 def warm_start_text(text: str) -> str:
     """`champion`, or the absolute path of a model's folder."""
     return text if text in ("", "champion") else str(from_start(Path(text)))
@@ -87,11 +77,6 @@ def run_text(text: str) -> str:
     """The id of a run in MLflow, or the absolute path of a run's folder."""
     place = from_start(Path(text))
     return text if MLFLOW_ID.fullmatch(text) and not place.exists() else str(place)
-
-
-def file_texts(texts: Sequence[str] | None) -> list[str] | None:
-    """Absolute paths of several files."""
-    return None if texts is None else [str(from_start(Path(text))) for text in texts]
 
 
 def _looks_like_path(text: str) -> bool:

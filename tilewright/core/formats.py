@@ -99,9 +99,11 @@ TRIAL_STORE = Format(
     (1,),
     "choose another folder with --out, or install the tilewright that wrote it",
 )
-SWEEP = Format("a sweep", "sweep.json", "version", 1, (), "repeat 'tilewright sweep'")
+SWEEP = Format(
+    "a comparison on networks", "sweep.json", "version", 1, (1,), "repeat 'tilewright compare'"
+)
 COMPARISON = Format(
-    "a comparison", "comparison.json", "version", 1, (), "repeat 'tilewright compare'", unmarked=1
+    "a comparison", "comparison.json", "version", 1, (1,), "repeat 'tilewright compare'", unmarked=1
 )
 DIFF = Format("a verdict", "output of 'tilewright diff --json'", "version", 1, (), "diff again")
 FINISHED_RUNS = Format(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
 from tilewright.core.errors import TilewrightError
+
+_CONTINUES = re.compile(r"[^:]*=.*|[^:]*\.(?:csv|csv\.gz|parquet)")
+"""A part of a list of targets that belongs to the target before it: NAME=VALUE, or a table."""
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -33,6 +37,19 @@ def split_names(text: str, flag: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     check_names(names, f"{flag} '{printable(text)}'")
     return names
+
+
+def split_targets(text: str, flag: str) -> tuple[str, ...]:
+    """Read names of targets with commas between, which may have options or tables with commas:
+    `vta-pynq,cpu:threads=1,isa=avx2` is two targets. Raises `NameListError`."""
+    names: list[str] = []
+    for part in (piece.strip() for piece in text.split(",")):
+        if names and ":" in names[-1] and _CONTINUES.fullmatch(part):
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    check_names(names, f"{flag} '{printable(text)}'")
+    return tuple(names)
 
 
 def check_names(names: Sequence[str], where: str) -> None:

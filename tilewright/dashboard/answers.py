@@ -15,8 +15,9 @@ from mlflow.exceptions import MlflowException
 from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json
+from tilewright.core.files import Json, as_object
 from tilewright.dashboard.listing import RUNNING, KnownRuns, ListedRun
+from tilewright.evaluation.compare.record import to_json
 from tilewright.services.page_addresses import other_pages
 from tilewright.tasks.metrics import best_so_far
 from tilewright.tuning.optuna_study import knob_importance
@@ -44,6 +45,16 @@ def list_runs(known: KnownRuns) -> Answer:
     """The rows of all runs, the latest first."""
     rows = [each.row for each in known.runs()]
     return {"runs": rows, "workspace": str(known.workspace.root), "pages": other_pages()}
+
+
+def list_comparisons(known: KnownRuns) -> Answer:
+    """The leaderboards of all comparisons of tuners."""
+    found: list[Json] = [
+        {"folder": str(each.folder), "name": each.folder.name, **board}
+        for each in known.comparisons()
+        for board in map(as_object, to_json(each.leaderboards))
+    ]
+    return {"comparisons": found}
 
 
 def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:

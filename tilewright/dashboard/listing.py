@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +24,8 @@ from mlflow.tracking import MlflowClient
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, digest
+from tilewright.evaluation.compare.leaderboard import Leaderboard
+from tilewright.evaluation.compare.record import FILES, read_leaderboards
 from tilewright.services.page_addresses import flow_run_url, mlflow_run_url
 from tilewright.services.workspace import Workspace
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
@@ -66,6 +68,14 @@ class ListedRun:
         return str(self.row["id"])
 
 
+@dataclass(frozen=True)
+class ListedComparison:
+    """A comparison of tuners: its folder, and a leaderboard per subject and target."""
+
+    folder: Path
+    leaderboards: tuple[Leaderboard, ...]
+
+
 class Paced(Generic[T]):
     """A value that is read anew when that is due: the longer reading takes, the less often."""
 
@@ -92,6 +102,7 @@ class KnownRuns:
         self._turn = threading.RLock()
         self._tracked = TrackedRuns(workspace)
         self._folders = Paced(lambda: list(output_folders(start)))
+        self._compared = Paced(lambda: list(comparisons(start)))
         self._kept: dict[str, RunTrials] = {}
 
     def runs(self) -> list[ListedRun]:
@@ -104,6 +115,12 @@ class KnownRuns:
             beside = [found for each in self._folders.value if (found := folder_run(each, ids))]
             runs = tracked + [each for each in beside if _settings(each) not in known]
             return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
+
+    def comparisons(self) -> list[ListedComparison]:
+        """The finished comparisons of tuners below the folder."""
+        with self._turn:
+            self._compared.renewed()
+            return self._compared.value
 
     def find(self, run_id: str) -> ListedRun:
         """Raises `RunUnreadable` for an id of none."""
@@ -235,8 +252,9 @@ def _before(over: str, figures: Mapping[str, float | None], fallback: float | No
 # -- runs without MLflow -------------------------------------------------------------------------
 
 
-def output_folders(start: Path) -> Iterator[Path]:
-    """Folders below `start` that hold a run; links and hidden folders are not followed."""
+def output_folders(start: Path, names: Collection[str] = (RUN,)) -> Iterator[Path]:
+    """Folders below `start` that hold a run, or another file of these `names`; links and hidden
+    folders are not followed."""
     level, looked = [start], 0
     for _ in range(DEPTH + 1):
         below: list[Path] = []
@@ -248,7 +266,7 @@ def output_folders(start: Path) -> Iterator[Path]:
                 entries = list(os.scandir(folder))
             except OSError:
                 continue
-            if any(entry.name == RUN for entry in entries):
+            if any(entry.name in names for entry in entries):
                 yield folder
             below += [
                 Path(entry.path)
@@ -256,6 +274,20 @@ def output_folders(start: Path) -> Iterator[Path]:
                 if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
             ]
         level = below
+
+
+def comparisons(start: Path) -> Iterator[ListedComparison]:
+    """The finished comparisons in folders below `start`, without those that cannot be read."""
+    for folder in output_folders(start, FILES):
+        stamps = tuple(_stamp(folder / name) for name in FILES)
+        with suppress(OSError, TilewrightError):
+            yield ListedComparison(folder, _read_comparison(folder, stamps))
+
+
+@lru_cache(maxsize=256)
+def _read_comparison(folder: Path, stamps: object) -> tuple[Leaderboard, ...]:
+    """Kept as long as the files do not change."""
+    return read_leaderboards(folder)
 
 
 def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:

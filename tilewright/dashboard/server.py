@@ -19,7 +19,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tilewright.dashboard.answers import Answer, answer_or_error, curves, knobs, list_runs
+from tilewright.dashboard.answers import (
+    Answer,
+    answer_or_error,
+    curves,
+    knobs,
+    list_comparisons,
+    list_runs,
+)
 from tilewright.dashboard.listing import KnownRuns
 from tilewright.services.login_middleware import Guard
 from tilewright.services.mlflow_server import mlflow_login
@@ -70,6 +77,7 @@ def application(known: KnownRuns) -> Starlette:
             *[Route(path, file) for path in FILES],
             Route("/health", lambda request: Response("OK")),
             Route("/api/runs", answered(lambda request: list_runs(known))),
+            Route("/api/comparisons", answered(lambda request: list_comparisons(known))),
             Route("/api/curves", answered(of_curves)),
             Route("/api/knobs", answered(of_knobs)),
         ]

@@ -99,7 +99,7 @@ def read_problem(asked: ToDecide) -> FusionProblem:
     """Read the network of a run in integers, with nothing fused. Raises what quantising raises."""
     options = asked.options
     build = BuildOptions(
-        options.model, Path(options.out), target=options.target,
+        model=options.model, out=Path(options.out), target=options.target,
         per_channel=options.epilogue == PER_CHANNEL, input_shapes=options.input_shapes,
         calibration=Path(options.calibration) if options.calibration else None,
         seed=options.seed,

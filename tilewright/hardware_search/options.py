@@ -1,23 +1,20 @@
-"""Options of a co-design run, and the command that they stand for."""
+"""Defines the options of a co-design run: the command's arguments, and what the flow takes."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
+from tilewright.core.options import CliOption, CommandOptions, OptionValue
 from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed
 from tilewright.hardware_search.objectives import Objective
 from tilewright.tuning.choices import with_networks_in_list, with_targets
-from tilewright.tuning.cli_command import words_of
-from tilewright.tuning.options import OptionsError, OptionValue, StoreUrl
+from tilewright.tuning.options import Cluster, Seed, Store
 
 _LONGEST_NAME = 60  # characters of a default folder
-_FLAGS = {"method_options": "--option", "bounds": "--bound"}
-"""Fields whose option has another name than they; they are given once an entry."""
 
 
 def _with_methods(schema: dict[str, Any]) -> None:
@@ -27,59 +24,75 @@ def _with_methods(schema: dict[str, Any]) -> None:
     schema["enum"] = list(method_names())
 
 
-class CodesignOptions(BaseModel):
+class CodesignOptions(CommandOptions):
     """Everything that decides a co-design run, and where it goes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    networks: tuple[str, ...] = Field(
+    networks: Annotated[tuple[str, ...], CliOption(metavar="NAME,…", value="model")] = Field(
         min_length=1,
-        description="built-in networks or model files; one machine serves them all",
+        description="What one accelerator is to serve: names from 'tilewright zoo' or model files, "
+        "with commas between.",
         json_schema_extra=with_networks_in_list,
     )
-    budget: float = Field(
-        gt=0, allow_inf_nan=False, description="the largest area, where the stock machine takes 1"
+    budget: Annotated[float, CliOption(metavar="AREA")] = Field(
+        gt=0, allow_inf_nan=False, description="The largest area; the stock machine takes 1."
     )
     trials: int = Field(
-        default=1000, ge=1, le=10_000_000, description="measurements of all machines together"
+        default=1000, ge=1, le=10_000_000, description="Measurements of all machines together."
     )
     method: str = Field(
-        default="ours", min_length=1, description="who searches", json_schema_extra=_with_methods
+        default="ours",
+        min_length=1,
+        description="Who searches: ours, dcoc, autotvm, chameleon, nsga2, tpe or random.",
+        json_schema_extra=_with_methods,
     )
-    method_options: dict[str, OptionValue] = Field(
-        default_factory=dict, description="options of the method, by name"
-    )
-    objective: Objective = Field(
+    # autotvm, chameleon and dcoc propose by latency in any case, as published.
+    objective: Annotated[Objective, CliOption(metavar="latency|edp|energy")] = Field(
         default="latency",
-        description="what the front holds beside the area: latency, energy or their product (edp) "
-        "of one inference of each network. autotvm, chameleon and dcoc propose by latency in any "
-        "case, as published",
+        description="What the front holds beside the area: latency, energy, or their product "
+        "(edp).",
     )
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same front")
-    target: str = Field(
+    seed: Seed = 0
+    out: Annotated[str, CliOption(value="path", default="codesigned/<networks>")] = Field(
+        default="", description="Folder for the results."
+    )
+    target: Annotated[str, CliOption(value="target")] = Field(
         default="vta-pynq",
         min_length=1,
-        description="the machine whose knobs are turned; all that is no knob is as it has it",
+        description="The machine whose knobs are turned: a preset or a file.",
         json_schema_extra=with_targets,
     )
-    bounds: dict[str, tuple[int, int]] = Field(
-        default_factory=dict, description="lowest and highest value of hardware knobs, by name"
+    bounds: Annotated[
+        dict[str, tuple[int, int]],
+        CliOption(
+            flag="--bound",
+            metavar="KNOB=LOW:HIGH",
+            pair="KNOB=LOW:HIGH, whole numbers",
+            separator=":",
+        ),
+    ] = Field(
+        default_factory=dict,
+        description="Lowest and highest value of a hardware knob, may be given again: "
+        "log_block_in=4:5.",
     )
-    clock: Literal["fixed", "tree"] = Field(
+    clock: Annotated[Literal["fixed", "tree"], CliOption(metavar="fixed|tree")] = Field(
         default="fixed",
         description="'fixed': all machines run at the base machine's clock; 'tree': slower, the "
-        "more levels their adder trees have",
+        "more levels their adder trees have.",
     )
-    cluster: str = Field(
-        default="",
-        description="the Dask cluster that lowers and measures: tls://HOST:PORT of its scheduler, "
-        "or local:N for N processes of this machine; empty: this process",
+    method_options: Annotated[dict[str, OptionValue], CliOption(flag="--option")] = Field(
+        default_factory=dict, description="An option of the method, NAME=VALUE."
     )
-    store: StoreUrl = Field(
-        default="", description="the database that keeps the trials, as 'tilewright tune'"
-    )
-    out: str = Field(default="", description="folder for the results; empty: codesigned/<networks>")
-    fresh: bool = Field(default=False, description="start over instead of resuming")
+    cluster: Cluster = ""
+    store: Store = ""
+    fresh: bool = Field(default=False, description="Start over; do not resume.")
+
+    @field_validator("bounds", mode="before")
+    @classmethod
+    def _one_value(cls, bounds: Any) -> Any:
+        """A knob with one value has it as both bounds."""
+        if not isinstance(bounds, dict):
+            return bounds
+        return {k: v * 2 if isinstance(v, tuple) and len(v) == 1 else v for k, v in bounds.items()}
 
     @field_validator("networks")
     @classmethod
@@ -96,6 +109,11 @@ class CodesignOptions(BaseModel):
         """What is served, in the user's words."""
         return printable(as_typed(", ".join(self.networks)))
 
+    def default_value(self, name: str) -> Any:
+        if name == "out" and self.out:
+            return str(self.model_copy(update={"out": ""}).folder)
+        return super().default_value(name)
+
     @property
     def folder(self) -> Path:
         """Where the results go."""
@@ -104,39 +122,3 @@ class CodesignOptions(BaseModel):
         return (
             Path("codesigned") / "+".join(Path(each).stem for each in self.networks)[:_LONGEST_NAME]
         )
-
-
-def parse_codesign(**values: object) -> CodesignOptions:
-    """Make options from values. Raises `OptionsError` with the first thing that is wrong and what
-    to do."""
-    try:
-        return CodesignOptions.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        hint = CodesignOptions.model_fields[name].description if name else ""
-        flag = {"bounds": "bound", "method_options": "option"}.get(name, name)
-        given = ",".join(values[name]) if name == "networks" else values.get(name)  # type: ignore[arg-type]
-        said = first["msg"].removeprefix("Value error, ")
-        raise OptionsError(
-            f"--{flag} {printable(str(given))}: {said[:1].lower()}{said[1:]} ({hint})"
-        ) from None
-
-
-def command_of(options: CodesignOptions) -> str:
-    """Return the command `tilewright codesign …` with every option that is not the default.
-    `--fresh` is left out."""
-    words = ["tilewright", "codesign"]
-    usual = options.model_copy(update={"out": ""})
-    if as_typed(options.out) == str(usual.folder):
-        options = usual
-    for name, field in type(options).model_fields.items():
-        value = getattr(options, name)
-        if name == "fresh" or (
-            not field.is_required() and value == field.get_default(call_default_factory=True)
-        ):
-            continue
-        if name == "bounds":
-            value = {knob: f"{low}:{high}" for knob, (low, high) in value.items()}
-        words += words_of(_FLAGS.get(name, f"--{name}"), value)
-    return shlex.join(words)

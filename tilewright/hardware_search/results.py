@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, write_atomically
+from tilewright.core.options import OptionValue
 from tilewright.hardware_search import output_folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.objectives import METRICS, Objective
@@ -27,7 +28,6 @@ from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem, D
 from tilewright.hardware_search.progress import ProgressCount
 from tilewright.targets.capabilities import PARTS, specification_of
 from tilewright.targets.workload import Workload
-from tilewright.tuning.options import OptionValue
 from tilewright.tuning.outputs import parquet
 
 UNKNOWN = "unknown"

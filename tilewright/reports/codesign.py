@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.ticker import MaxNLocator
 
 from tilewright.core.files import write_atomically
-from tilewright.hardware_search.options import CodesignOptions, command_of
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.output_folder import PAGE
 from tilewright.hardware_search.results import CodesignOutcome, FrontRow, LayerRow
 from tilewright.reports.markdown import Links, Row, block, listed, markdown_table, paragraphs, plain
@@ -171,7 +171,7 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
         f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
     )
     links = {"the flow run in Prefect": flow_page}
-    return paragraphs(what, block(command_of(options), "sh"), listed(links))
+    return paragraphs(what, block(options.command_line("codesign"), "sh"), listed(links))
 
 
 def front_rows(outcome: CodesignOutcome) -> list[Row]:

@@ -122,6 +122,16 @@ def leaderboard_columns(rows: Sequence[LeaderboardRow]) -> list[Column]:
     ]
 
 
+def leaderboard_rows(board: Sequence[LeaderboardRow]) -> list[dict[str, str]]:
+    """Return a row per tuner, best first, with the cells of the terminal's table."""
+    columns = leaderboard_columns(board)
+    return [
+        {"tuner": row.tuner}
+        | {" ".join(column.heading): column.cells[place].text for column in columns}
+        for place, row in enumerate(board)
+    ]
+
+
 def _stack_column(rows: Sequence[LeaderboardRow], goal: str) -> list[Column]:
     """Only where a table says what its stack took."""
     if not any(row.stack_to_goal.middle for row in rows):

@@ -2,11 +2,11 @@
 
     from tilewright.flows.tuning import tune_network
 
-    tuned = tune_network(LocalRunner(emit=print), parse_options(model="mine.onnx"))
+    tuned = tune_network(LocalRunner(emit=print), TuningOptions.parse(model="mine.onnx"))
 
 Repeating a call resumes a run that was stopped. Nothing here knows Prefect, MLflow or a terminal.
 """
 
-from tilewright.tuning.options import TuningOptions, parse_options
+from tilewright.tuning.options import TuningOptions
 
-__all__ = ["TuningOptions", "parse_options"]
+__all__ = ["TuningOptions"]

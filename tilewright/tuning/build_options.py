@@ -1,38 +1,113 @@
-"""Defines the options of a build."""
+"""Defines the options of a build. The options of `tilewright build`, the form of its deployment and
+the keyword arguments of `tilewright.build` are derived from `BuildOptions`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from tilewright.core.options import CliOption, CommandOptions, OptionalPath
+from tilewright.tuning.choices import with_networks
+from tilewright.tuning.options import (
+    InputShapes,
+    Precision,
+    Seed,
+    Target,
+    precision_in_target,
+)
 
 DEFAULT_TRIALS = 16
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """What `tilewright build` is asked to do. Schedules come from a tuned folder, or else from so
-    many trials of each workload. `per_channel` is that of `networks.quantisation.Options`. `bare`
-    refuses what the CPU would have to compute. A model with scales that no shifts reach is `exact`,
-    or takes one pass a layer. `allow_code` permits the code that a torch.export file may run when
-    it is read. `tolerance` bounds the relative error of the outputs; None takes the
-    default for the kind of model (`networks.tolerances`). A library has a part for each
-    combination of the `sizes` of dynamic dimensions. With `ignore_nan`, maxima and minima outside
-    of kernels may give a number where an operand is NaN."""
+class BuildOptions(CommandOptions):
+    """Everything that decides a build, and where it goes.
 
-    model: str
-    out: Path
-    target: str = "vta-pynq"
-    schedules: Path | None = None
-    trials: int = DEFAULT_TRIALS
-    calibration: Path | None = None
-    keep_float: tuple[str, ...] = ()
-    per_channel: bool = False
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    bare: bool = False
-    exact: bool = True
-    tolerance: float | None = None
-    seed: int = 0
-    allow_code: bool = False
-    ignore_nan: bool = False
+    Schedules come from a tuned folder, or else from `trials` measurements of each workload.
+    """
+
+    model: Annotated[str, CliOption(positional=True, value="model")] = Field(
+        min_length=1,
+        description="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'.",
+        json_schema_extra=with_networks,
+    )
+    out: Annotated[Path, CliOption(value="path")] = Field(description="Folder for the artifact.")
+    target: Target = "vta-pynq"
+    precision: Precision = ""
+    schedules: Annotated[OptionalPath, CliOption(value="path", metavar="DIR")] = Field(
+        default=None, description="A folder that 'tilewright tune' wrote."
+    )
+    trials: Annotated[int, CliOption(default="16, without --schedules", shows_limits=True)] = Field(
+        default=DEFAULT_TRIALS,
+        ge=0,
+        le=100_000,
+        description="Tune here and now, with so many measurements a workload; 0 takes what is "
+        "estimated best.",
+    )
+    calibration: Annotated[OptionalPath, CliOption(value="path")] = Field(
+        default=None,
+        description="Samples for a float model: an NPZ file, or a folder of them.",
+    )
+    keep_float: Annotated[tuple[str, ...], CliOption(metavar="NAME,…")] = Field(
+        default=(), description="Operators to leave to the CPU, in float."
+    )
+    per_channel: bool = Field(
+        default=False,
+        description="Give a float model's weights scales by output channel where it pays; more "
+        "accurate, and a cycle more for every 16 values.",
+    )
+    # None takes the default for the kind of model (`networks.tolerances`).
+    tolerance: Annotated[
+        float | None,
+        CliOption(default="0.1 for a quantised model, 0.5 for a float one", shows_limits=True),
+    ] = Field(
+        default=None,
+        ge=0,
+        description="Largest relative error of the outputs against onnxruntime on the source "
+        "model.",
+    )
+    one_pass: bool = Field(
+        default=False,
+        description="Round the weights of a quantised model again instead of computing its scales "
+        "exactly in two passes a layer: faster, less accurate.",
+    )
+    input_shapes: InputShapes = Field(default_factory=dict)
+    sizes: Annotated[
+        dict[str, tuple[int, ...]],
+        CliOption(metavar="NAME=1,8", pair="NAME=1,8", separator=","),
+    ] = Field(
+        default_factory=dict,
+        description="Compile a library for these sizes of a dynamic dimension; the fitting one is "
+        "chosen when it runs. Only for a cpu.",
+    )
+    bare: bool = Field(default=False, description="Refuse what a board cannot run without Python.")
+    ignore_nan: bool = Field(
+        default=False,
+        description="For the target cpu: let maxima and minima that have no kernel give a number "
+        "where one operand is NaN; a little faster.",
+    )
+    seed: Annotated[Seed, CliOption(offered=False)] = 0
+    allow_code: bool = Field(
+        default=False,
+        description="Read a torch.export file, which can run any code with your rights when it is "
+        "read.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_of_target(cls, values: Any) -> Any:
+        return precision_in_target(values, "vta-pynq")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _exact(cls, values: Any) -> Any:
+        """Read `exact=False`, as earlier versions called it, as `one_pass=True`."""
+        if not isinstance(values, dict) or "exact" not in values:
+            return values
+        return {k: v for k, v in values.items() if k != "exact"} | {"one_pass": not values["exact"]}
+
+    @property
+    def exact(self) -> bool:
+        """Whether the scales of a quantised model are computed exactly, in two passes a layer."""
+        return not self.one_pass

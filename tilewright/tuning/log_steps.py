@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.core.options import OptionsError
 from tilewright.search import ExplorerState, Round, Session
 from tilewright.targets.display_names import layer
 from tilewright.tuning.events import (
@@ -20,7 +21,7 @@ from tilewright.tuning.events import (
 )
 from tilewright.tuning.fusion_interface import Decided
 from tilewright.tuning.network import Subgraph, TuningNetwork
-from tilewright.tuning.options import CHAMPION, OptionsError, TuningOptions
+from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row, write_outputs
 from tilewright.tuning.results import TunedWorkload
 from tilewright.tuning.run_metadata import replaced, write_run

@@ -1,5 +1,5 @@
-"""Defines the options of a tuning run: the command line's arguments, a deployment's form, and what
-a library call takes. The defaults of all three are here."""
+"""Defines the options of a tuning run. The options of `tilewright tune`, the form of its deployment
+and the keyword arguments of `tilewright.tune` are derived from `TuningOptions`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
 from tilewright.core.database_url import without_password
 from tilewright.core.errors import TilewrightError
+from tilewright.core.options import CliOption, CommandOptions, OptionsError, OptionValue
 from tilewright.core.user_text import check_names, printable
 from tilewright.core.working_folder import as_typed
 from tilewright.tuning.choices import with_networks, with_targets, with_tuners
@@ -28,119 +22,193 @@ AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
 MOST_WORKERS = 256
 _LONGEST_NAME = 60  # characters of a default folder
 
-OptionValue = str | int | float | bool
-StoreUrl = Annotated[str, Field(max_length=1000), AfterValidator(without_password)]
-"""URL of a database for trials. Options are shown in pages and stored in files."""
+# Options that several commands have.
+Target = Annotated[
+    str,
+    CliOption(value="target"),
+    Field(
+        min_length=1,
+        description="A preset, a file, or KIND:…; 'tilewright targets' lists them.",
+        json_schema_extra=with_targets,
+    ),
+]
+Precision = Annotated[
+    str,
+    CliOption(metavar="f32|bf16|int8|auto", default="as the model says"),
+    Field(
+        json_schema_extra={"enum": ["", "f32", "bf16", "int8", "auto"]},
+        description="Numbers that a cpu multiplies: all layers in float32, those of a float "
+        "network in bfloat16 by AMX or AVX512-BF16, quantised ones in int8, or each by AMX where "
+        "there is such.",
+    ),
+]
+Trials = Annotated[int, Field(ge=1, le=100_000, description="Measurements a workload.")]
+Batch = Annotated[int, Field(ge=1, le=10_000, description="Measurements a round.")]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1, description="Same seed, same schedules.")]
+Space = Annotated[
+    str,
+    CliOption(default="its usual one"),
+    Field(description="A schedule space of the target."),
+]
+InputShapes = Annotated[
+    dict[str, tuple[int, ...]],
+    CliOption(flag="--input-shape", pair="NAME=1x3x224x224"),
+    Field(description="Fix an input's shape, NAME=1x3x224x224."),
+]
+Calibration = Annotated[
+    str,
+    CliOption(value="path"),
+    Field(description="Samples for a float model: an NPZ file, or a folder of them."),
+]
+MaxWaste = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=1,
+        description="Offload a layer if at most this share of its multiplications is by zeros.",
+    ),
+]
+Cluster = Annotated[
+    str,
+    CliOption(metavar="tls://HOST:PORT|local:N"),
+    Field(
+        description="The Dask cluster that does the work: tls://HOST:PORT of a scheduler, or "
+        "local:N for N processes of this machine."
+    ),
+]
+Store = Annotated[
+    str,
+    CliOption(metavar="postgresql+psycopg://USER@HOST/DATABASE"),
+    Field(
+        max_length=1000,
+        description="The PostgreSQL database that keeps the trials of a new output directory, "
+        "instead of the file trials.sqlite in it. The variable TILEWRIGHT_STORE, and 'store' in "
+        "the workspace's workspace.json, say it for every command.",
+    ),
+    # Options are shown in pages and stored in files.
+    AfterValidator(without_password),
+]
 
 
-class OptionsError(TilewrightError):
-    """An argument that makes no sense."""
+class PrecisionError(TilewrightError, ValueError):
+    """A precision that a target does not have; pydantic takes it for a wrong value."""
 
 
-class TuningOptions(BaseModel):
+def precision_in_target(values: Any, default_target: str) -> Any:
+    """Make the option `precision` a part of the target's name: `cpu:precision=int8`.
+
+    Args:
+        values: options by name, as they are given to a model.
+        default_target: the target if the options name none.
+
+    Raises:
+        PrecisionError: the target has no choice of precision, or already names one.
+    """
+    if not isinstance(values, dict) or not values.get("precision"):
+        return values
+    target = str(values.get("target", default_target))
+    kind, _, rest = target.partition(":")
+    if kind != "cpu":
+        raise PrecisionError(
+            f"--precision is about the target cpu, and {target} has its own; leave it out"
+        )
+    if "precision=" in rest:
+        raise PrecisionError(f"{target} names a precision already; leave out --precision")
+    named = f"cpu:{rest}{',' if rest else ''}precision={values['precision']}"
+    return values | {"precision": "", "target": named}
+
+
+class TuningOptions(CommandOptions):
     """Everything that decides a tuning run, and how it is run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str = Field(
+    model: Annotated[
+        str, CliOption(positional=True, metavar="MODEL", value="model", default="")
+    ] = Field(
         default="resnet18",
-        description="an ONNX, TensorFlow Lite or torch.export file, or a built-in network",
+        description="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'.",
         json_schema_extra=with_networks,
     )
-    workload: str = Field(
-        default="", description="one workload instead of a network, such as dense:n=1,c=512,o=1000"
-    )
-    epilogue: str = Field(
-        default=AS_IN_NETWORK,
-        description="what follows the sums: 'network', what the network needs; 'per-channel', the "
-        "same for weights with scales a channel; 'plain', the "
-        "published benchmarks' '>> 8, min 127, max 0'; of a workload its steps, plain by default",
-    )
-    layers: tuple[str, ...] = Field(
-        default=(), description="tune these layers of the network only, by the operators' names"
-    )
-    target: str = Field(
-        default="vta-pynq",
-        min_length=1,
-        description="a preset, a file, or the name of a kind of target",
-        json_schema_extra=with_targets,
-    )
+    target: Target = "vta-pynq"
+    precision: Precision = ""
     tuner: str = Field(
         default="default",
         min_length=1,
-        description="a registered tuner",
+        description="The search strategy; 'tilewright tuners' lists them.",
         json_schema_extra=with_tuners,
     )
-    tuner_options: dict[str, OptionValue] = Field(
-        default_factory=dict, description="options of the tuner, by name"
-    )
-    trials: int = Field(default=64, ge=1, le=100_000, description="measurements a workload")
-    stop_gain: float | None = Field(
+    trials: Trials = 64
+    stop_gain: Annotated[float | None, CliOption(metavar="SHARE")] = Field(
         default=None,
         ge=0,
         lt=1,
-        description="share the trials of all workloads among those whose next round is expected to "
-        "save the most, until none saves more than this share of the network's latency; 0.001, say",
+        description="Share the trials of all workloads, --trials times their number at most, among "
+        "those whose next round is expected to save the most; stop where none is expected "
+        "to save more than this share of the network's latency: 0.001, say.",
     )
+    seed: Seed = 0
+    space: Space = ""
+    out: Annotated[str, CliOption(value="path", default="tuned/<model>")] = Field(
+        default="", description="Folder for the results."
+    )
+    batch: Batch = 16
     leaders: int = Field(
         default=5,
         ge=1,
         le=1000,
-        description="where measuring does not repeat: trials that are validated at the end",
+        description="Trials that are validated at the end, on targets that give other numbers "
+        "each time.",
     )
-    batch: int = Field(default=16, ge=1, le=10_000, description="measurements a round")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="same seed, same schedules")
-    space: str = Field(default="", description="the schedule space; empty: the target's usual one")
-    input_shapes: dict[str, tuple[int, ...]] = Field(
-        default_factory=dict, description="sizes of inputs that the model leaves open"
+    tuner_options: Annotated[dict[str, OptionValue], CliOption(flag="--option")] = Field(
+        default_factory=dict, description="An option of the tuner, NAME=VALUE."
     )
-    calibration: str = Field(
-        default="",
-        description="samples that a float model is quantised by, an NPZ file or a folder of them, "
-        "as 'tilewright build' takes them; empty: the network's own, or seeded random ones",
+    layers: Annotated[tuple[str, ...], CliOption(metavar="NAME,…")] = Field(
+        default=(),
+        description="Tune these layers only, NAME,NAME,…; 'tilewright inspect' names them.",
     )
-    max_waste: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="offload a layer if at most this share of its multiplications is by zeros",
+    workload: str = Field(
+        default="", description="Tune one workload instead of a MODEL: dense:n=1,c=512,o=1000"
     )
-    out: str = Field(default="", description="folder for the results; empty: tuned/<model>")
-    warm_start: str = Field(
+    epilogue: Annotated[str, CliOption(metavar="network|per-channel|plain|STEPS")] = Field(
+        default=AS_IN_NETWORK,
+        description="'network': what the network needs; 'per-channel': the same for 'tilewright "
+        "build --per-channel'; 'plain': '>> 8, min 127, max 0', as published "
+        "tuners report and baselines were published for. Of a --workload its steps: '>> N', "
+        "'>> channel', 'min N', 'residual N', relu, bias, add; plain by default.",
+    )
+    input_shapes: InputShapes = Field(default_factory=dict)
+    calibration: Calibration = ""
+    max_waste: MaxWaste = 1.0
+    warm_start: Annotated[str, CliOption(metavar="MODEL|champion", value="warm start")] = Field(
         default="",
         max_length=4096,
-        description="'champion': start from the best models that were compared; else the folder of "
-        "a model that learned on other hardware ('tilewright model train')",
+        description="Start from what a model learned on other hardware: its folder, from "
+        "'tilewright model train'. 'champion': from the best models of 'tilewright compare'.",
     )
-    fusion: Literal["", "none", "all", "greedy", "learned"] = Field(
+    fusion: Annotated[
+        Literal["", "none", "all", "greedy", "learned"],
+        CliOption(metavar="none|all|greedy|learned"),
+    ] = Field(
         default="",
-        description="which operators run together on the accelerator: 'none', 'all' that may, "
-        "'greedy', by estimates, or 'learned', searched for; empty: as 'tilewright inspect' shows",
+        description="Which operators run together on the accelerator, for 'tilewright build': "
+        "'none', 'all' that may, 'greedy', where estimates say so, or 'learned', searched for by "
+        "what whole networks take.",
     )
-    fresh: bool = Field(default=False, description="start over instead of resuming")
-    shared: bool = Field(
-        default=False,
-        description="make the trials together with other commands that are started with the same "
-        "options; one of them writes the results",
-    )
-    isolate: float = Field(
+    fresh: bool = Field(default=False, description="Start over; do not resume.")
+    isolate: Annotated[float, CliOption(shows_limits=True)] = Field(
         default=0.0,
         ge=0,
-        description="compile and measure in a process of its own, seconds a batch",
+        description="Compile and measure in a process of its own, SECONDS a batch.",
     )
-    jobs: int = Field(default=1, ge=1, le=256, description="workloads at a time")
-    workers: int = Field(
-        default=1, ge=1, le=MOST_WORKERS, description="N workers are short for the cluster local:N"
+    jobs: int = Field(default=1, ge=1, le=256, description="Workloads at a time.")
+    workers: Annotated[int, CliOption(metavar="N")] = Field(
+        default=1, ge=1, le=MOST_WORKERS, description="N is short for --cluster local:N."
     )
-    cluster: str = Field(
-        default="",
-        description="the Dask cluster that lowers and measures: tls://HOST:PORT of its scheduler, "
-        "or local:N for N processes of this machine; empty: this process",
-    )
-    store: StoreUrl = Field(
-        default="",
-        description="the PostgreSQL database that keeps the trials of a new output directory, "
-        "postgresql+psycopg://USER@HOST/DATABASE; empty: a file in the output directory",
+    cluster: Cluster = ""
+    store: Store = ""
+    shared: bool = Field(
+        default=False,
+        description="Make the trials together with other commands that are started with the same "
+        "options. Which trials are made then depends on which command is faster.",
     )
 
     @model_validator(mode="before")
@@ -150,6 +218,11 @@ class TuningOptions(BaseModel):
         if isinstance(values, dict) and values.get("workload"):
             return {"model": ""} | values
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_of_target(cls, values: Any) -> Any:
+        return precision_in_target(values, "vta-pynq")
 
     @model_validator(mode="before")
     @classmethod
@@ -215,6 +288,11 @@ class TuningOptions(BaseModel):
         """The epilogue of a workload that stands alone."""
         return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
+    def default_value(self, name: str) -> Any:
+        if name == "out" and self.out:
+            return str(self.model_copy(update={"out": ""}).folder)
+        return super().default_value(name)
+
     @property
     def folder(self) -> Path:
         """Where the results go."""
@@ -233,39 +311,39 @@ class TuningOptions(BaseModel):
         return f"{stem}-{layers}"
 
 
-class TrackingOptions(BaseModel):
+class TrackingOptions(CommandOptions):
     """How a run is recorded in MLflow.
 
     These options change neither a run's results nor its identity: a run may be resumed with other
     tracking options.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     system_metrics: bool = Field(
         default=False,
-        description="log the use of processor, memory, disk and network to MLflow every ten "
-        "seconds, as MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING=true does",
+        description="Log the use of processor, memory, disk and network to MLflow every ten "
+        "seconds. MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING=true does the same.",
     )
+
+    def check_bare(self, bare: bool) -> None:
+        """Check the options against those of the command.
+
+        Raises:
+            OptionsError: system metrics were requested for a `bare` run, which does not use MLflow.
+        """
+        if bare and self.system_metrics:
+            raise OptionsError(
+                "--system-metrics --bare: system metrics are logged to MLflow, and --bare runs "
+                "without it; leave one of the two out"
+            )
+
+
+class ClusterOptions(CommandOptions):
+    """Where the work of a command is done that has no options of its own about it."""
+
+    cluster: Cluster = ""
 
 
 CHAMPION = "champion"
 """The warm start that is no folder of a model."""
 DEFAULTS = TuningOptions()
 """What options are unless they are given."""
-
-
-def parse_options(**values: object) -> TuningOptions:
-    """Raises `OptionsError` with the first thing that is wrong and what to do."""
-    try:
-        return TuningOptions.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        if not first["loc"]:
-            raise OptionsError(first["msg"].removeprefix("Value error, ")) from None
-        name = str(first["loc"][0])
-        fields = TuningOptions.model_fields
-        hint = fields[name].description if name in fields else ""
-        raise OptionsError(
-            f"--{name.replace('_', '-')} {values.get(name)}: {first['msg'].lower()} ({hint})"
-        ) from None

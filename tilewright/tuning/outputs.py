@@ -20,13 +20,14 @@ import pyarrow.parquet as pq
 
 from tilewright.core import formats
 from tilewright.core.files import Json, remove, write_atomically
+from tilewright.core.options import OptionValue
 from tilewright.search import read_store
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Verifies, capability, specification_of
 from tilewright.targets.registry import kind_of
 from tilewright.tuning.fusion_interface import Decided, FusionSummary
 from tilewright.tuning.network_totals import Macs, Total, totals
-from tilewright.tuning.options import OptionValue, TuningOptions
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import FUSION, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.results import ScheduleRow, TunedWorkload, WorkloadRow
 from tilewright.tuning.run_metadata import run_key

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.core.errors import UnknownName
+from tilewright.core.options import OptionsError
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import check_trusted, read_index
 from tilewright.networks import zoo_names
@@ -14,7 +15,7 @@ from tilewright.targets.capabilities import Builds, TimesStreams, capability
 from tilewright.targets.cluster.connection import check_address
 from tilewright.targets.registry import check_target, kind_of, make_target
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning.options import CHAMPION, OptionsError, TuningOptions
+from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.output_dir import check_folder, check_idle
 from tilewright.tuning.run_metadata import check_vacant
 

@@ -7,44 +7,28 @@ anything starts.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from tilewright.core.user_text import printable
-from tilewright.tuning.options import OptionsError
+from tilewright.core.options import CliOption, CommandOptions
 
 OFF, FLAG, FAIL = "off", "flag", "fail"
 
 
-class WatchOptions(BaseModel):
+class WatchOptions(CommandOptions):
     """Whether a run is compared with the last one like it, and what counts as worse."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    when_worse: Literal["off", "flag", "fail"] = Field(
-        default="flag",
-        description="'flag': say so by an artifact, a tag and the event tilewright.regression; "
-        "'fail': also end the run as failed; 'off': do not compare",
+    when_worse: Annotated[Literal["off", "flag", "fail"], CliOption(metavar="flag|fail|off")] = (
+        Field(
+            default="flag",
+            description="A run that is worse than the last one like it: 'flag' it, 'fail' it, or "
+            "do not look ('off').",
+        )
     )
-    tolerance_percent: float = Field(
+    tolerance_percent: Annotated[float, CliOption(flag="--tolerance", metavar="PERCENT")] = Field(
         default=0.0,
         ge=0,
         le=1000,
-        description="by how much latency may grow, and by how many points valid trials may fall",
+        description="By how much a run may be worse (tilewright diff).",
     )
-
-
-def parse_watch(when_worse: str, tolerance_percent: float) -> WatchOptions:
-    """Raises `OptionsError`."""
-    try:
-        return WatchOptions.model_validate(
-            {"when_worse": when_worse, "tolerance_percent": tolerance_percent}
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        flag = {"when_worse": "--when-worse", "tolerance_percent": "--tolerance"}[
-            str(first["loc"][0])
-        ]
-        given = printable(str(first["input"]))
-        raise OptionsError(f"{flag} {given}: {first['msg'].lower()}") from None

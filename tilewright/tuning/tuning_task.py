@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.child_process import Limits
 from tilewright.core.files import Json, digest
+from tilewright.core.options import OptionValue
 from tilewright.models import make_explorer
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import identity_of
@@ -24,7 +25,7 @@ from tilewright.targets.cluster.remote_worker import prepare_worker
 from tilewright.targets.cluster.target import ClusterTarget, recipe_of
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.targets.workload import Workload
-from tilewright.tuning.options import CHAMPION, OptionValue, TuningOptions
+from tilewright.tuning.options import CHAMPION, TuningOptions
 
 if TYPE_CHECKING:
     from tilewright.models.transfer.model import Transferred

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from tilewright.evaluation.datasets.build import measure_part
 from tilewright.evaluation.datasets.folder import DatasetMetadata
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.datasets.plan import (
     DatasetHardware,
-    DatasetOptions,
     DatasetPlan,
     PlanCell,
     PlanPart,

@@ -18,11 +18,12 @@ from tilewright.evaluation.datasets.build import (
     kept_rows,
 )
 from tilewright.evaluation.datasets.folder import digest_of, read_about, read_table
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.datasets.plan import (
     DatasetError,
-    DatasetOptions,
     DatasetPlan,
     PlanPart,
+    check_options,
     fitted,
     make_plan,
     named,
@@ -101,7 +102,7 @@ def test_a_finished_build_is_left_as_it_is_and_mends_what_is_damaged(
 def test_other_options_do_not_touch_a_dataset(dataset: Path) -> None:
     before = files(dataset)
     with pytest.raises(DatasetError, match="other options"):
-        build(dataset, replace(OPTIONS, seed=6), Steps())
+        build(dataset, OPTIONS.model_copy(update={"seed": 6}), Steps())
     assert files(dataset) == before
 
 
@@ -153,7 +154,7 @@ def test_a_strange_plan_is_refused(tmp_path: Path, text: bytes) -> None:
 
 
 def test_the_digest_changes_with_the_seed(dataset: Path, tmp_path: Path) -> None:
-    options = replace(OPTIONS, seed=6)
+    options = OPTIONS.model_copy(update={"seed": 6})
     build(tmp_path, options, Steps())
     assert digest_of(tmp_path) != digest_of(dataset)
     ours, theirs = read_table(tmp_path), read_table(dataset)
@@ -196,7 +197,7 @@ def test_named_hardware_is_what_a_build_is_of(tmp_path: Path) -> None:
 def test_a_file_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     spec = tmp_path / "mine.json"
     spec.write_text(VtaSpec(name="mine").model_dump_json(by_alias=True, exclude={"source"}))
-    options = replace(OPTIONS, targets=(str(spec),))
+    options = OPTIONS.model_copy(update={"targets": (str(spec),)})
     (found,) = named(options.targets, "vta")
 
     class Named(Steps):
@@ -226,7 +227,7 @@ def test_hardware_that_no_rows_can_be_of_is_said(
     targets: tuple[str, ...], error: type[TilewrightError], hint: str
 ) -> None:
     with pytest.raises(error, match=hint):
-        DatasetOptions(rows=64, cpu_rows=0, targets=targets).check()
+        check_options(DatasetOptions(rows=64, cpu_rows=0, targets=targets))
 
 
 def test_one_piece_of_hardware_is_named_once(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from tests.evaluation.datasets.plans import Steps, build
 from tilewright.evaluation.datasets.folder import read_table
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.datasets.plan import (
-    DatasetOptions,
     DatasetPlan,
     PlanCell,
     PlanPart,
+    check_options,
     drawn,
     fitted,
     named,
@@ -42,7 +43,7 @@ class _Small(Steps):
 
 @pytest.mark.slow(seconds=8)
 def test_rows_of_two_families_are_one_dataset_that_models_learn_from(tmp_path: Path) -> None:
-    OPTIONS.check()
+    check_options(OPTIONS)
     about = build(tmp_path, OPTIONS, _Small())
     assert [(each.kind, each.unit) for each in about.hardware] == [
         ("vta", "cycles"), ("gemmini", "cycles"),

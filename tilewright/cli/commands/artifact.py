@@ -1,6 +1,5 @@
-"""Implements `tilewright build`, `run` and `verify`: a tuned network as one folder, and its
-outputs.
-"""
+"""Implements `tilewright build`, `run`, `verify`, `benchmark` and `cpu`: a network as one folder,
+and its outputs and latency."""
 
 from __future__ import annotations
 
@@ -11,23 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import (
-    Calibration,
-    InputShape,
-    Model,
-    Precision,
-    ReadCode,
-    Sizes,
-    Target,
-    read_input_shapes,
-    read_sizes,
-    with_precision,
-)
+from tilewright.cli.options import OfferedFields, ReadCode, with_options
 from tilewright.cli.signals import interruptible
 from tilewright.core.errors import TilewrightError
-from tilewright.core.user_text import split_names
 from tilewright.core.working_folder import as_typed
-from tilewright.networks.tolerances import OF_FLOAT, OF_QUANTISED
+from tilewright.evaluation.engines.options import BenchmarkOptions
+from tilewright.tuning.build_options import BuildOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.networks.artifact import AnyArtifact, Artifact, CompiledArtifact
     from tilewright.networks.artifact.run import Array
     from tilewright.networks.artifact.sized_library import Fit
+
 
 Folder = Annotated[Path, typer.Argument(metavar="ART", help="What 'tilewright build' wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -47,96 +36,29 @@ AllowCode = Annotated[
         "with code is refused unless you built it yourself in this workspace.",
     ),
 ]
-TRIALS = 16
+BUILD_OPTIONS = tuple(
+    name for name in BuildOptions.model_fields if name not in ("seed", "allow_code")
+)
 MOST_INPUT_BYTES = 1 << 30
 MOST_IMAGES = 100_000
 
 
-def register(app: typer.Typer) -> None:
-    app.command("build", short_help="Make one folder of a network that a target can run.")(build)
-    app.command("run", short_help="Run an artifact: on the simulated accelerator, or here.")(run)
-    app.command("verify", short_help="Hold an artifact against plain arithmetic.")(verify)
-
-
+@with_options
 def build(
-    model: Model,
-    out: Annotated[Path, typer.Option(help="Folder for the artifact.")],
-    target: Target = "vta-pynq",
-    precision: Precision = None,
-    schedules: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder that 'tilewright tune' wrote."),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            help="Tune here and now, with so many measurements a workload; 0 takes what is "
-            "estimated best.  [default: 16, without --schedules]",
-            min=0, max=100_000,
-        ),
-    ] = None,
-    calibration: Calibration = None,
-    keep_float: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,…", help="Operators to leave to the CPU, in float."),
-    ] = None,
-    per_channel: Annotated[
-        bool,
-        typer.Option(
-            "--per-channel", help="Give a float model's weights scales by output channel where it "
-            "pays; more accurate, and a cycle more for every 16 values.",
-        ),
-    ] = False,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest relative error of the outputs against onnxruntime on the source model.  "
-            f"[default: {OF_QUANTISED:g} for a quantised model, {OF_FLOAT:g} for a float one]",
-            min=0,
-        ),
-    ] = None,
-    one_pass: Annotated[
-        bool,
-        typer.Option(
-            "--one-pass", help="Round the weights of a quantised model again instead of computing "
-            "its scales exactly in two passes a layer: faster, less accurate.",
-        ),
-    ] = False,
-    shape: InputShape = None,
-    sizes: Sizes = None,
-    bare: Annotated[
-        bool,
-        typer.Option("--bare", help="Refuse what a board cannot run without Python."),
-    ] = False,
-    ignore_nan: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-nan", help="For the target cpu: let maxima and minima that have no kernel "
-            "give a number where one operand is NaN; a little faster.",
-        ),
-    ] = False,
+    options: Annotated[BuildOptions, OfferedFields(*BUILD_OPTIONS)],
     as_json: AsJson = False,
     allow_code: ReadCode = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make one folder of a network and its schedules: programs and weights for a board; or, for the
     target cpu, a library of the float network."""
-    from tilewright.cli.views.artifact import show_built
-    from tilewright.cli.views.building import Building
+    from tilewright.cli.views.artifact import Building, show_built
     from tilewright.cli.views.terminal import Terminal
     from tilewright.flows.build import build_artifact
     from tilewright.search import LocalRunner
-    from tilewright.tuning.build_options import BuildOptions
 
-    if schedules is not None and trials is not None:
+    if options.schedules is not None and "trials" in options.model_fields_set:
         raise TilewrightError("give either --schedules or --trials: both say what is built")
-    names = () if keep_float is None else split_names(keep_float, "--keep-float")
-    options = BuildOptions(
-        model=model, out=out, target=with_precision(target, precision), schedules=schedules,
-        trials=TRIALS if trials is None else trials, calibration=calibration, keep_float=names,
-        per_channel=per_channel, input_shapes=read_input_shapes(shape), sizes=read_sizes(sizes),
-        bare=bare, exact=not one_pass, tolerance=tolerance, allow_code=allow_code,
-        ignore_nan=ignore_nan,
-    )  # fmt: skip
+    options = options.model_copy(update={"allow_code": allow_code})
     console = Terminal()
     with Building(Terminal(stderr=True)) as shown:
         made = build_artifact(LocalRunner(shown), options)
@@ -148,9 +70,9 @@ def build(
     if as_json:
         typer.echo(json.dumps(made.manifest, indent=2, ensure_ascii=False))
     else:
-        show_built(made.manifest, out, console)
+        show_built(made.manifest, options.out, console)
         if made.manifest.get("kind") == "library":
-            _show_time_shares(out, console)
+            _show_time_shares(options.out, console)
 
 
 def _show_time_shares(out: Path, console: Console) -> None:
@@ -250,7 +172,7 @@ def _run_pipeline(
     artifact: Artifact, arrays: dict[str, Array], output: Path, count: int | None, *, as_json: bool
 ) -> None:
     """Successive images, and what overlap gives."""
-    from tilewright.cli.views.pipeline import pipeline_json, show_pipeline
+    from tilewright.cli.views.artifact import pipeline_json, show_pipeline
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
     from tilewright.networks.artifact.session import join_outputs, split_images
@@ -371,3 +293,58 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise TilewrightError(
             f"{path} is not an NPZ file ({error}); write one with numpy.savez"
         ) from None
+
+
+@with_options
+def benchmark(
+    options: BenchmarkOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Build a network for this processor and time it in turns with other engines, each in a process
+    of its own; rounds disturbed by other work do not count."""
+    from tilewright.cli.views.artifact import Building
+    from tilewright.cli.views.library import benchmark_json, show_benchmark
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.flows.benchmark import benchmark as run_benchmark
+    from tilewright.search import LocalRunner
+
+    given = (options.artifact is not None, options.schedules is not None, options.trials > 0)
+    if sum(given) > 1:
+        raise TilewrightError(
+            "give one of --artifact, --schedules and --trials: each says what is timed"
+        )
+    with Building(Terminal(stderr=True)) as shown:
+        made = run_benchmark(LocalRunner(shown), options)
+    for warning in made.warnings:
+        typer.echo(f"note: {as_typed(warning)}", err=True)
+    if as_json:
+        typer.echo(json.dumps(benchmark_json(made), indent=2, ensure_ascii=False))
+    else:
+        show_benchmark(made, Terminal())
+
+
+cpu_commands = typer.Typer(help="Run libraries without Python.", no_args_is_help=True)
+
+
+@cpu_commands.callback()
+def _group() -> None:
+    pass
+
+
+@cpu_commands.command("runtime")
+def cpu_runtime(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the sources.")],
+    artifact: Annotated[
+        Path | None,
+        typer.Option("--for", metavar="ART", help="Refuse an artifact that C cannot run."),
+    ] = None,
+) -> None:
+    """Write what a C program needs to run the libraries of 'tilewright build --target cpu': a
+    header, its source, an example with a Makefile, and TVM's runtime (6 MB)."""
+    from tilewright.networks.artifact.regions import refuse_regions
+    from tilewright.networks.compiled.c_interface import write_c_interface
+
+    if artifact is not None:
+        refuse_regions(artifact)
+    write_c_interface(out)
+    typer.echo(f"{as_typed(str(out))}: make -C {as_typed(str(out))} builds the example")

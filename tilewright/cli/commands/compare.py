@@ -1,162 +1,214 @@
-"""Implements `tilewright compare`: tuners against each other and against the enumerated optimum."""
+"""Implements `tilewright compare`: tuners against each other, by whole runs of networks, or on
+workloads against the enumerated optimum."""
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import Cluster, MaxWaste, Space, Target, say_remarks
-from tilewright.cli.paths import file_texts, model_text
+from tilewright.cli.options import OfferedFields, say_remarks, with_options
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
-from tilewright.tuning.options import DEFAULTS
+from tilewright.core.working_folder import from_start
+from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.tuning.options import TrackingOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilewright.evaluation.compare.benchmark_suite import TestBed
     from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.compare.run_cache import RUNS
-    from tilewright.evaluation.row_cache import count_rows
+    from tilewright.evaluation.compare.network_plan import SweepPlan
+    from tilewright.evaluation.compare.network_steps import Sweep
+    from tilewright.search.events import Listener
 
-BATCH, TRIALS, SEEDS, TUNERS = 8, 128, "0-9", "default,default-blind,ml2tuner,autotvm,random"
 GROUND_TRUTH = "oracle"
 """Folder of enumerated spaces, below the workspace."""
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Bare = Annotated[
+    bool, typer.Option("--bare", help="Write trials and results only: no Prefect, no MLflow.")
+]
 
-def register(app: typer.Typer) -> None:
-    app.command("compare", short_help="Hold several tuners against the enumerated optimum.")(
-        compare
-    )
 
-
+@with_options
 def compare(
-    tuners: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3"
-        ),
-    ] = TUNERS,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="A model file or a built-in network to take layers from.", callback=model_text
-        ),
-    ] = None,
-    replay: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Tables of a real stack instead; reference.json lies beside them.",
-            callback=file_texts,
-        ),
-    ] = None,
-    more: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="More tables to replay.", callback=file_texts),
-    ] = None,
-    workloads: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Which of them: places like 1,3-5, names like C4, or whole texts like "
-            "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option)."
-        ),
-    ] = None,
-    target: Target = DEFAULTS.target,
-    space: Space = DEFAULTS.space,
-    trials: Annotated[int, typer.Option(help="Measurements a run.")] = TRIALS,
-    seeds: Annotated[str, typer.Option(help="0-19 or 0,3,7: a run for each.")] = SEEDS,
-    batch: Annotated[int, typer.Option(help="Measurements a round.")] = BATCH,
-    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("compared"),
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Runs at a time: N is short for --cluster local:N.  [default: all cores]", min=1
-        ),
-    ] = None,
-    cluster: Cluster = "",
-    live: Annotated[
-        bool,
-        typer.Option("--live", help="Tune on the target itself, so that seconds include it."),
-    ] = False,
+    *,
+    options: CompareOptions,
     mlflow: Annotated[
         bool, typer.Option("--mlflow/--no-mlflow", help="Log runs and register the champion.")
     ] = True,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
-    ] = False,
-    max_waste: MaxWaste = DEFAULTS.max_waste,
+    tracking: TrackingOptions,
+    bare: Bare = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run several tuners with many seeds and compare them with the enumerated optimum."""
-    from tilewright.cli.views.comparison import comparing, show
+    """Run several tuners with many seeds and say which one is best, and where.
+
+    Whole runs of NETWORKS are compared by latency. Without NETWORKS, tuners meet single workloads,
+    and are compared with the enumerated optimum. Repeating the command repeats no finished run."""
+    bare = bare or not mlflow
+    tracking.check_bare(bare)
+    options = options.model_copy(update={"out": str(from_start(options.folder))})
+    if options.networks:
+        _compare_networks(options, tracking, bare, as_json)
+    else:
+        _compare_on_workloads(options, bare, as_json)
+
+
+@with_options
+def sweep(
+    options: Annotated[
+        CompareOptions,
+        OfferedFields(
+            "networks",
+            "tuners",
+            "seeds",
+            "targets",
+            "trials",
+            "stop_gain",
+            "batch",
+            "space",
+            "epilogue",
+            "layers",
+            "input_shapes",
+            "max_waste",
+            "jobs",
+            "cluster",
+            "store",
+            "out",
+            "fresh",
+            required=("networks",),
+        ),
+    ],
+    tracking: TrackingOptions,
+    bare: Bare = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare tuners by whole runs of networks, as 'tilewright compare NETWORK...'."""
+    typer.echo(
+        "note: 'tilewright sweep' is deprecated and goes with version 0.4; 'tilewright compare' "
+        "takes the same arguments",
+        err=True,
+    )
+    if not options.networks:
+        raise TilewrightError("sweep what? Name networks; 'tilewright compare' replays tables")
+    tracking.check_bare(bare)
+    options = options.model_copy(update={"out": str(from_start(options.folder))})
+    _compare_networks(options, tracking, bare, as_json)
+
+
+# -- whole runs of networks ----------------------------------------------------------------------
+
+
+def _compare_networks(
+    options: CompareOptions, tracking: TrackingOptions, bare: bool, as_json: bool
+) -> None:
+    """Progress while it runs, tables after it."""
+    from tilewright.cli.views.comparison import show_sweep, sweeping
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.compare.network_plan import plan_sweep
+    from tilewright.evaluation.compare.network_runs import RUNS
+    from tilewright.evaluation.row_cache import count_rows
+    from tilewright.search.events import StageBegan
+
+    keep_count("run", lambda: count_rows(options.folder / RUNS))
+    with sweeping(Terminal(stderr=as_json)) as listen:
+        listen(StageBegan("plan_sweep"))
+        plan = plan_sweep(options)  # what cannot be starts no server
+        swept, links = _bare(plan, listen) if bare else _tracked(plan, tracking, listen)
+    if as_json:
+        typer.echo(json.dumps(swept.to_json(), indent=2, ensure_ascii=False))
+        return
+    show_sweep(swept, options.folder, links, Terminal())
+
+
+def _bare(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:
+    from tilewright.flows.comparison import compare_networks
+    from tilewright.search import LocalRunner
+
+    return compare_networks(LocalRunner(listen), plan.options, plan), {}
+
+
+def _tracked(
+    plan: SweepPlan, tracking: TrackingOptions, listen: Listener
+) -> tuple[Sweep, dict[str, str]]:
+    """With servers around the flow; the comparison's pages by whose they are."""
+    from tilewright.search.events import StageBegan
+    from tilewright.services.start_servers import embedded
+
+    listen(StageBegan("start_servers"))
+    with embedded(_prepare):
+        from tilewright.flows.comparison_prefect import Compared, comparison_flow
+        from tilewright.flows.forms import fields_of
+
+        asked = fields_of(plan.options, tracking)
+        for name in ("replay", "live"):
+            del asked[name]
+        compared: Compared = comparison_flow(listen, plan)(**asked)
+        swept, links = compared
+        assert swept is not None
+        return swept, links
+
+
+def _prepare() -> None:
+    """While the server starts."""
+    import tilewright.flows.comparison_prefect  # noqa: F401
+    from tilewright.tasks import tracking
+
+    tracking.connect()
+
+
+# -- workloads whose optimum is known ------------------------------------------------------------
+
+
+def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) -> None:
+    from tilewright.cli.views.comparison import comparing, show, show_left_out
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.process_info import usable_cores
+    from tilewright.evaluation.compare.leaderboard import layer_leaderboard
     from tilewright.evaluation.compare.plan import (
-        check_budget,
         parse_seeds,
-        parse_tuner_configs,
-        plan,
+        plan_workloads,
+        tuner_configs_of,
     )
-    from tilewright.evaluation.compare.workload_selection import recorded
+    from tilewright.evaluation.compare.run_cache import RUNS
+    from tilewright.evaluation.compare.workload_selection import test_bed_of
+    from tilewright.evaluation.row_cache import count_rows
     from tilewright.flows.comparison import compare_tuners
     from tilewright.search import LocalRunner
     from tilewright.services.workspace import use_workspace
     from tilewright.targets.cluster.connection import check_address, local_cluster
     from tilewright.tuning.output_dir import check_folder
 
-    check_budget(trials, batch)
-    if cluster and jobs:
-        raise TilewrightError(
-            f"--jobs {jobs} is short for --cluster local:{jobs}, and --cluster {cluster} is given, "
-            "too; leave one of the two out"
-        )
-    cluster = cluster or local_cluster(jobs or usable_cores())
-    if cluster:
+    if cluster := options.cluster or local_cluster(options.jobs or usable_cores()):
         check_address(cluster)
-    numbers = parse_seeds(seeds)
-    check_folder(out)
-    if mlflow:
+    parse_seeds(options.seeds)
+    check_folder(options.folder)
+    if not bare:
         use_workspace()  # says before any work that it cannot be written
-    tuner_configs = parse_tuner_configs(tuners)
-    files = [*(replay or []), *(more or [])]
-    if network is not None and files:
-        raise TilewrightError(f"either --network {network} or --replay {files[0]}, not both")
-    console = Terminal()
-    if files:
-        test_bed: TestBed = recorded(files, workloads or [])
-    else:
-        test_bed = _enumerated(network, workloads or [], target, space, live, max_waste, console)
-    what = plan(test_bed, tuner_configs, numbers, trials, batch)
-    keep_count("run", lambda: count_rows(out / RUNS))
+    tuner_configs_of(options.tuners)
+    console = Terminal(stderr=as_json)
+    if not options.replay:
+        say_remarks(options.target)
+    tables = Path() if options.replay else use_workspace().root / GROUND_TRUTH
+    test_bed, left_out = test_bed_of(options, tables)
+    show_left_out(left_out, console)
+    plan = plan_workloads(options, test_bed)
+    keep_count("run", lambda: count_rows(options.folder / RUNS))
     with comparing(console) as progress:
         run = LocalRunner(progress)
-        compared = compare_tuners(run, what, out, cluster, fresh)
-    show(compared, out, console)
-    if mlflow:
-        _record(compared, out, console)
-
-
-def _enumerated(
-    network: str | None,
-    workloads: list[str],
-    target: str,
-    space: str,
-    live: bool,
-    max_waste: float,
-    console: Console,
-) -> TestBed:
-    """Says which workloads are left out. What was enumerated once is kept below the workspace."""
-    from tilewright.cli.views.comparison import show_left_out
-    from tilewright.evaluation.compare.workload_selection import enumerated
-    from tilewright.services.workspace import use_workspace
-
-    say_remarks(target)
-    tables = use_workspace().root / GROUND_TRUTH
-    test_bed, left_out = enumerated(network, workloads, target, space, live, max_waste, tables)
-    show_left_out(left_out, console)
-    return test_bed
+        compared = compare_tuners(run, plan, options.folder, cluster, options.fresh)
+    if as_json:
+        board = layer_leaderboard(compared.results, compared.leaderboard, test_bed.target)
+        typer.echo(json.dumps({"leaderboards": [asdict(board)]}, indent=2, ensure_ascii=False))
+    else:
+        show(compared, options.folder, console)
+    if not bare:
+        _record(compared, options.folder, console)
 
 
 def _record(compared: Comparison, folder: Path, console: Console) -> None:

@@ -8,37 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import (
-    Calibration,
-    InputShape,
-    MaxWaste,
-    Model,
-    ReadCode,
-    Target,
-    read_input_shapes,
-    say_remarks,
-)
-from tilewright.tuning.options import DEFAULTS, TuningOptions, parse_options
+from tilewright.cli.options import OfferedFields, ReadCode, say_remarks, with_options
+from tilewright.core.options import CliOption
+from tilewright.tuning.options import TuningOptions
 
 if TYPE_CHECKING:
     from tilewright.targets.base import Target as Hardware
     from tilewright.tuning.fusion_interface import FusionSummary
 
 
-def register(app: typer.Typer) -> None:
-    app.command("inspect", short_help="Show what becomes of every operator of a network.")(inspect)
-    app.command("zoo")(zoo)
-
-
+@with_options
 def inspect(
-    model: Model,
-    target: Target = DEFAULTS.target,
-    shape: InputShape = None,
-    calibration: Calibration = None,
-    max_waste: MaxWaste = DEFAULTS.max_waste,
-    epilogue: Annotated[
-        str, typer.Option(help="'network', 'per-channel' or 'plain', as 'tilewright tune'.")
-    ] = DEFAULTS.epilogue,
+    options: Annotated[
+        TuningOptions,
+        OfferedFields(
+            "model",
+            "target",
+            "input_shapes",
+            "calibration",
+            "max_waste",
+            "epilogue",
+            required=("model",),
+            changed={"model": CliOption(positional=True, value="model"), "epilogue": CliOption()},
+            described={"epilogue": "'network', 'per-channel' or 'plain', as 'tilewright tune'."},
+        ),
+    ],
     brief: Annotated[
         bool, typer.Option("--brief", help="Leave out operators that only follow another.")
     ] = False,
@@ -60,18 +54,14 @@ def inspect(
     from tilewright.targets import make_target
     from tilewright.tuning.preflight import check_source
 
-    options = parse_options(
-        model=model, target=target, epilogue=epilogue, max_waste=max_waste,
-        input_shapes=read_input_shapes(shape),
-        calibration="" if calibration is None else str(calibration),
-    )  # fmt: skip
-    check_source(model)
-    hardware = make_target(target)
-    say_remarks(target)
-    accelerator = Accelerator.of(hardware, options.epilogue_mode, max_waste)
-    with working(f"reading {model}"):
+    check_source(options.model)
+    hardware = make_target(options.target)
+    say_remarks(options.target)
+    accelerator = Accelerator.of(hardware, options.epilogue_mode, options.max_waste)
+    with working(f"reading {options.model}"):
         network = load(
-            model, read_input_shapes(shape) or None, sandbox=True, calibration=calibration,
+            options.model, options.input_shapes or None, sandbox=True,
+            calibration=Path(options.calibration) if options.calibration else None,
             allow_code=allow_code,
         )  # fmt: skip
         report = network.report_on(accelerator)
@@ -80,7 +70,7 @@ def inspect(
         said = report.to_dict() | ({} if drawn is None else {"fusion": drawn})
         typer.echo(json.dumps(said, indent=2))
         return
-    from tilewright.cli.views.operators import show_report
+    from tilewright.cli.views.networks import show_report
 
     host = not accelerator.computes_floats
     show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)

@@ -1,22 +1,20 @@
-"""Implements `tilewright targets` and `target show`: the list of hardware, and details of one
-target.
-"""
+"""Implements `tilewright targets`, `target show` and `enumerate`: hardware and its schedule
+spaces."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tilewright.cli.options import Space, Target, say_remarks
 from tilewright.cli.paths import target_text
+from tilewright.core.errors import TilewrightError
+from tilewright.tuning.options import DEFAULTS
 
-commands = typer.Typer(help="Look at one piece of hardware.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("targets")(targets)
-    app.add_typer(commands, name="target")
+target_commands = typer.Typer(help="Look at one piece of hardware.", no_args_is_help=True)
 
 
 def targets() -> None:
@@ -28,7 +26,7 @@ def targets() -> None:
     show_kinds(list(target_kinds().values()), Terminal())
 
 
-@commands.command("show")
+@target_commands.command("show")
 def show(
     target: Annotated[
         str,
@@ -51,3 +49,40 @@ def show(
     from tilewright.cli.views.terminal import Terminal
 
     show_properties(target, kind, properties, Terminal())
+
+
+def enumerate_space(
+    workload: Annotated[
+        str,
+        typer.Option(help="Such as conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1"),
+    ],
+    out: Annotated[Path, typer.Option(help="Table to write: .csv, .csv.gz or .parquet.")],
+    target: Target = DEFAULTS.target,
+    space: Space = DEFAULTS.space,
+    epilogue: Annotated[
+        str, typer.Option(help="Steps on the sums: '>> N', 'min N', 'max N', relu, bias, add.")
+    ] = ">> 8, min 127, max 0",
+    stock: Annotated[
+        bool, typer.Option("--stock", help="With the stock compiler's restrictions (template).")
+    ] = False,
+) -> None:
+    """Lower and time the whole schedule space of a workload into a table."""
+    from tilewright.cli.views.targets import enumerating, show_enumerated
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.enumeration import check_table_name, enumerate_space, write_table
+    from tilewright.targets import make_target
+    from tilewright.targets.workload import parse_workload
+    from tilewright.tuning.output_dir import check_folder
+
+    check_table_name(out)
+    if stock and space != "template":
+        raise TilewrightError("--stock restricts the template; add --space template")
+    what = parse_workload(workload, epilogue)
+    hardware = make_target(target, "stock" if stock else space)
+    say_remarks(target)
+    check_folder(out.parent)
+    size = hardware.space(what).size
+    with enumerating(f"{what} on {hardware.name}", size, Terminal(stderr=True)) as progress:
+        enumerated = enumerate_space(hardware, what, progress)
+    write_table(out, enumerated.table)
+    show_enumerated(enumerated, out, Terminal())

@@ -16,6 +16,7 @@ from tilewright.core.working_folder import as_typed
 
 if TYPE_CHECKING:
     from tilewright.targets.vta.spec import VtaSpec
+    from tilewright.targets.vta.timing import CycleReport
 
 Insns = Annotated[
     Path, typer.Option("--insns", help="Raw little-endian stream, 16 bytes an instruction.")
@@ -34,10 +35,6 @@ MOST_BYTES = 1 << 30
 """Of a file that is read: no device that never ends."""
 
 commands = typer.Typer(help="Time, run and read VTA instruction streams.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(commands, name="vta")
 
 
 @commands.command("cycles")
@@ -60,7 +57,6 @@ def cycles(
     ] = None,
 ) -> None:
     """Cycles from launch to FINISH, and what each unit did in them."""
-    from tilewright.cli.views.cycles import cycles_text
     from tilewright.reports.timeline import activities, write_plot, write_timeline
     from tilewright.targets.vta.program import words_of
     from tilewright.targets.vta.timing import WORK_LIMIT, CycleLimitExceeded, simulate_program
@@ -79,7 +75,7 @@ def cycles(
     typer.echo(
         json.dumps(activities(report), indent=2)
         if as_json
-        else cycles_text(report, hardware.clock_mhz)
+        else _cycles_text(report, hardware.clock_mhz)
     )
 
 
@@ -175,9 +171,29 @@ def asm(
     _write(out, words.astype("<u8").tobytes())
 
 
+def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
+    """Totals, and a line a unit: how long it was busy, and then what it spent its cycles on."""
+    from tilewright.reports.number_format import counted, milliseconds
+    from tilewright.targets.vta.instruction_format import MODULE_NAMES
+
+    total = report.total
+    time = f"{milliseconds(total / (clock_mhz * 1e6))} ms at {clock_mhz:g} MHz"
+    lines = [f"{counted(total, 'cycle')}, {time}, {counted(len(report.insns), 'instruction')}"]
+    for unit in MODULE_NAMES:
+        spent = sorted(report.spent(unit).items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{name} {cycles / total:.1%}" for name, cycles in spent)
+        busy = report.busy(unit)
+        lines.append(f"  {unit:8} busy {busy:>12,} ({busy / total:6.1%})  {parts}")
+    lines.append(
+        f"  read {report.read_beats:,} beats in {report.read_bursts:,} bursts, "
+        f"wrote {report.write_beats:,} in {report.write_bursts:,}"
+    )
+    return "\n".join(lines)
+
+
 def _spec(text: str) -> VtaSpec:
     """The specification of that name; says on standard error what is assumed of it."""
-    from tilewright.cli.arguments import say_remarks
+    from tilewright.cli.options import say_remarks
     from tilewright.targets.vta.spec import VtaSpec
 
     spec = VtaSpec.load(text)

@@ -1,4 +1,4 @@
-"""Shows a network compiled into a library, for `tilewright build`, `run` and `verify`."""
+"""Shows libraries for a CPU: their runs and errors, and their latency beside other engines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from rich.console import Console
 from tilewright.cli.views.artifact import layer_titles
 from tilewright.cli.views.terminal import BREAK, columns_of, fitted_table, say
 from tilewright.core.files import Json, as_text
+from tilewright.evaluation.engines.engine import OWN, version_of
+from tilewright.flows.benchmark import Benchmark
 from tilewright.networks.artifact.library import CompiledArtifact, KernelError
 from tilewright.networks.artifact.library_profile import LibraryProfile
-from tilewright.reports.number_format import mega, milliseconds, percent, plural
+from tilewright.reports.number_format import decimal, mega, milliseconds, percent, plural
 
 MEBI = 1 << 20
 
@@ -38,7 +40,7 @@ def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:
     """What an inference took."""
-    say(console, f"{_line(artifact, spent)} → {output}")
+    say(console, f"{_layer_line(artifact, spent)} → {output}")
 
 
 def show_library_profile(
@@ -63,7 +65,7 @@ def show_library_profile(
     rows.append(dict.fromkeys(rows[0], "") | between | {"share": percent(rest / whole)})
     droppable = ("operator", "MMAC", BREAK, "GFLOP/s")
     console.print(fitted_table(columns_of(rows), droppable, console.width, left=("operator",)))
-    say(console, _line(artifact, spent))
+    say(console, _layer_line(artifact, spent))
 
 
 def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
@@ -123,8 +125,65 @@ def errors_json(
     }
 
 
-def _line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
+def _layer_line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
     return (
         f"{artifact.name} on {artifact.target}: {milliseconds(spent.seconds)} ms an inference on "
         "this machine"
     )
+
+
+def show_benchmark(made: Benchmark, console: Console) -> None:
+    """A row an engine, then of how many rounds the figures are."""
+    timed = made.timed
+    rows = []
+    for name, times in timed.engines.items():
+        row = {
+            "engine": f"{name} {version_of(name)}",
+            "ms": f"{timed.milliseconds(name):.3f}",
+            "tilewright takes": "", "95 % interval": "", "of CPU time": "",
+            "peak MB": f"{times.peak_bytes / 1e6:.0f}" if times.peak_bytes else "",
+            "outputs differ": f"{times.difference:.1e}" if name != OWN else "",
+        }  # fmt: skip
+        if name != OWN:
+            wall, cpu = timed.ratio(OWN, name), timed.ratio(OWN, name, cpu=True)
+            row["tilewright takes"] = f"{decimal(wall.median)}×"
+            row["95 % interval"] = f"{decimal(wall.low)} – {decimal(wall.high)}"
+            row["of CPU time"] = f"{decimal(cpu.median)}×"
+        rows.append(row)
+    droppable = ("peak MB", "of CPU time", "outputs differ", "95 % interval")
+    console.print(fitted_table(columns_of(rows), droppable, console.width))
+    quiet, whole = int(timed.quiet.sum()), len(timed.quiet)
+    say(
+        console,
+        f"{made.network} on {made.threads} {plural(made.threads, 'thread')}: "
+        f"{quiet} of {whole} rounds were quiet, load {timed.load:.1f} at the beginning",
+    )
+    if not timed.trustworthy:
+        say(
+            console,
+            "too few rounds were quiet, so the figures are of all: other work on this machine "
+            "disturbs them; end it and run this again",
+        )
+
+
+def benchmark_json(made: Benchmark) -> dict[str, Json]:
+    """The same for programs, with the figures of every round."""
+    timed = made.timed
+    engines: list[Json] = []
+    for name, times in timed.engines.items():
+        row: dict[str, Json] = {
+            "engine": name, "version": version_of(name), "milliseconds": timed.milliseconds(name),
+            "difference": times.difference, "peak_bytes": times.peak_bytes,
+            "wall_seconds": times.wall.tolist(), "cpu_seconds": times.cpu.tolist(),
+        }  # fmt: skip
+        if name != OWN:
+            for key, ratio in (
+                ("wall_ratio", timed.ratio(OWN, name)),
+                ("cpu_ratio", timed.ratio(OWN, name, cpu=True)),
+            ):
+                row[key] = {"median": ratio.median, "low": ratio.low, "high": ratio.high}
+        engines.append(row)
+    return {
+        "network": made.network, "threads": made.threads, "engines": engines,
+        "quiet": timed.quiet.tolist(), "trustworthy": timed.trustworthy, "load": timed.load,
+    }  # fmt: skip

@@ -1,13 +1,20 @@
-"""Shows the list of `tilewright zoo`."""
+"""Shows networks: the built-in ones, and what becomes of every operator."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from tilewright.cli.views.terminal import columns_of, fitted_table
+from tilewright.networks.imported_model import JOINED
+from tilewright.networks.offloading.report import ModelReport, OperatorReport
 from tilewright.networks.zoo.model_stats import NetworkFacts
+from tilewright.reports.number_format import mega, milliseconds, percent, plural
+from tilewright.targets.display_names import shape
+from tilewright.targets.workload import parse_workload
 
 _DROPPABLE = ("operators", "input")
 """Columns that a narrow terminal does without, the first first."""
@@ -26,3 +33,146 @@ def show_zoo(networks: Sequence[NetworkFacts], console: Console) -> None:
         for each in networks
     ]
     console.print(fitted_table(columns_of(rows), _DROPPABLE, console.width, left=("input",)))
+
+
+STYLES = {
+    "offloaded": "green", "cpu": "yellow", "onnxruntime": "cyan", "unsupported": "bold red",
+}  # fmt: skip
+OFFLOADED = {"offloaded": "accel.", "cpu": "CPU", "onnxruntime": "ORT", "unsupported": "none"}
+WHY = "workload or reason"
+KERNELS = {"offloaded": "kernel", "cpu": "TVM", "onnxruntime": "ORT", "unsupported": "none"}
+
+
+def show_report(
+    report: ModelReport,
+    target: str,
+    console: Console,
+    *,
+    brief: bool = False,
+    has_host: bool = True,
+) -> None:
+    """Print the report. `brief` leaves out operators that only follow another or do no work. A
+    target that is the processor itself `has_host` not: nothing is offloaded, and compared."""
+    shown = [o for o in report.operators if not brief or _matters(o)]
+    places = OFFLOADED if has_host else KERNELS
+    console.print(_operators(report, shown, places, console.width))
+    console.print()
+    console.print(_workloads(report, console.width))
+    console.print()
+    console.print(
+        f"{report.model} on {target}: {report.offloaded_macs:,} of {report.total_macs:,} MACs "
+        f"{'offloaded' if has_host else 'by kernels'} ({percent(report.offloaded_share)}); "
+        f"{_rest(report) if has_host else _rest_of_library(report)}",
+        highlight=False,
+    )
+    if has_host:
+        console.print(_times(report), highlight=False)
+    for note in report.notes:
+        console.print(f"note: {note}", highlight=False)
+    for line in region_lines(report):
+        console.print(line, highlight=False)
+    for operator in report.by_status("unsupported"):
+        console.print(f"{operator.name}: {operator.reason}; {operator.next_step}", style="red")
+
+
+def region_lines(report: ModelReport) -> list[str]:
+    """Return what onnxruntime runs: one line per region, with the operator that caused it."""
+    lines = []
+    for region in report.regions:
+        count = len(region.operators)
+        operators = f"{count} {plural(count, 'operator')} ({mega(region.macs)} MMAC)"
+        cause = f"'{region.cause}' ({region.cause_type}): {region.reason}"
+        because = f", because of {cause}" if region.cause else ""
+        lines.append(f"onnxruntime (ORT) runs {operators}{because}")
+    return lines
+
+
+def _rest_of_library(report: ModelReport) -> str:
+    """What a library does with the rest."""
+    if not report.by_status("onnxruntime"):
+        return "TVM compiles the rest"
+    return "TVM compiles the rest, but for what onnxruntime runs"
+
+
+def _rest(report: ModelReport) -> str:
+    """What the figures before it leave out."""
+    if report.by_status("unsupported"):
+        return "some operators cannot be converted"
+    if report.by_status("onnxruntime"):
+        return "the rest stays on the CPU, part of it in onnxruntime"
+    return "the rest stays on the CPU" if report.offloaded_macs else "nothing here can be tuned"
+
+
+def _times(report: ModelReport) -> str:
+    """What both sides take, in a sentence."""
+    there, here = report.accelerator_seconds, milliseconds(report.cpu_seconds) or "0"
+    if there is None:
+        return f"the CPU takes some {here} ms for its share, by an estimate"
+    return (
+        f"at least {milliseconds(there)} ms for what is offloaded, packing at its borders "
+        f"included, and some {here} ms on the CPU, by an estimate"
+    )
+
+
+def _matters(operator: OperatorReport) -> bool:
+    alone = operator.status == "cpu" and operator.cpu_seconds > 0
+    if operator.status == "onnxruntime":
+        return not operator.reason.startswith(JOINED)
+    done = operator.macs > 0 or operator.workload is not None or alone
+    return done or operator.status == "unsupported" or bool(operator.next_step)
+
+
+def _operators(
+    report: ModelReport, operators: list[OperatorReport], places: Mapping[str, str], width: int
+) -> Table:
+    figures = ("MMAC", "accel.\nms", "CPU\nms") if places is OFFLOADED else ("MMAC",)
+    epilogues = {each.id: each.epilogue for each in report.workloads}
+    columns: dict[str, list[str | Text]] = {
+        name: [] for name in ("operator", "type", "on", *figures, WHY)
+    }
+    for operator in operators:
+        why = operator.reason
+        if operator.workload:
+            why = shape(
+                parse_workload(operator.workload, epilogues.get(operator.workload_id or ""))
+            )
+            if operator.waste >= 0.005:
+                why += f" ({operator.waste:.0%} padding)"
+        elif operator.next_step:
+            why += f"; {operator.next_step}"
+        cells = (
+            operator.name, operator.op_type,
+            Text(places[operator.status], STYLES[operator.status]), mega(operator.macs),
+            milliseconds(operator.accelerator_seconds), _some(operator.cpu_seconds),
+        )  # fmt: skip
+        for name, cell in zip(columns, (*cells[: 3 + len(figures)], why), strict=True):
+            columns[name].append(cell)
+    return fitted_table(
+        columns, ("type", "CPU\nms", "accel.\nms", "MMAC"), width,
+        left=("type", "on"), folded=(WHY,),
+    )  # fmt: skip
+
+
+def _some(seconds: float) -> str:
+    return milliseconds(seconds) if seconds else ""
+
+
+def _workloads(report: ModelReport, width: int) -> Table:
+    rows = [
+        {
+            "workload": each.workload,
+            "calls": str(each.calls),
+            "MMAC a call": mega(each.macs),
+            "epilogue": each.epilogue,
+        }
+        for each in report.workloads
+    ]
+    epilogues = {row["epilogue"] for row in rows}
+    columns = columns_of(rows)
+    if len(epilogues) == 1:
+        del columns["epilogue"]
+    table = fitted_table(columns, (), width, folded=("epilogue",))
+    if len(epilogues) == 1:
+        table.caption = f"epilogue of each: {epilogues.pop()}"
+        table.caption_justify = "left"
+    return table

@@ -1,15 +1,21 @@
-"""Shows the results of `tilewright targets` and `target show`."""
+"""Shows hardware: the kinds of targets, a target's specification, the boards of a cluster, and an
+enumerated space."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from tilewright.cli.views.terminal import columns_of, fitted_table, say
+from tilewright.cli.views.terminal import Bars, columns_of, fitted_table, latency_text, say
 from tilewright.core.files import Json
+from tilewright.evaluation.enumeration import EnumeratedSpace
+from tilewright.reports.number_format import counted
 from tilewright.targets.registry import Property, TargetKind
 
 _TEXT = ("meaning",)
@@ -73,3 +79,43 @@ def _value(value: int | float | str | None) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+_COLUMNS = ("machine", "programs", "wrong", "time_outs", "failures", "resets")
+
+
+def boards_text(boards: Mapping[str, Mapping[str, Json]], as_json: bool) -> str:
+    """A line a board, or JSON."""
+    if as_json:
+        return json.dumps({name: dict(about) for name, about in boards.items()}, indent=1) + "\n"
+    if not boards:
+        return "no boards: start 'tilewright board serve' beside one\n"
+    rows = [["board", *(name.replace("_", "-") for name in _COLUMNS)]]
+    for board, about in sorted(boards.items()):
+        rows.append([f"board:{board}", *(str(about[name]) for name in _COLUMNS)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def enumerating(text: str, size: int, console: Console) -> Iterator[Callable[[int], None]]:
+    """Progress through a space of `size` configs, to be told how many more are done."""
+    with Bars(console) as bars:
+        bar = bars.add_task(text, total=size)
+        yield lambda configs: bars.advance(bar, configs)
+
+
+def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None:
+    """How many schedules there are, how many are valid, and the best."""
+    total = len(space.table)
+    best = "" if space.best is None else f"; best {latency_text(space.best)}"
+    say(
+        console,
+        f"{out}: {counted(total, 'schedule')}, {space.valid:,} valid "
+        f"({space.valid / total:.1%}){best}; "
+        f"{total / space.seconds:,.0f} a second",
+    )

@@ -1,7 +1,8 @@
-"""Defines the look of this program in a terminal: tables, progress, and plain lines."""
+"""Defines the look of this program in a terminal: tables, progress, plain lines, and latencies."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from rich.text import Text
 
 from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed
+from tilewright.reports.number_format import milliseconds
+from tilewright.targets.capabilities import Latency
 from tilewright.targets.kernel_compilation import describe_compilation
 
 Padding = int | tuple[int, int, int, int]
@@ -269,3 +272,37 @@ def working(what: str) -> Iterator[None]:
 def say(console: Console, text: str) -> None:
     """A line as it is: neither coloured nor broken, so that it can be searched and copied."""
     console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
+    """What `summary.json` says, null where nothing is known."""
+    if seconds is None and cycles is None:
+        return None
+    return Latency(math.nan if seconds is None else seconds, -1 if cycles is None else cycles)
+
+
+def cost(latency: Latency | None) -> float | None:
+    """In cycles, or in seconds where none are counted."""
+    if latency is None:
+        return None
+    return float(latency.cycles) if latency.cycles >= 0 else latency.seconds
+
+
+def cycles_text(latency: Latency | None) -> str:
+    """`1,371`; empty for what is not known or not counted."""
+    return "" if latency is None or latency.cycles < 0 else f"{latency.cycles:,}"
+
+
+def time_text(latency: Latency | None) -> str:
+    """`0.0137` milliseconds; empty for what is not known."""
+    return "" if latency is None else milliseconds(latency.seconds)
+
+
+def latency_text(latency: Latency | None) -> str:
+    """`1,371 cycles (0.0137 ms)`, or the time alone; empty for what is not known."""
+    if latency is None:
+        return ""
+    time, cycles = time_text(latency), cycles_text(latency)
+    if not cycles:
+        return f"{time} ms"
+    return f"{cycles} cycles" + (f" ({time} ms)" if time else "")

@@ -12,13 +12,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.cli.views.latency import cost, cycles_text, latency_text, time_text
 from tilewright.cli.views.terminal import (
     BREAK,
     Silence,
     columns_of,
+    cost,
+    cycles_text,
     fitted_table,
+    latency_text,
     say,
+    time_text,
 )
 from tilewright.reports.number_format import counted, speedup
 from tilewright.reports.run_results import sure_time

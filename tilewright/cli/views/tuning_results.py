@@ -8,8 +8,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tilewright.cli.views.latency import as_latency, cycles_text, latency_text, time_text
-from tilewright.cli.views.terminal import BREAK, fitted_table, say
+from tilewright.cli.views.terminal import (
+    BREAK,
+    as_latency,
+    cycles_text,
+    fitted_table,
+    latency_text,
+    say,
+    time_text,
+)
 from tilewright.core.user_text import printable
 from tilewright.reports.markdown import marked
 from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole

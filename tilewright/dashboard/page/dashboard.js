@@ -5,7 +5,7 @@
 const QUICK = 2000, SLOW = 15000; // milliseconds between two questions: while something runs, else
 const COLORS = 10;
 const byId = (id) => document.getElementById(id);
-const state = { runs: [], text: "", order: "began", ascending: false, layer: "", detail: "", curves: new Map() };
+const state = { runs: [], text: "", order: "began", ascending: false, layer: "", detail: "", curves: new Map(), comparisons: [] };
 
 async function ask(path) {
   const reply = await fetch(path, { headers: { Accept: "application/json" } });
@@ -184,6 +184,35 @@ async function readCurves(runs) {
   }
 }
 
+// -- comparisons of tuners: what `tilewright compare` wrote ------------------------------------
+
+const percent = (value) => (value === null ? "" : `${(100 * value).toFixed(1)} %`);
+const STANDINGS = [
+  { head: "Tuner", text: true, cell: (row) => [dot(row.tuner), row.tuner] },
+  { head: "Seeds", cell: (row) => [String(row.seeds)] },
+  { head: "Median gain", key: "gain", cell: (row) => [gain(row.gain)] },
+  { head: "Median ms", key: "tuned_seconds", cell: (row) => [ms(row.tuned_seconds && 1000 * row.tuned_seconds)] },
+  { head: "Above the optimum", key: "regret", cell: (row) => [percent(row.regret)] },
+  { head: "Runs within 1 %", key: "within_goal", cell: (row) => [percent(row.within_goal)] },
+  { head: "Trials to 1 %", key: "trials_to_goal", cell: (row) => [row.trials_to_goal === null ? "" : figure(row.trials_to_goal)] },
+  { head: "Invalid trials", key: "invalid_share", cell: (row) => [percent(row.invalid_share)] },
+  { head: "Fastest on", cell: (row) => [`${row.fastest_on} of ${row.seeds}`] },
+];
+
+async function readComparisons() {
+  state.comparisons = (await ask("api/comparisons")).found.comparisons;
+  byId("compared").hidden = !state.comparisons.length;
+  options(byId("comparison"), state.comparisons.map((each, k) => `${k + 1}: ${each.network} on ${each.target} (${each.name})`), "");
+  drawComparison();
+}
+
+function drawComparison() {
+  const board = state.comparisons[byId("comparison").selectedIndex];
+  if (!board) return;
+  const known = STANDINGS.filter(({ key }) => !key || board.tuners.some((row) => row[key] !== null));
+  table(byId("standings"), known.map((column) => ({ ...column, key: undefined })), board.tuners);
+}
+
 // -- runs in progress --------------------------------------------------------------------------
 
 async function drawLive() {
@@ -339,7 +368,7 @@ async function poll() {
     await refresh();
     const running = found.runs.filter((run) => run.state === "running");
     if (running.length) wait = QUICK;
-    if (changed) await drawAll();
+    if (changed) await Promise.all([drawAll(), readComparisons()]);
     else if (!current() && running.some((run) => run.question === byId("question").value)) await drawCompare();
     byId("status").className = "";
     byId("status").textContent = `as of ${new Date().toLocaleTimeString("sv")}`;
@@ -353,6 +382,7 @@ async function poll() {
 byId("filters").addEventListener("input", drawList);
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("question").addEventListener("change", drawCompare);
+byId("comparison").addEventListener("change", drawComparison);
 byId("order").append(...COLUMNS.slice(0, -1).map(({ key, head }) => el("option", { value: key }, head)));
 byId("order").value = state.order;
 byId("order").addEventListener("change", (event) => { event.stopPropagation(); state.order = ""; sortBy(event.target.value); });

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tilewright.core import formats
@@ -12,8 +12,10 @@ from tilewright.core.files import write_atomically
 from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.job_runner import run_jobs
 from tilewright.evaluation.compare.leaderboard import (
+    Leaderboard,
     LeaderboardRow,
     Results,
+    layer_leaderboard,
     leaderboard,
     results_of,
 )
@@ -119,7 +121,8 @@ def judge_runs(plan: ComparisonPlan, runs: list[TunerRun]) -> Comparison:
 def log_comparison(compared: Comparison, folder: Path) -> None:
     """Write `comparison.json`. Raises `OSError`."""
     plan = compared.plan
-    write_comparison(folder / COMPARISON, plan, optimum_of(plan), compared.runs)
+    board = layer_leaderboard(compared.results, compared.leaderboard, plan.test_bed.target)
+    write_comparison(folder / COMPARISON, plan, optimum_of(plan), compared.runs, board)
 
 
 def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
@@ -129,8 +132,9 @@ def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
 
 
 def write_comparison(
-    path: Path, plan: ComparisonPlan, optimum: Mapping[str, Latency], runs: Sequence[TunerRun]
-) -> None:
+    path: Path, plan: ComparisonPlan, optimum: Mapping[str, Latency],
+    runs: Sequence[TunerRun], board: Leaderboard,
+) -> None:  # fmt: skip
     """`comparison.json`; its keys are a contract. Cycles are null on a target that counts none.
     Raises `OSError`."""
     document = {
@@ -143,5 +147,6 @@ def write_comparison(
         },
         "optimum_seconds": {name: best.seconds for name, best in optimum.items()},
         "runs": [run.record() for run in runs],
+        "leaderboards": [asdict(board)],
     }
     write_atomically(path, json.dumps(document, ensure_ascii=False).encode())

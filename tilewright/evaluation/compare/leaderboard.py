@@ -1,4 +1,8 @@
-"""Ranks a comparison's tuners: distance from the optimum, its price, and how sure that is.
+"""Ranks the tuners of a comparison.
+
+Whole runs of networks are ranked by latency: a tuner's figure is the median over its seeds, and the
+tuner with the shortest median latency wins. Runs of single workloads are ranked by their distance
+from the optimum, its price, and how sure that is.
 
 Regret is best latency / optimum - 1, infinite before the first valid trial. A seed's figure over
 several workloads is the geometric mean of best / optimum, minus 1, and the plain mean of counts and
@@ -11,16 +15,21 @@ counted to the end of the batch that reached it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.evaluation.compare.network_runs import SweptRun
 from tilewright.evaluation.compare.plan import GOAL
 from tilewright.evaluation.compare.runs import TunerRun
+from tilewright.tuning.gains import RULE
 
+OPTIMUM = "optimum"
 RESAMPLES = 1000  # of a figure
 CURVE_RESAMPLES = 300
 COVERAGE = (0.025, 0.975)
@@ -252,3 +261,131 @@ def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
     """A curve of `trials` entries that stays at its last one."""
     last = curve[-1] if len(curve) else empty
     return np.array([*curve, *[last] * (trials - len(curve))], dtype=np.float64)
+
+
+# -- what every comparison comes to: in its file, and on the start page ---------------------------
+
+
+@dataclass(frozen=True)
+class TunerMedians:
+    """A tuner on one subject and target: medians over its seeds, None where one of them is not
+    known; on how many seeds it was the fastest, alone or with others.
+
+    Latencies and gains are those of whole networks. Regret, the share of runs within `GOAL` and the
+    trials that they took to come there are known where the optimum is.
+    """
+
+    tuner: str
+    seeds: int
+    gain: float | None
+    tuned_cycles: float | None
+    tuned_seconds: float | None
+    fastest_on: int
+    regret: float | None = None
+    within_goal: float | None = None
+    trials_to_goal: float | None = None
+    invalid_share: float | None = None
+    wall_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """A subject on a target: its tuners, the best first, and those that share the first place.
+
+    The subject is a network, or several workloads. `baseline` says what gains are over; it is
+    `OPTIMUM` where tuners are compared with the best config of each space.
+    """
+
+    network: str
+    target: str
+    baseline: str
+    tuners: tuple[TunerMedians, ...]
+    winners: tuple[str, ...]
+
+
+def network_leaderboards(runs: Sequence[SweptRun]) -> tuple[Leaderboard, ...]:
+    """Of all networks and targets, in the order of the runs."""
+    pairs = dict.fromkeys((run.network, run.target) for run in runs)
+    return tuple(
+        _leaderboard([run for run in runs if (run.network, run.target) == pair]) for pair in pairs
+    )
+
+
+def layer_leaderboard(results: Results, rows: Sequence[LeaderboardRow], target: str) -> Leaderboard:
+    """Return the rows of `leaderboard` in the form that whole networks have, too."""
+    count = len(results.workloads)
+    subject = results.workloads[0] if count == 1 else f"{count} workloads"
+    final = results.overall[:, :, -1]
+    fastest = (final == final.min(axis=0)) & np.isfinite(final)
+    tuners = tuple(
+        TunerMedians(
+            tuner=row.tuner, seeds=len(results.seeds), gain=None, tuned_cycles=None,
+            tuned_seconds=None, fastest_on=int(fastest[results.tuners.index(row.tuner)].sum()),
+            regret=_finite(row.regret.middle), within_goal=row.reached,
+            trials_to_goal=row.trials.middle, invalid_share=row.invalid_share.middle,
+            wall_seconds=row.seconds.middle,
+        )
+        for row in rows
+    )  # fmt: skip
+    best = tuners[0]
+    equal = (best.regret, best.trials_to_goal)
+    winners = tuple(
+        each.tuner
+        for each in tuners
+        if best.regret is not None and (each.regret, each.trials_to_goal) == equal
+    )
+    return Leaderboard(subject, target, OPTIMUM, tuners, winners)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _leaderboard(runs: Sequence[SweptRun]) -> Leaderboard:
+    """Of the runs of one network on one target."""
+    best = {seed: min(_cost(run) for run in runs if run.seed == seed) for seed in _seeds(runs)}
+    names = dict.fromkeys(run.tuner for run in runs)
+    tuners = [_tuner_medians([run for run in runs if run.tuner == name], best) for name in names]
+    costs = {each.tuner: _median_cost(each) for each in tuners}
+    ranked = sorted(tuners, key=lambda each: costs[each.tuner])
+    least = costs[ranked[0].tuner]
+    winners = [each.tuner for each in ranked if costs[each.tuner] == least < math.inf]
+    over = {run.baseline for run in runs}
+    first = runs[0]
+    return Leaderboard(
+        first.network, first.target, over.pop() if len(over) == 1 else RULE, tuple(ranked),
+        tuple(winners),
+    )  # fmt: skip
+
+
+def _tuner_medians(runs: Sequence[SweptRun], best: dict[int, float]) -> TunerMedians:
+    return TunerMedians(
+        tuner=runs[0].tuner,
+        seeds=len(runs),
+        gain=_median([run.gain for run in runs]),
+        tuned_cycles=_median([run.tuned_cycles for run in runs]),
+        tuned_seconds=_median([run.tuned_seconds for run in runs]),
+        fastest_on=sum(_cost(run) == best[run.seed] < math.inf for run in runs),
+        invalid_share=_median(
+            [run.invalid_trials / run.trials if run.trials else None for run in runs]
+        ),
+        wall_seconds=_median([run.wall_seconds for run in runs]),
+    )
+
+
+def _seeds(runs: Sequence[SweptRun]) -> dict[int, None]:
+    return dict.fromkeys(run.seed for run in runs)
+
+
+def _cost(run: SweptRun) -> float:
+    """Cycles, or seconds where none are counted; infinite where nothing valid was found."""
+    return run.tuned_cycles or run.tuned_seconds or math.inf
+
+
+def _median_cost(tuner: TunerMedians) -> float:
+    return tuner.tuned_cycles or tuner.tuned_seconds or math.inf
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return float(median(known)) if len(known) == len(values) else None

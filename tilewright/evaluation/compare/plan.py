@@ -10,6 +10,7 @@ from functools import lru_cache
 from tilewright.core.errors import TilewrightError
 from tilewright.core.user_text import check_names, split_names
 from tilewright.evaluation.compare.benchmark_suite import TestBed
+from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.models import make_explorer
 from tilewright.search import Explorer
 
@@ -84,6 +85,13 @@ def plan(
     below 1."""
     check_budget(trials, batch)
     return ComparisonPlan(test_bed, tuple(tuner_configs), tuple(seeds), trials, batch, enough)
+
+
+def plan_workloads(options: CompareOptions, test_bed: TestBed) -> ComparisonPlan:
+    """Return the plan of a comparison on workloads. Raises as `plan`, `tuner_configs_of` and
+    `parse_seeds`."""
+    configs, seeds = tuner_configs_of(options.tuners), parse_seeds(options.seeds)
+    return plan(test_bed, configs, seeds, options.trials, options.batch)
 
 
 def check_budget(trials: int, batch: int) -> None:

@@ -11,10 +11,12 @@ from tilewright.evaluation.compare.benchmark_suite import (
     EnumeratedTestBed,
     Named,
     RecordedTestBed,
+    TestBed,
     enumerated_test_bed,
     named,
     recorded_test_bed,
 )
+from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.networks import load
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.targets import Target, make_target
@@ -25,6 +27,18 @@ from tilewright.tuning.preflight import check_source
 
 class SelectionError(TilewrightError):
     """A choice of workloads that makes no sense."""
+
+
+def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[str, str]]:
+    """Return the test bed of a comparison on workloads, and the workloads that cannot take part,
+    each with the reason. `tables` is the folder of enumerated spaces. Raises as `recorded` and
+    `enumerated`."""
+    if options.replay:
+        return recorded(options.replay, options.workloads), {}
+    return enumerated(
+        options.network or None, options.workloads, options.target, options.space, options.live,
+        options.max_waste, tables,
+    )  # fmt: skip
 
 
 def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:

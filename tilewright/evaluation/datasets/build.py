@@ -28,10 +28,10 @@ from tilewright.evaluation.datasets.folder import (
     HardwareRecord,
     read_about,
 )
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.evaluation.datasets.plan import (
     SIMULATED,
     DatasetError,
-    DatasetOptions,
     DatasetPlan,
     PlanPart,
     check_unchanged,

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json, as_object, canonical, digest, read_json
 from tilewright.core.formats import DATASET_PLAN
+from tilewright.evaluation.datasets.options import DatasetOptions
 from tilewright.networks import zoo
 from tilewright.networks.offloading.accelerator import MAX_WASTE
 from tilewright.networks.offloading.workloads import for_blocks
@@ -138,7 +139,7 @@ def _known(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardwar
     ), target  # fmt: skip
 
 
-ROWS, CPU_ROWS, SPECS, WORKLOADS, CPU_WORKLOADS = 2_000_000, 256, 48, 128, 8
+CPU_WORKLOADS = 8
 LEAST_ROWS = 16
 """Of a cell, where there are fewer rows than cells need: pairs within a task are what is judged."""
 PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
@@ -146,37 +147,20 @@ PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
 MOST_ROWS = 1 << 30
 
 
-@dataclass(frozen=True)
-class DatasetOptions:
-    """How many `rows` of accelerators that are simulated and of the processor that this runs on;
-    how many of `specs` and `workloads` they are spread over, at most. If `targets` are named, the
-    hardware is these, whatever `specs` says."""
+def check_options(options: DatasetOptions) -> None:
+    """Check what a dataset is to hold.
 
-    rows: int = ROWS
-    cpu_rows: int = CPU_ROWS
-    seed: int = 0
-    specs: int = SPECS
-    workloads: int = WORKLOADS
-    targets: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Raises `DatasetError` for options that make no dataset, and what is wrong with a named
-        target as `evaluation.datasets.hardware.check_targets` does."""
-        if min(self.rows, self.cpu_rows) < 0 or not 1 <= self.rows + self.cpu_rows <= MOST_ROWS:
-            raise DatasetError(
-                f"a dataset of {self.rows} rows and {self.cpu_rows} of the processor cannot be "
-                f"built; ask for 1 to {MOST_ROWS} rows"
-            )
-        if self.specs < 1 or self.workloads < 1 or self.seed < 0:
-            raise DatasetError("specs and workloads are at least 1, and a seed is at least 0")
-        rows = dict.fromkeys(SIMULATED, self.rows) | {MEASURED: self.cpu_rows}
-        check_targets(self.targets, rows)
-
-    def to_json(self) -> dict[str, Json]:
-        """As they are written down; without targets as before there were any, so that a build that
-        was begun then resumes."""
-        written = asdict(self)
-        return written if self.targets else {k: v for k, v in written.items() if k != "targets"}
+    Raises:
+        DatasetError: the options make no dataset, or a named target is wrong
+            (`check_targets`).
+    """
+    if not 1 <= options.rows + options.cpu_rows <= MOST_ROWS:
+        raise DatasetError(
+            f"a dataset of {options.rows} rows and {options.cpu_rows} of the processor cannot be "
+            f"built; ask for 1 to {MOST_ROWS} rows"
+        )
+    rows = dict.fromkeys(SIMULATED, options.rows) | {MEASURED: options.cpu_rows}
+    check_targets(options.targets, rows)
 
 
 @dataclass(frozen=True)
@@ -261,7 +245,7 @@ def _plans() -> TypeAdapter[DatasetPlan]:
 def make_plan(options: DatasetOptions) -> DatasetPlan:
     """Draw hardware, unless it is named, workloads and cells. Raises `DatasetError`, and what
     `DatasetOptions.check` does."""
-    options.check()
+    check_options(options)
     rng = np.random.default_rng([options.seed, 1])
     accelerators = [each for kind in SIMULATED for each in _hardware(options, kind)]
     cpu = _hardware(options, MEASURED) if options.cpu_rows else []

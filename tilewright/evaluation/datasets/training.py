@@ -13,12 +13,12 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from tilewright.core.errors import UnknownName
 from tilewright.core.files import Json, canonical, write_atomically
 from tilewright.evaluation.datasets.folder import DatasetMetadata, digest_of, read_about, read_table
 from tilewright.evaluation.datasets.metrics import Scores, score
+from tilewright.evaluation.datasets.options import TrainingOptions
 from tilewright.evaluation.datasets.plan import DatasetError
 from tilewright.models.transfer.contract import Training, TransferError
 from tilewright.models.transfer.files import identity_of, read_index
@@ -40,82 +40,52 @@ _SHORT = 12  # characters of a fingerprint or a workload's id
 Say = Callable[[str], None]
 
 
-class TrainingOptions(BaseModel):
-    """Everything that decides how a model is trained and judged."""
+def check_training(options: TrainingOptions) -> TrainingOptions:
+    """Check options without reading data, and complete them.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    A model to fine-tune determines the kind, and is judged within tasks unless another split is
+    given, because its rows are often of one target.
 
-    dataset: str = Field(min_length=1, description="folder of a dataset")
-    out: str = Field(min_length=1, description="folder for the model")
-    kind: str = Field(
-        default="xgboost",
-        description="kind of model",
-        json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](kinds())),
-    )
-    split: str = Field(
-        default="by_target",
-        description="what the rows judged on are new in",
-        json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](KINDS)),
-    )
-    seed: int = Field(default=0, ge=0, description="same seed, same split")
-    minutes: float = Field(
-        default=30.0, gt=0, allow_inf_nan=False, description="training ends after so long at most"
-    )
-    rows: int | None = Field(default=None, ge=2, description="rows of the dataset that are read")
-    threads: int = Field(default=2, ge=1, le=256, description="threads that learn")
-    start: str = Field(default="", description="folder of a model to fine-tune")
-    held_out: float = Field(default=0.2, gt=0, lt=1, description="share that is judged on")
-    options: dict[str, int | float | str | bool] = Field(
-        default_factory=dict, description="options of the kind, by name"
-    )
-
-    def started(self) -> Transferred | None:
-        """The model to fine-tune, if there is one. Raises `TransferError`."""
-        if not self.start:
-            return None
-        found = load_model(Path(self.start))
-        if found.kind != self.kind:
-            raise TransferError(
-                f"{self.start} is a model of kind {found.kind}, which cannot become one of kind "
-                f"{self.kind}; leave --kind out, or train again without --start"
-            )
-        if Path(self.start).resolve() == Path(self.out).resolve():
-            raise TransferError(
-                f"{self.start} would be written over; name another folder with --out"
-            )
-        return found
-
-    def model(self, start: Transferred | None) -> Transferred:
-        """The model to train, which fine-tunes `start`. Raises `UnknownName` and
-        `TransferError`."""
-        given = {"minutes": self.minutes, "threads": self.threads} | dict(self.options)
-        if start is not None:
-            return refined(start, self.seed, given)
-        return make_model(self.kind, self.seed, given)
-
-
-def parse_training(**given: object) -> TrainingOptions:
-    """The options of a training, checked without reading data; what is None counts as not given. A
-    model to fine-tune says of which kind it is, and is judged within tasks unless another
-    split is given: its rows are often of one target. Raises `UnknownName`, `DatasetError` for a
-    value that makes no sense, and `TransferError` for one of a kind's, or no model to start
-    from."""
-    given = {name: value for name, value in given.items() if value is not None}
-    if start := given.get("start"):
-        usual = {"kind": read_index(Path(str(start))).kind, "split": "within_task"}
-        given = usual | given
-    try:
-        options = TrainingOptions.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "--" + str(first["loc"][0]).replace("_", "-")
-        raise DatasetError(f"{name}: {first['msg']}") from None
+    Raises:
+        UnknownName: there is no such kind or split.
+        TransferError: an option of the kind is wrong, or there is no model to start from.
+    """
+    if options.start:
+        usual = {"kind": read_index(Path(options.start)).kind, "split": "within_task"}
+        given = {name: getattr(options, name) for name in options.model_fields_set}
+        options = options.model_copy(update=usual | given)
     if options.split not in KINDS:
         raise UnknownName("split", options.split, list(KINDS))
     if options.kind not in kinds():
         raise UnknownName("kind of model", options.kind, kinds())
-    options.model(options.started())
+    _make_model(options, _start_of(options))
     return options
+
+
+def _start_of(options: TrainingOptions) -> Transferred | None:
+    """Return the model to fine-tune, if there is one. Raises `TransferError`."""
+    if not options.start:
+        return None
+    found = load_model(Path(options.start))
+    if found.kind != options.kind:
+        raise TransferError(
+            f"{options.start} is a model of kind {found.kind}, which cannot become one of kind "
+            f"{options.kind}; leave --kind out, or train again without --start"
+        )
+    if Path(options.start).resolve() == Path(options.out).resolve():
+        raise TransferError(
+            f"{options.start} would be written over; name another folder with --out"
+        )
+    return found
+
+
+def _make_model(options: TrainingOptions, start: Transferred | None) -> Transferred:
+    """Return the model to train, which fine-tunes `start`. Raises `UnknownName` and
+    `TransferError`."""
+    given = {"minutes": options.minutes, "threads": options.threads} | dict(options.options)
+    if start is not None:
+        return refined(start, options.seed, given)
+    return make_model(options.kind, options.seed, given)
 
 
 @dataclass(frozen=True)
@@ -142,8 +112,8 @@ def fit_model(
     be split so, `TransferError` if there is nothing to learn from, and `UnsafeFile`."""
     kind: Kind = next(each for each in KINDS if each == options.split)
     train, test = split(table, kind, options.seed, options.held_out)
-    start = options.started()
-    model = options.model(start)
+    start = _start_of(options)
+    model = _make_model(options, start)
     training = model.fit(table.rows(train), say=say, start=start)
     if start is not None:
         model.facts.update(_descent(options, start))

@@ -1,0 +1,27 @@
+"""Makes a Prefect flow of `flows.build.build_artifact`.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from prefect import flow
+
+from tilewright.flows.build import build_artifact as run_build
+from tilewright.flows.forms import confined, flat
+from tilewright.services.workspace import use_workspace
+from tilewright.tasks.build_task import BuildRunner, say_built
+from tilewright.tuning.build_options import BuildOptions
+
+
+@flow(
+    name="build_artifact",
+    flow_run_name="{model} for {target} to {out}",
+    persist_result=False,
+)
+# A form does not permit the code of a stranger's model.
+@flat(BuildOptions, without=("allow_code",))
+def build_artifact(options: BuildOptions) -> str:
+    """Build a network for a target; returns the folder."""
+    use_workspace()
+    given = options.model_copy(update={"out": confined(options.out)})
+    say_built(given, run_build(BuildRunner(), given))
+    return str(given.out)

@@ -1,0 +1,96 @@
+"""Makes a Prefect flow of the pipelines in `flows.comparison`.
+
+A comparison on networks may be repeated with further seeds, tuners or networks: it makes the runs
+that are missing.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from prefect import Flow, flow
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from tilewright.evaluation.compare.network_plan import SweepPlan
+from tilewright.evaluation.compare.network_steps import Sweep
+from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.evaluation.compare.plan import plan_workloads
+from tilewright.evaluation.compare.workload_selection import test_bed_of
+from tilewright.flows.comparison import compare_networks
+from tilewright.flows.comparison import compare_tuners as compare_on_workloads
+from tilewright.flows.forms import confined, fields_of, flat, named
+from tilewright.flows.tuning_prefect import network_flow
+from tilewright.search.events import Listener, ignore
+from tilewright.services.page_addresses import flow_run_url
+from tilewright.services.workspace import use_workspace
+from tilewright.targets.cluster.connection import local_cluster
+from tilewright.tasks.comparison import ComparisonRunner, SweepRunner
+from tilewright.tasks.tracking import run_url
+from tilewright.tuning.options import TrackingOptions, TuningOptions
+from tilewright.tuning.output_dir import check_folder
+from tilewright.tuning.outputs import Summary
+
+GROUND_TRUTH = "oracle"
+"""Folder of enumerated spaces, below the workspace."""
+RUN_NAME = "{options.subject}: {options.rivals}, seeds {options.seeds}"
+Compared = tuple[Sweep | None, dict[str, str]]
+"""A comparison on networks with its pages; None and the name of the best tuner of one on
+workloads."""
+
+
+def comparison_flow(
+    listen: Listener = ignore, plan: SweepPlan | None = None
+) -> Flow[..., Compared]:
+    """Return the flow; its parameters are the fields of `CompareOptions` and `TrackingOptions`.
+
+    Args:
+        listen: gets the events of a comparison on networks.
+        plan: the plan of such a comparison, if it was made already.
+    """
+
+    @flow(
+        name="compare_tuners", flow_run_name=named(CompareOptions, RUN_NAME), persist_result=False
+    )
+    # Tables and live spaces are those of the machine where a command runs.
+    @flat(CompareOptions, TrackingOptions, without=("replay", "live"))
+    def compare_tuners(options: CompareOptions, tracking: TrackingOptions) -> Compared:
+        """Compare tuners by whole runs of networks, or on workloads whose optimum is known."""
+        use_workspace()
+        if (out := confined(options.out)) != options.folder:
+            options = options.model_copy(update={"out": str(out)})
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            if options.networks:
+                return _on_networks(options, tracking, listen, plan)
+            return None, {"best": _on_workloads(options)}
+
+    return compare_tuners  # type: ignore[return-value]  # of a state callers get the data
+
+
+def _on_networks(
+    options: CompareOptions, tracking: TrackingOptions, listen: Listener, plan: SweepPlan | None
+) -> Compared:
+    def tune(run: TuningOptions, listen: Listener, parent: str) -> Summary:
+        summary: Summary = network_flow(listen, parent)(**fields_of(run, tracking))
+        return summary
+
+    with SweepRunner(listen, tune) as run:
+        swept = compare_networks(run, options, plan)
+        return swept, {"MLflow": run_url(run.run_id), "Prefect": flow_run_url(str(flow_run.id))}
+
+
+def _on_workloads(options: CompareOptions) -> str:
+    """Compare tuners with the optimum; returns the name of the best."""
+    check_folder(options.folder)
+    test_bed, left_out = test_bed_of(options, use_workspace().root / GROUND_TRUTH)
+    for text, reason in left_out.items():
+        get_run_logger().info(f"left out: {text}: {reason}")
+    run = ComparisonRunner(options.rivals)
+    compared = compare_on_workloads(
+        run, plan_workloads(options, test_bed), options.folder,
+        options.cluster or local_cluster(options.jobs or 1), options.fresh,
+    )  # fmt: skip
+    return compared.leaderboard[0].tuner
+
+
+compare_tuners = comparison_flow()
+"""What a deployment serves."""

@@ -1,0 +1,126 @@
+"""Makes the fields of options models the parameters of a Prefect flow: the form on Prefect's pages.
+
+A parameter has the type, limits, choices and help text of its field (`core.options`). Prefect's
+server checks them before it makes a run. What a model checks of several fields together is checked
+when the run begins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Failed
+from pydantic import BaseModel, ValidationError, WithJsonSchema
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.options import cli_option, default_of
+from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
+
+R = TypeVar("R")
+Form = type[BaseModel]
+
+
+class FormError(TilewrightError):
+    """Parameters that contradict each other."""
+
+
+def flat(
+    *forms: Form, without: Collection[str] = ()
+) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
+    """Make of a function of forms one of all their fields, by name.
+
+    Where the function raises a `TilewrightError`, the run ends as failed with its message, not with
+    a traceback.
+
+    Args:
+        forms: options models, in the order of the function's parameters.
+        without: fields that a deployment does not offer.
+    """
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R | State[Any]]:
+        def call(*args: Any, **named: Any) -> R | State[Any]:
+            given = signature.bind(*args, **named).arguments
+            try:
+                return function(*(filled(form, given) for form in forms))
+            except TilewrightError as error:
+                return Failed(data=error, message=str(error))
+
+        fields = [
+            (form, name) for form in forms for name in form.model_fields if name not in without
+        ]
+        # What has no default comes first.
+        parameters = sorted(
+            (_parameter(form, name) for form, name in fields),
+            key=lambda each: each.default is not Parameter.empty,
+        )
+        signature = Signature(
+            parameters,
+            return_annotation=function.__annotations__.get("return", Signature.empty),
+        )
+        call.__name__, call.__qualname__ = function.__name__, function.__qualname__
+        call.__doc__, call.__module__ = function.__doc__, function.__module__
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {
+            name: each.annotation for name, each in signature.parameters.items()
+        }
+        return call
+
+    return decorate
+
+
+def filled(form: Form, given: dict[str, Any]) -> Any:
+    """A form with what is `given` for its fields. One that is left at its default counts as not
+    given. Raises `FormError`."""
+    asked = {
+        name: given[name]
+        for name, field in form.model_fields.items()
+        if name in given and (field.is_required() or given[name] != default_of(field))
+    }
+    try:
+        return form.model_validate(asked)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise FormError(f"{place}: {first['msg']}".removeprefix(": ")) from None
+
+
+def fields_of(*given: BaseModel) -> dict[str, Any]:
+    """The parameters that filled forms are, as JSON."""
+    return {k: v for each in given for k, v in each.model_dump(mode="json").items()}
+
+
+def named(form: Form, template: str) -> Callable[[], str]:
+    """Names a flow run by a template of its form: `{options.subject}`."""
+
+    def name() -> str:
+        try:
+            return template.format(options=filled(form, flow_run.parameters))
+        except TilewrightError:  # said by the run itself
+            return form.__name__
+
+    return name
+
+
+def confined(out: str | Path) -> Path:
+    """Return a folder for results, below that of the deployment if it has one. Raises
+    `OutputError`."""
+    return below_root(Path(out), os.environ.get(OUTPUT_ROOT, ""))
+
+
+def _parameter(form: Form, name: str) -> Parameter:
+    """A field as a parameter. Prefect writes schemas of parameters anew, with another text and
+    without what a field adds to its own, so the field's is put into the type."""
+    field, schema = form.model_fields[name], form.model_json_schema()["properties"][name]
+    shown = {k: v for k, v in schema.items() if k not in ("default", "title")}
+    if usual := cli_option(field).default:
+        shown["description"] = f"{field.description} [default: {usual}]"
+    default = Parameter.empty if field.is_required() else default_of(field)
+    annotated = cast(Any, Annotated)  # what it is made of is known when this runs
+    annotation = annotated[(field.annotation, *field.metadata, WithJsonSchema(shown))]
+    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

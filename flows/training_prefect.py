@@ -1,0 +1,42 @@
+"""Makes a Prefect flow of `flows.training.train_model`.
+
+Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+"""
+
+from prefect import Flow, flow
+
+from tilewright.core.files import Json
+from tilewright.evaluation.datasets.options import TrainingOptions
+from tilewright.flows.forms import confined, flat
+from tilewright.flows.training import train_model as run_training
+from tilewright.search.events import Listener, ignore
+from tilewright.services.workspace import use_workspace
+from tilewright.tasks.flow_log import logged
+from tilewright.tasks.training import Registered, TrainingRunner
+
+
+def training_flow(
+    listen: Listener = ignore,
+) -> Flow[..., tuple[dict[str, Json], Registered | None]]:
+    """The flow, with somebody who hears how it goes. Its parameters are the fields of
+    `TrainingOptions`."""
+
+    @flow(
+        name="train_model",
+        flow_run_name="{kind} {split} on {dataset}",
+        persist_result=False,
+    )
+    @flat(TrainingOptions)
+    def train_model(options: TrainingOptions) -> tuple[dict[str, Json], Registered | None]:
+        """Train a model on part of a dataset, judge it on the rest, keep and register it. Returns
+        its figures and where it is registered."""
+        use_workspace()
+        options = options.model_copy(update={"out": str(confined(options.out))})
+        run = TrainingRunner(logged(listen))
+        return run_training(run, options), run.registered
+
+    return train_model  # type: ignore[return-value]  # of a state callers get the data
+
+
+train_model = training_flow()
+"""What a deployment serves."""

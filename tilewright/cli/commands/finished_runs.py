@@ -1,0 +1,320 @@
+"""Implements `tilewright trials`, `diff`, `explain` and `export`: what a finished run holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.paths import MLFLOW_ID, run_text
+from tilewright.core.errors import TilewrightError, UnknownName
+from tilewright.core.user_text import printable
+from tilewright.core.working_folder import as_typed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tilewright.evaluation.diff import Side
+    from tilewright.tuning.run_metadata import WorkloadNames
+
+
+STATUSES = ("valid", "compile_error", "run_error", "wrong_result", "timeout")
+FORMATS = (".csv", ".parquet", ".json")
+
+
+def trials(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The output directory of a run; or a log of AutoTVM, or MetaSchedule's database.",
+        ),
+    ],
+    csv: Annotated[
+        bool,
+        typer.Option(
+            "--csv", help="Print CSV, with the columns of trials.parquet: configs as knob indices."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON array of one object per trial.")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the trials to a file instead: .csv, .parquet or .json.",
+        ),
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only trials of this layer, or of this workload's ID."),
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(STATUSES), help="Only trials with this status."),
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option(help="Only the best N trials of each layer.", metavar="N", min=1)
+    ] = None,
+) -> None:
+    """Print the trials of a run, the best first. The run may be going on, or may have died."""
+    from tilewright.cli.views.finished_runs import best_trials, show_trials
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.reports.number_format import counted
+    from tilewright.search.ledger_import import LEDGERS
+    from tilewright.search.trial_store import FILE
+    from tilewright.tuning.output_dir import at_work as who_is_at_work
+    from tilewright.tuning.read_trials import read_trials
+    from tilewright.tuning.run_metadata import is_complete, read_run
+
+    if export is not None and export.suffix not in FORMATS:
+        raise TilewrightError(f"--export {export}: name a file that ends in {', '.join(FORMATS)}")
+    if status is not None and status not in STATUSES:
+        raise TilewrightError(f"--status {status}: choose one of {', '.join(STATUSES)}")
+    ours = any(os.path.lexists(folder / name) for name in (FILE, *LEDGERS))
+    at_work = who_is_at_work(folder) if ours else None
+    found = read_trials(folder)
+    for problem in found.problems:
+        typer.echo(f"note: {as_typed(problem)}", err=True)
+    run = read_run(folder) if ours else None
+    names = {} if run is None else {each["id"]: each for each in run["workloads"]}
+    frame = found.table
+    if layer is not None:
+        frame = frame[frame["workload"].isin(_workloads(layer, frame, names))]
+    if status is not None:
+        frame = frame[frame["status"] == status]
+    if csv or as_json or export is not None:
+        shown = frame if best is None else best_trials(frame, best)
+        _write(shown, export, as_json)
+        return
+    show_trials(frame, names, best, Terminal())
+    state = "made by another tuner"
+    if ours:
+        ended = "the run is complete" if is_complete(folder) else "the run was stopped"
+        state = f"{at_work} is adding to it" if at_work else ended
+    workloads = counted(frame["workload"].nunique(), "workload")
+    typer.echo(f"{counted(len(frame), 'trial')} of {workloads}; {state}")
+
+
+def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
+    """Return the IDs of the workloads that a layer's name, or an ID, means. Raises
+    `TilewrightError` if there is none."""
+    found = [
+        workload
+        for workload in frame["workload"].unique()
+        if workload == layer or (workload in names and layer in names[workload]["names"])
+    ]
+    if not found:
+        known = sorted({name for about in names.values() for name in about["names"]})
+        step = f"its layers are {', '.join(known)}" if known else "see the IDs with --csv"
+        raise TilewrightError(f"--layer {layer}: the run has no trial of it; {step}")
+    return found
+
+
+def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
+    """Print the trials, or write them to a file in the format that its name says."""
+    from tilewright.core.files import write_atomically
+    from tilewright.tuning.outputs import parquet
+
+    kind = path.suffix if path is not None else ".json" if as_json else ".csv"
+    if kind == ".parquet":
+        data = parquet(frame)
+    elif kind == ".json":
+        data = (frame.to_json(orient="records", indent=2, double_precision=15) + "\n").encode()
+    else:
+        data = frame.to_csv(index=False, lineterminator="\n").encode()
+    if path is None:
+        sys.stdout.write(data.decode())
+    else:
+        write_atomically(path, data)
+
+
+WORSE = 1
+_RUN = "An --out folder of 'tilewright tune', or the id of a run in MLflow."
+
+
+def diff(
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=_RUN, callback=run_text)],
+    run_b: Annotated[
+        str,
+        typer.Argument(metavar="RUN_B", help="The same of what is judged.", callback=run_text),
+    ],
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            help="By how much RUN_B may take longer, and how many points fewer of its trials may "
+            "be valid.",
+        ),
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Hold RUN_B against RUN_A: latency of every layer and of all, valid trials, how right the
+    models were, what changed. Exit status 0: no worse; 1: worse; 2: they cannot be compared."""
+    from tilewright.cli.views.finished_runs import show_diff
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.diff import diff_runs
+
+    verdict = diff_runs(_side(run_a), _side(run_b), tolerance)
+    if as_json:
+        typer.echo(json.dumps(verdict.to_json(), indent=2, ensure_ascii=False))
+    else:
+        show_diff(verdict, Terminal())
+    if verdict.worse:
+        raise typer.Exit(WORSE)
+
+
+def _side(run: str) -> Side:
+    from tilewright.evaluation.diff import read_side
+
+    if Path(run).exists() or not MLFLOW_ID.fullmatch(run):
+        return read_side(Path(run))
+    from tilewright.services.mlflow_server import mlflow_login
+    from tilewright.services.workspace import use_workspace
+
+    os.environ |= mlflow_login(use_workspace())
+    from tilewright.tasks.load_past_run import side_of_run
+
+    return side_of_run(run)
+
+
+def explain(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of 'tilewright tune'.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write explain.html.  [default: the same folder]")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(help="Random configs a layer to judge the models on.")
+    ] = 512,
+    seed: Annotated[int, typer.Option(help="Of these random configs.")] = 0,
+) -> None:
+    """Show which features drove Models P, V and A, how right they were, and what to do next."""
+    from tilewright.cli.views.finished_runs import explaining, show, tell_problems, warn_if_changed
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.explain.figures import model_summaries
+    from tilewright.evaluation.explain.finished_run import read_folder
+    from tilewright.evaluation.explain.recommendations import advice_of
+    from tilewright.evaluation.explain.refitted_models import explain_run
+    from tilewright.reports.explanation import write_explanation
+    from tilewright.tuning.output_dir import check_folder
+
+    console, place = Terminal(), out or folder
+    run = read_folder(folder)
+    check_folder(place)
+    warn_if_changed(run, console)
+    with explaining(run, console) as progress:
+        explained = explain_run(run, samples, seed, progress)
+    tell_problems(run, console)
+    models, advice = model_summaries(explained), advice_of(run, explained)
+    write_explanation(run, explained, models, advice, place)
+    show(explained, models, advice, place, console)
+
+
+def export(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="The --out folder of 'tilewright tune'; for gemmini-c that of a build, too.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="autotvm|optuna|kernel-tuner|t4|gemmini-c",
+            help="autotvm: schedules as TVM 0.8 to 0.14 logs them; optuna: a study a layer, as a "
+            "journal; kernel-tuner, t4: the trials of a layer as its cache, or in the T4 format; "
+            "gemmini-c: a C function of raw commands a layer; of a built network, a segment, "
+            "with the weights in a header.",
+        ),
+    ] = "autotvm",
+    layer: Annotated[
+        str, typer.Option(help="Whose trials, where the format holds one layer's.", metavar="NAME")
+    ] = "",
+) -> None:
+    """Write what a run found in the form that another tool reads. As AutoTVM records, schedules of
+    --space template are written; those of another space are left out, with a sentence."""
+    from tilewright.core.files import write_atomically
+    from tilewright.networks.artifact.manifest import is_artifact
+    from tilewright.reports.number_format import counted
+    from tilewright.tuning.export import FORMATS, export_autotvm, export_c
+    from tilewright.tuning.output_dir import check_folder
+
+    if form not in FORMATS:
+        raise UnknownName("format", form, list(FORMATS))
+    if form == "autotvm":
+        exported = export_autotvm(folder, time.time())
+        text, left_out = exported.text, exported.left_out
+        said = f"{counted(exported.schedules, 'record')} for "
+        said += "autotvm.apply_history_best"
+    elif form == "gemmini-c" and is_artifact(folder):
+        text, said = _network(folder, form, out)
+        left_out = ()
+    elif form == "gemmini-c":
+        exported = export_c(folder, form)
+        text, left_out = exported.text, exported.left_out
+        said = f"{counted(exported.schedules, 'C function')} of raw commands"
+    else:
+        text, said = _trials(folder, form, layer)
+        left_out = ()
+    check_folder(out.parent)
+    write_atomically(out, text.encode())
+    for sentence in left_out:
+        typer.echo(f"left out: {printable(sentence)}", err=True)
+    typer.echo(f"{as_typed(str(out))}: {said}")
+
+
+def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
+    """The text of a built network as C, whose weights are written beside it, and what is in it."""
+    from tilewright.core.files import write_atomically
+    from tilewright.networks.artifact import Artifact, load
+    from tilewright.reports.number_format import counted
+    from tilewright.targets.capabilities import WritesNetworkC
+    from tilewright.tuning.output_dir import check_folder
+
+    built = load(folder, allow_code=True)  # which is not run here
+    program = built.program if isinstance(built, Artifact) else None
+    if not isinstance(program, WritesNetworkC) or program.c_format != form:
+        raise TilewrightError(
+            f"{folder} was not built for a machine that {form} is written for; build for a "
+            "Gemmini, such as --target gemmini"
+        )
+    header = out.with_name(f"{out.stem}_weights.h")
+    text, weights = program.c_files(header.name)
+    check_folder(out.parent)
+    write_atomically(header, weights.encode())
+    segments = counted(len(program.ports), "C function")
+    return text, f"{segments} of raw commands, a segment each; weights in {printable(header.name)}"
+
+
+def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
+    """The text of a file of trials, and what is in it."""
+    from tilewright.reports.number_format import counted
+    from tilewright.tuning.kernel_tuner import kernel_tuner_cache, t4_results
+    from tilewright.tuning.optuna_study import optuna_journal
+    from tilewright.tuning.run_trials import finished_trials
+
+    run = finished_trials(folder)
+    if form == "optuna":
+        trials, layers = counted(len(run.table), "trial"), counted(len(run.layers), "layer")
+        return optuna_journal(run), f"{trials} of {layers}, a study of Optuna each"
+    known = {name: each for each in run.layers for name in each.names or [each.id]}
+    if not name and len(run.layers) > 1:
+        raise TilewrightError(
+            f"a {form} file holds the trials of one layer; name it with --layer: "
+            + printable(", ".join(known))
+        )
+    if name and name not in known:
+        raise UnknownName("layer", name, list(known))
+    layer = known[name] if name else run.layers[0]
+    write = kernel_tuner_cache if form == "kernel-tuner" else t4_results
+    trials = counted(len(run.of(layer.id)), "trial")
+    return write(run, layer), f"{trials} of {printable(layer.name)}"

@@ -1,0 +1,182 @@
+"""Implements `tilewright dataset` and `model`: measured programs on many machines, and the models
+that learn from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.options import OfferedFields, Seed, with_options
+from tilewright.cli.signals import keep_count
+from tilewright.core.working_folder import as_typed
+from tilewright.evaluation.datasets.options import DatasetFolder, DatasetOptions, TrainingOptions
+from tilewright.tuning.options import ClusterOptions
+
+if TYPE_CHECKING:
+    from tilewright.evaluation.datasets.folder import DatasetMetadata
+    from tilewright.search.events import Listener
+
+
+dataset_commands = typer.Typer(
+    help="Build datasets that cost models learn from.", no_args_is_help=True
+)
+
+
+@dataset_commands.callback()
+def _group() -> None:
+    """A group, though it has one command."""
+
+
+@dataset_commands.command("build")
+@with_options
+def build(
+    folder: DatasetFolder,
+    options: Annotated[DatasetOptions, OfferedFields("rows", "seed", "cpu_rows", "targets")],
+    workers: ClusterOptions,
+    bare: Annotated[bool, typer.Option("--bare", help="Write the dataset only: no Prefect.")] = (
+        False
+    ),
+) -> None:
+    """Lower and measure schedules of the built-in networks' layers on many accelerators, or on
+    hardware that is named. Repeating the command resumes a build that was stopped."""
+    from tilewright.cli.views.models import building, show_built
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.datasets.build import kept_rows
+    from tilewright.evaluation.datasets.plan import check_options
+    from tilewright.targets.cluster.connection import check_address
+    from tilewright.tuning.output_dir import check_folder
+
+    out, cluster = folder.out, workers.cluster
+    check_options(options)
+    if cluster:
+        check_address(cluster)
+    check_folder(out.parent)
+    keep_count("row", lambda: kept_rows(out))
+    with building(Terminal(stderr=True)) as listen:
+        build_it = _bare if bare else _tracked
+        about = build_it(out, options, cluster, listen)
+    show_built(about, out, Terminal())
+
+
+def _bare(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+    from tilewright.flows.dataset import build_dataset
+    from tilewright.search import LocalRunner
+
+    return build_dataset(LocalRunner(listen), out, options, cluster)
+
+
+def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener) -> DatasetMetadata:
+    from tilewright.services.start_servers import embedded
+
+    with embedded(_prepare_dataset):
+        from tilewright.flows.dataset_prefect import dataset_flow
+        from tilewright.flows.forms import fields_of
+
+        place, workers = DatasetFolder(out=out), ClusterOptions(cluster=cluster)
+        about: DatasetMetadata = dataset_flow(listen)(**fields_of(place, options, workers))
+        return about
+
+
+def _prepare_dataset() -> None:
+    """While the server starts."""
+    import tilewright.flows.dataset_prefect
+    import tilewright.networks.network  # noqa: F401
+
+
+model_commands = typer.Typer(
+    help="Train models on some hardware that know about other hardware.", no_args_is_help=True
+)
+
+Dataset = Annotated[Path, typer.Option(help="Folder of a dataset ('tilewright dataset build').")]
+RowCount = Annotated[
+    int | None, typer.Option(help="Read so many rows only, drawn at random.", min=2)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@model_commands.command("train")
+@with_options
+def train(
+    options: TrainingOptions,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Write the model only: no Prefect, no MLflow.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on most of a dataset, or fine-tune one, and judge it on the rest."""
+    from tilewright.evaluation.datasets.training import check_training
+    from tilewright.tuning.output_dir import check_folder
+
+    options = check_training(options)
+    check_folder(Path(options.out))
+    _train(options, bare, as_json)
+
+
+@model_commands.command("score")
+def score(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
+    dataset: Dataset,
+    rows: RowCount = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a trained model on a dataset, also one that comes from elsewhere."""
+    from tilewright.cli.views.models import show_scores
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.evaluation.datasets.training import judge_elsewhere
+
+    found = judge_elsewhere(model, dataset, rows, seed)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        show_scores(found, Terminal())
+
+
+@model_commands.command("trust")
+def trust(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
+) -> None:
+    """Let commands on this workspace load a model that was trained elsewhere. Loading a model can
+    run code: trust only models of people whom you trust."""
+    from tilewright.models.transfer.files import trust_model
+
+    trust_model(model)
+    typer.echo(f"commands on this workspace now load {as_typed(str(model))} as it is")
+
+
+def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
+    from tilewright.cli.views.models import show_registered, show_scores, training_shown
+    from tilewright.cli.views.terminal import Terminal
+
+    console = Terminal()
+    registered = None
+    with training_shown(Terminal(stderr=True)) as listen:
+        if bare:
+            from tilewright.flows.training import train_model
+            from tilewright.search import LocalRunner
+
+            found = train_model(LocalRunner(listen), options)
+        else:
+            from tilewright.services.start_servers import embedded
+
+            with embedded(_prepare_training):
+                from tilewright.flows.forms import fields_of
+                from tilewright.flows.training_prefect import training_flow
+
+                found, registered = training_flow(listen)(**fields_of(options))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    show_scores(found, console)
+    if registered is not None:
+        show_registered(registered, console)
+
+
+def _prepare_training() -> None:
+    import tilewright.flows.training_prefect  # noqa: F401
+    from tilewright.tasks import tracking
+
+    tracking.connect()

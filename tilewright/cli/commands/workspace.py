@@ -1,0 +1,175 @@
+"""Implements `tilewright ui`, `serve`, `clean` and `warm-up`: the workspace and its servers."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.options import OfferedFields, with_options
+from tilewright.core.options import CliOption
+from tilewright.core.working_folder import started_in
+from tilewright.services.server_process import LOOPBACK
+from tilewright.tuning.options import TrackingOptions, TuningOptions
+from tilewright.tuning.regression_options import WatchOptions
+
+PrefectPort = Annotated[
+    int | None,
+    typer.Option(help="Port of Prefect's pages.  [default: as last time, at first 4200]"),
+]
+MlflowPort = Annotated[
+    int | None,
+    typer.Option(help="Port of MLflow's pages.  [default: as last time, at first 5000]"),
+]
+
+
+def ui(
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the start page.  [default: as last time, at first 4100]"),
+    ] = None,
+    prefect_port: PrefectPort = None,
+    mlflow_port: MlflowPort = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
+    ] = LOOPBACK,
+) -> None:
+    """Show all runs, with links to Prefect's and MLflow's pages."""
+    from tilewright.dashboard.start import start_dashboard
+    from tilewright.services.page_addresses import MLFLOW, PREFECT, RUNS, check_ports, port_or_last
+    from tilewright.services.start_servers import show_pages
+
+    asked = {RUNS: port, PREFECT: prefect_port, MLFLOW: mlflow_port}
+    ports = {server: port_or_last(each, server) for server, each in asked.items()}
+    options = {RUNS: "--port", PREFECT: "--prefect-port", MLFLOW: "--mlflow-port"}
+    check_ports({options[server]: each for server, each in ports.items()})
+    _warn_if_open(host)
+    start, tell = partial(start_dashboard, folder=started_in()), partial(typer.echo, err=True)
+    with show_pages(host, ports, start, tell) as addresses:
+        for name, address in addresses.items():
+            typer.echo(f"{name:8} {address}")
+        typer.echo(f"Prefect asks a browser once for a password: {addresses.prefect_password}")
+        typer.echo("Ctrl-C stops all three.")
+        addresses.wait()
+
+
+@with_options
+def serve(
+    *,
+    options: Annotated[
+        TuningOptions,
+        OfferedFields(
+            "model",
+            "target",
+            "tuner",
+            "trials",
+            "seed",
+            "space",
+            "out",
+            "batch",
+            changed={
+                "model": CliOption(positional=True, value="model"),
+                # not a path of this folder: it counts from --root
+                "out": CliOption(metavar="PATH", default="tuned/<model>"),
+            },
+        ),
+    ],
+    cron: Annotated[
+        str, typer.Option(help="When to run: minute, hour, day, month, weekday.")
+    ] = "0 2 * * *",
+    every: Annotated[
+        float | None, typer.Option(help="Run every so many seconds instead.", min=1)
+    ] = None,
+    root: Annotated[
+        Path, typer.Option(help="Folder that the results of no run leave; --out counts from it.")
+    ] = Path(),
+    watch: WatchOptions,
+    tracking: TrackingOptions,
+    prefect_port: PrefectPort = None,
+) -> None:
+    """Serve the tuning flow as a deployment: by a cron line or at an interval, and on request from
+    Prefect's pages."""
+    from tilewright.services.page_addresses import PREFECT, check_ports, port_or_last
+    from tilewright.tuning.output_dir import below_root
+    from tilewright.tuning.preflight import check
+
+    prefect = port_or_last(prefect_port, PREFECT)
+    check_ports({"--prefect-port": prefect})
+    check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))
+    from tilewright.flows.serve import check_cron, serve_tuning
+
+    if every is None:
+        check_cron(cron)
+    serve_tuning(
+        options,
+        watch,
+        tracking,
+        root=root.resolve(),
+        cron=cron,
+        every_seconds=every,
+        port=prefect,
+        emit=typer.echo,
+    )
+
+
+def _warn_if_open(host: str) -> None:
+    if host not in (LOOPBACK, "localhost", "::1"):
+        typer.echo(
+            f"warning: everyone who has one of the links below, and reaches {host}, can read and "
+            "change these runs; nothing is encrypted on the way there",
+            err=True,
+        )
+
+
+def clean(
+    older_than: Annotated[
+        float,
+        typer.Option(help="Days since a stage was used, or since a run ended.", min=0.05),
+    ] = 30.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove; without it, only say what.")] = False,
+) -> None:
+    """Say what could be removed from the workspace, and with --yes remove it: cached stages that
+    no command used, and Prefect's records of runs that ended. Runs in MLflow, output directories
+    and artifacts stay."""
+    from tilewright.cli.views.cleaning import show_removable
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.services.retention import DAY, unused_cache
+    from tilewright.services.retention import compact_database as compact
+    from tilewright.services.start_servers import embedded
+    from tilewright.tasks.old_runs import delete_runs, ended_before
+
+    before = time.time() - older_than * DAY
+    with embedded(prune=False) as workspace:
+        cache, runs = unused_cache(workspace, before), ended_before(before)
+        if yes:
+            delete_runs(runs)
+    freed = cache.remove() if yes else 0
+    databases = (workspace.prefect_database, workspace.mlflow_database)
+    compacted = {path: compact(path) for path in databases} if yes else {}
+    show_removable(Terminal(), workspace, cache, len(runs), freed if yes else None, compacted)
+
+
+def warm_up() -> None:
+    """Compile kernels and prepare the database, as 'make setup' does."""
+    _compile_kernels()
+    _prepare_database()
+
+
+def _compile_kernels() -> None:
+    """Compile what the default target runs; numba keeps the code on disk."""
+    from tilewright.targets import target_kinds
+
+    for kind in target_kinds().values():
+        kind.warm_up(typer.echo)
+
+
+def _prepare_database() -> None:
+    from tilewright.services.prefect_server import prepare_database_template
+    from tilewright.services.workspace import Workspace, use_workspace
+
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_database_template(use_workspace(Workspace(Path(folder))))

@@ -1,0 +1,207 @@
+"""Shows finished runs: their trials, what differs between two of them, and why the models chose as
+they did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tilewright.cli.views.terminal import (
+    Bars,
+    bare_table,
+    columns_of,
+    cycles_text,
+    fitted_table,
+    say,
+    time_text,
+)
+from tilewright.core.user_text import printable
+from tilewright.evaluation.diff import DiffVerdict
+from tilewright.evaluation.explain.figures import ModelSummary, accuracy, vetoed_shares
+from tilewright.evaluation.explain.finished_run import TunedFolder
+from tilewright.evaluation.explain.recommendations import Advice
+from tilewright.evaluation.explain.refitted_models import Explained
+from tilewright.reports.diff import figure_rows, headline, latency_rows, setting_rows
+from tilewright.reports.explanation import CHANGED, NO_ADVICE, PAGE, PICTURE, method
+from tilewright.reports.number_format import counted, decimal, percent
+from tilewright.search.explorer import ROLES
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.workload import Workload
+from tilewright.tuning.run_metadata import WorkloadNames
+
+
+def show_trials(
+    frame: pd.DataFrame, names: Mapping[str, WorkloadNames], best: int | None, console: Console
+) -> None:
+    """A table a layer: a line a trial, the fastest first, with its knobs, or the reason where it is
+    not valid; of each layer the `best` of them, or all. `names` are known by workload id."""
+    for workload, trials in frame.groupby("workload", sort=False):
+        known = names.get(str(workload))
+        ordered = _fastest_first(trials)
+        shown = ordered if best is None else ordered.head(best)
+        console.print(_title(str(workload), known, trials), highlight=False)
+        console.print(_table(shown, console.width))
+        console.print()
+
+
+def best_trials(frame: pd.DataFrame, best: int) -> pd.DataFrame:
+    """Return the fastest `best` trials of each workload, the fastest first."""
+    groups = [trials for _, trials in frame.groupby("workload", sort=False)]
+    return pd.concat([frame.head(0), *(_fastest_first(each).head(best) for each in groups)])
+
+
+def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
+    """Valid ones by what they take, then the others as they were tried."""
+    valid = trials["status"] == "valid"
+    taken = trials["seconds"].where(trials["cycles"] < 0, trials["cycles"])
+    order = pd.DataFrame({"invalid": ~valid, "taken": taken.where(valid), "trial": trials["trial"]})
+    return trials.loc[order.sort_values(["invalid", "taken", "trial"], kind="stable").index]
+
+
+def _title(workload: str, known: WorkloadNames | None, trials: pd.DataFrame) -> Text:
+    valid = int((trials["status"] == "valid").sum())
+    counts = f"  {counted(len(trials), 'trial')}, {valid:,} valid"
+    if known is None:
+        return Text.assemble((printable(workload), "bold"), counts)
+    layers = ", ".join(known["names"]) or known["workload"]
+    text = f"\n{known['workload']}; {known['epilogue']}" if known["names"] else ""
+    return Text.assemble((printable(layers), "bold"), counts, (printable(text, keep="\n"), "dim"))
+
+
+def _table(trials: pd.DataFrame, width: int) -> Table:
+    rows = []
+    for row in trials.itertuples(index=False):
+        valid = row.status == "valid"
+        latency = Latency(float(str(row.seconds)), int(str(row.cycles))) if valid else None
+        last = _knobs(str(row.knobs)) if valid else f"{row.status}: {row.reason}"
+        rows.append(
+            {
+                "trial": str(row.trial),
+                "round": str(row.round),
+                "cycles": cycles_text(latency),
+                "ms": time_text(latency),
+                _WHY: printable(last),
+            }
+        )
+    return fitted_table(columns_of(rows), ("round",), width, folded=(_WHY,), numbered=True)
+
+
+_WHY = "knobs, or why not"
+
+
+def _knobs(text: str) -> str:
+    """`tile_h=7 tile_w=14` of the JSON that a table of trials has."""
+    return " ".join(f"{name}={value}" for name, value in json.loads(text).items())
+
+
+def show_diff(verdict: DiffVerdict, console: Console) -> None:
+    """Tables of latencies and of what models and trials are like, what changed, and the verdict
+    with its reasons last."""
+    say(console, f"A  {verdict.a}\nB  {verdict.b}\n")
+    for rows, total in ((latency_rows(verdict), True), (figure_rows(verdict), False)):
+        console.print(fitted_table(columns_of(rows), (), console.width, left=("",), total=total))
+    for head, settings in (("changed", verdict.changed), ("asked for", verdict.settings)):
+        if settings:
+            rows = [{head: row.pop("what")} | row for row in setting_rows(settings)]
+            table = fitted_table(columns_of(rows), (), console.width, folded=("A", "B"))
+            console.print(table)
+    for reason in verdict.reasons:
+        say(console, f"worse  {reason}")
+    say(console, headline(verdict))
+
+
+_SHOWN = 6  # features of a model
+_BAR = 8  # characters of the longest bar
+
+
+@contextmanager
+def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int, Workload], None]]:
+    """Progress over the workloads of a run, shown within: to be told which is next."""
+    with Bars(console) as bars:
+        bar = bars.add_task("explaining", total=len(folder.workloads))
+
+        def hear(place: int, workload: Workload) -> None:
+            bars.update(bar, completed=place, description=folder.titles[workload.id])
+
+        yield hear
+
+
+def warn_if_changed(folder: TunedFolder, console: Console) -> None:
+    """Say so if the run was recorded on another simulator than the present one."""
+    if folder.changed:
+        console.print(CHANGED, style="yellow", highlight=False)
+
+
+def tell_problems(folder: TunedFolder, console: Console) -> None:
+    """Trials that could not be used."""
+    for problem in folder.problems:
+        console.print(f"note: {problem}", style="yellow", markup=False, highlight=False)
+
+
+def show(
+    explained: Sequence[Explained],
+    models: Sequence[ModelSummary],
+    advice: Sequence[Advice],
+    out: Path,
+    console: Console,
+) -> None:
+    """What drove each model, how right they were, where the picture is, and what to do."""
+    for model in models:
+        _show_features(model, console)
+    console.print(Text("How right they were", "bold"))
+    console.print(Text("own trials: before the models learned from them", "dim"))
+    console.print(_accuracy(explained, console.width))
+    say(console, f"calibration and predictions in {out / PAGE} and {out / PICTURE}")
+    _show_advice(advice, console)
+
+
+def _show_advice(advice: Sequence[Advice], console: Console) -> None:
+    console.print(Text("\nSo do this", "bold"))
+    for place, each in enumerate(advice, start=1):
+        lines = Text.assemble(f"{place}. ", (each.action, "bold"), f" {each.finding}")
+        console.print(lines)
+    if not advice:
+        console.print(NO_ADVICE, highlight=False)
+
+
+def _show_features(model: ModelSummary, console: Console) -> None:
+    note = method(model)
+    if model.corrects:
+        note += "; learns the error of the closed-form estimate"
+    console.print(Text.assemble((ROLES[model.role], "bold"), "\n", (note, "dim")))
+    features = model.most(_SHOWN)
+    if not features:
+        console.print("it learned a constant: all it saw had one outcome\n", highlight=False)
+        return
+    table = bare_table()
+    table.add_column("feature", overflow="fold")
+    for name in ("influence", "", "if large"):
+        table.add_column(name, justify="right" if name == "influence" else "left", no_wrap=True)
+    for feature in features:
+        bar = "█" * max(1, round(_BAR * feature.share / features[0].share))
+        words = Text.assemble(feature.name, (f"  {feature.text}", "dim"))
+        table.add_row(words, percent(feature.share), bar, model.effect(feature))
+    console.print(table)
+    console.print()
+
+
+def _accuracy(explained: Sequence[Explained], width: int) -> Table:
+    """All workloads together: on random configs, and on trials before they were measured."""
+    heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
+    rows, fast = [], percent(vetoed_shares(explained).fast)
+    for text, judged, missed in (
+        ("random configs", [each.unseen for each in explained], fast),
+        ("own trials", [each.before for each in explained], ""),
+    ):
+        of = accuracy(judged)
+        figures = (of.p_rmse, of.p_rank, of.a_rmse, of.a_rank, of.v_auc, of.v_brier)
+        cells = zip(heads, (*map(decimal, figures), missed), strict=True)
+        rows.append({"judged on": text} | dict(cells))
+    return fitted_table(columns_of(rows), ("A\nrank", "P\nrank"), width)

@@ -1,0 +1,211 @@
+"""Options of a command, declared once as the fields of a pydantic model.
+
+A field has the type, the limits, the default and the help text of an option. `CliOption` adds how
+the option is written on a command line. Derived from the model are
+
+- the options of the command (`cli.options`),
+- the parameters of the Prefect flow (`flows.forms`),
+- the signature of the library function (`takes_options`),
+- the tables of the reference pages (`docs/hooks.py`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from tilewright.core.errors import TilewrightError
+from tilewright.core.user_text import printable, split_names
+from tilewright.core.working_folder import as_typed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+OptionValue = str | int | float | bool
+"""Value of an option of a tuner, a method or a kind of model."""
+
+
+OptionalPath = Annotated[Path | None, BeforeValidator(lambda value: value or None)]
+"""A path that may be left out; a form leaves it empty."""
+
+
+class OptionsError(TilewrightError):
+    """An argument that makes no sense."""
+
+
+@dataclass(frozen=True)
+class CliOption:
+    """How an option is written on a command line; it stands in the `Annotated` type of its field.
+
+    Attributes:
+        flag: name of the option; by default the name of the field with hyphens.
+        aliases: other names of the option.
+        positional: the value is an argument without a flag.
+        metavar: placeholder of the value in the help text; by default its type.
+        default: description of the default, where it depends on other options, or "" to show
+            none. The command line then passes no value unless the option is given.
+        value: what a text names; names of files are resolved from the user's working folder.
+        split: reads several values from one text; they have commas between by default.
+        repeated: several values are given by repeating the option, not with commas between.
+        pair: example of a NAME=VALUE pair, for a table of numbers.
+        separator: what separates the numbers in such a pair.
+        shows_limits: the help text shows the limits of a number, and the command line checks them.
+        offered: commands have the option; the form and the library function always have it.
+    """
+
+    flag: str = ""
+    aliases: tuple[str, ...] = ()
+    positional: bool = False
+    metavar: str | None = None
+    default: str | None = None
+    value: Literal["text", "model", "target", "path", "warm start"] = "text"
+    split: Callable[[str, str], tuple[str, ...]] = split_names
+    repeated: bool = False
+    pair: str = "NAME=VALUE"
+    separator: str = "x"
+    shows_limits: bool = False
+    offered: bool = True
+
+
+class CommandOptions(BaseModel):
+    """Base class of the options of a command. Fields that are not declared are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def parse(cls, **values: Any) -> Self:
+        """Return options with the given values.
+
+        Raises:
+            OptionsError: a value is wrong. The message names the option as a command line has it.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            problem = _uncapitalised(first["msg"].removeprefix("Value error, "))
+            if not first["loc"]:
+                raise OptionsError(problem) from None
+            name = str(first["loc"][0])
+            field = cls.model_fields.get(name)
+            flag = flag_of(name, field) if field else f"--{name.replace('_', '-')}"
+            hint = f" ({_first_clause(field.description)})" if field and field.description else ""
+            value = printable(_text(values.get(name)))
+            raise OptionsError(f"{flag} {value}: {problem}{hint}") from None
+
+    def default_value(self, name: str) -> Any:
+        """Return the value that a field has if only the other options are given."""
+        return default_of(type(self).model_fields[name])
+
+    def command_line(self, command: str) -> str:
+        """Return the command that stands for these options: all that differ from their defaults,
+        paths as they were typed. `fresh` is left out, because a reader repeats the run."""
+        arguments, words = list[str](), list[str]()
+        for name, field in type(self).model_fields.items():
+            value, option = getattr(self, name), cli_option(field)
+            if option.positional:
+                arguments += [as_typed(each) for each in _as_tuple(value) if each]
+            elif name != "fresh" and as_typed(_text(value)) != _text(self.default_value(name)):
+                words += _option_words(flag_of(name, field), value, option.separator)
+        return shlex.join(["tilewright", *command.split(), *arguments, *words])
+
+
+def takes_options(
+    model: Callable[P, CommandOptions],
+) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a function `f(**options)` the signature of an options model.
+
+    Type checkers see the fields of the model as keyword arguments, and so does `help()`.
+    """
+    shows = shows_options(cast("type[CommandOptions]", model))
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        return shows(function)
+
+    return decorate
+
+
+def shows_options(
+    model: type[CommandOptions], *positional: str
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Show the fields of an options model as the parameters of a function.
+
+    Only `help()` and `inspect.signature` see them; type checkers see the function as it is.
+
+    Args:
+        model: the options model.
+        positional: fields that are also passed by position, in this order.
+    """
+    parameters = [
+        Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD if name in positional else Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.is_required() else default_of(field),
+            annotation=field.annotation,
+        )
+        for name, field in model.model_fields.items()
+    ]
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        returns = function.__annotations__.get("return", Signature.empty)
+        signature = Signature(parameters, return_annotation=returns)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def cli_option(field: FieldInfo) -> CliOption:
+    """Return how a field is written on a command line."""
+    found = [each for each in field.metadata if isinstance(each, CliOption)]
+    return found[-1] if found else CliOption()
+
+
+def flag_of(name: str, field: FieldInfo) -> str:
+    """Return the flag of a field: `--stop-gain`."""
+    return cli_option(field).flag or f"--{name.replace('_', '-')}"
+
+
+def default_of(field: FieldInfo) -> Any:
+    """Return the default of a field, also of one that has a factory for it."""
+    return field.get_default(call_default_factory=True)
+
+
+def _option_words(flag: str, value: object, separator: str) -> list[str]:
+    """Return an option as it is typed, once per entry if its value is a table."""
+    if isinstance(value, Mapping):
+        return [word for pair in _pairs(value, separator) for word in (flag, pair)]
+    return [flag] if isinstance(value, bool) else [flag, as_typed(_text(value))]
+
+
+def _pairs(table: Mapping[str, object], separator: str = "x") -> list[str]:
+    return [
+        f"{name}={separator.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for name, value in table.items()
+    ]
+
+
+def _as_tuple(value: Any) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _text(value: object) -> str:
+    """Return a value as it is typed behind its flag."""
+    if isinstance(value, Mapping):
+        return ",".join(_pairs(value))
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _first_clause(description: str) -> str:
+    """Return the beginning of a help text, for a message that continues."""
+    return _uncapitalised(description.partition(". ")[0].rstrip("."))
+
+
+def _uncapitalised(text: str) -> str:
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]

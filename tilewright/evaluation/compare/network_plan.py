@@ -1,0 +1,135 @@
+"""Plans a sweep: one tuning run a network, target, seed and tuner.
+
+Each has an output directory of its own, and a key under which it is kept once it is finished.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from tilewright.core.files import Json, canonical, digest
+from tilewright.core.user_text import check_names, printable
+from tilewright.core.working_folder import as_typed
+from tilewright.evaluation.compare.options import SHARED
+from tilewright.evaluation.compare.options import CompareOptions as SweepOptions
+from tilewright.evaluation.compare.plan import TunerConfig, parse_seeds, tuner_configs_of
+from tilewright.models import make_explorer
+from tilewright.tuning.network import import_model, weights_digest
+from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.preflight import check
+from tilewright.tuning.run_metadata import origin_of
+from tilewright.tuning.tuning_task import space_of, target_of
+
+_DIGEST = 8  # hex digits behind a name that stands for more than itself
+_HOW = {
+    "model", "target", "space", "tuner_options", "out", "jobs", "workers", "cluster", "store",
+    "shared", "fresh",
+}  # fmt: skip
+"""Options that are in a key in another form, or that change no result."""
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """One run of a sweep. Network, target and tuner are as the user wrote them; `place` is its
+    output directory, below that of the sweep; a finished run is kept under `key`."""
+
+    network: str
+    target: str
+    tuner: str
+    seed: int
+    options: TuningOptions
+    place: str
+    key: str = ""
+
+    @property
+    def title(self) -> str:
+        """What messages call the run."""
+        return run_title(self.network, self.target, self.tuner, self.seed)
+
+
+def run_title(network: str, target: str, tuner: str, seed: int) -> str:
+    """`resnet18 on vta-pynq, default, seed 0`."""
+    return f"{network} on {target}, {tuner}, seed {seed}"
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The runs of a sweep: those of a network on a target together, seed by seed."""
+
+    options: SweepOptions
+    jobs: tuple[SweepJob, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return self.options.folder
+
+
+def plan_sweep(options: SweepOptions) -> SweepPlan:
+    """All runs, each checked as `tilewright tune` checks its options, all models read. Raises
+    `NameListError` for names that are empty or given twice, `PlanError` for seeds that cannot be
+    read, and what `tuning.preflight.check` and `tuning.network.import_model` raise."""
+    check_names(options.networks, "NETWORK")
+    check_names(options.targets, "--targets")
+    seeds, tuners = parse_seeds(options.seeds), tuner_configs_of(options.tuners)
+    jobs = [
+        _job(options, network, target, tuner, seed)
+        for network in options.networks
+        for target in options.targets
+        for seed in seeds
+        for tuner in tuners
+    ]
+    for job in jobs:
+        check(job.options)
+    content = {each: _content(each, options) for each in options.networks}
+    return SweepPlan(options, tuple(replace(job, key=_key(job.options, content)) for job in jobs))
+
+
+def _job(
+    options: SweepOptions, network: str, target: str, tuner: TunerConfig, seed: int
+) -> SweepJob:
+    place = "/".join([*map(_folder_name, (network, target)), _plain(tuner.label), f"seed-{seed}"])
+    run = TuningOptions.parse(
+        model=network, target=target, tuner=tuner.tuner, tuner_options=dict(tuner.settings),
+        seed=seed, out=str(options.folder / place),
+        **{name: getattr(options, name) for name in SHARED},
+    )  # fmt: skip
+    typed = [printable(as_typed(each)) for each in (network, target, tuner.label)]
+    return SweepJob(typed[0], typed[1], typed[2], seed, run, place)
+
+
+def _folder_name(text: str) -> str:
+    """Of a network or target: its name; of a file, with what it holds, so that another file of the
+    same name has another folder."""
+    origin = origin_of(text)
+    known = origin["digest"][:_DIGEST]
+    return f"{_plain(origin['name'])}-{known}" if known else _plain(text)
+
+
+def _plain(text: str) -> str:
+    """The text as the name of a folder."""
+    name = re.sub(r"[^\w.+=:-]+", "-", text)
+    return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"
+
+
+def _content(network: str, options: SweepOptions) -> str:
+    """A digest of a model and the weights beside it."""
+    return import_model(network, options.input_shapes).digest + weights_digest(network)
+
+
+def _key(options: TuningOptions, content: Mapping[str, str]) -> str:
+    """Of all that a run's results depend on: another model under the same path is another run."""
+    explorer = make_explorer(options.tuner, options.tuner_options)
+    about: dict[str, Json] = {
+        **options.model_dump(mode="json", exclude=_HOW),
+        "tuner_options": explorer.options.model_dump(mode="json"),
+        "network": content[options.model],
+        "target": target_of(options).fingerprint,
+        "space": space_of(options),
+        "version": version("tilewright"),
+    }
+    return digest(canonical(about))[:32]

@@ -1,0 +1,110 @@
+"""Keeps what the runs of a sweep came to in its folder, as they finish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.evaluation.compare.network_plan import SweepJob, SweepPlan, run_title
+from tilewright.evaluation.row_cache import RowCache
+from tilewright.search.events import Event
+from tilewright.tuning.gains import before_all
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.run_metadata import is_complete, read_run
+
+RUNS = "sweep.jsonl"
+
+
+@dataclass(frozen=True)
+class SweptRun:
+    """A finished tuning run: latencies of one inference's tuned layers, None where the target
+    cannot tell. `baseline` says what `baseline_…` and `gain` are over (`tuning.gains`), `trials`
+    are those of all workloads, `place` is the output directory below that of the sweep."""
+
+    network: str
+    target: str
+    tuner: str
+    seed: int
+    trials: int
+    invalid_trials: int
+    baseline: str
+    baseline_cycles: int | None
+    baseline_seconds: float | None
+    tuned_cycles: int | None
+    tuned_seconds: float | None
+    gain: float | None
+    bound_cycles: int | None
+    bound_seconds: float | None
+    wall_seconds: float
+    place: str
+    run_key: str
+    mlflow_run_id: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What messages call the run."""
+        return run_title(self.network, self.target, self.tuner, self.seed)
+
+
+@dataclass(frozen=True)
+class SweepBegan(Event):
+    """The runs begin; `kept` of them are there from an earlier call."""
+
+    kept: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class RunBegan(Event):
+    """The next run begins."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class RunTuned(Event):
+    """One more run is done and on disk."""
+
+    run: SweptRun
+
+
+class SweptRuns:
+    """The runs of a plan that are finished: those in the sweep's folder whose output directory
+    holds what they say. With `fresh` none are."""
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self.plan = plan
+        self._rows = RowCache(plan.folder / RUNS, SweptRun, plan.options.fresh)
+
+    def find(self, job: SweepJob) -> SweptRun | None:
+        """The run this job came to, under the names of the job; None if it is still to be done, or
+        its output directory is gone or holds another run. Raises `UnsafeFile`."""
+        row = self._rows.find(job.key)
+        if row is None:
+            return None
+        held = read_run(job.options.folder)
+        if held is None or held.get("key") != row.run_key or not is_complete(job.options.folder):
+            return None
+        return replace(row, network=job.network, target=job.target, tuner=job.tuner)
+
+    def add(self, job: SweepJob, summary: Summary) -> SweptRun:
+        """Write what a job came to, synced. Raises `OSError`."""
+        row = swept_run(job, summary)
+        self._rows.add(job.key, row)
+        return row
+
+
+def swept_run(job: SweepJob, summary: Summary) -> SweptRun:
+    """What a job came to, by what `summary.json` says."""
+    rows, total = summary["workloads"], summary["total"]
+    had = before_all(rows)
+    return SweptRun(
+        network=job.network, target=job.target, tuner=job.tuner, seed=job.seed,
+        trials=sum(row["trials"] for row in rows),
+        invalid_trials=sum(row["invalid_trials"] for row in rows),
+        baseline=had.over, baseline_cycles=had.cycles, baseline_seconds=had.seconds,
+        tuned_cycles=total["tuned_cycles"], tuned_seconds=total["tuned_seconds"],
+        gain=had.gain(total),
+        bound_cycles=total["bound_cycles"], bound_seconds=total["bound_seconds"],
+        wall_seconds=summary["wall_seconds"], place=job.place, run_key=summary["run_key"],
+        mlflow_run_id=summary.get("mlflow_run_id"),
+    )  # fmt: skip

@@ -1,0 +1,216 @@
+"""Defines the options of a comparison of tuners. The options of `tilewright compare`, the form of
+its deployments and the keyword arguments of `tilewright.compare` derive from `CompareOptions`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tilewright.core.options import CliOption, CommandOptions
+from tilewright.core.user_text import printable, split_names, split_targets
+from tilewright.core.working_folder import as_typed
+from tilewright.tuning.choices import (
+    with_networks,
+    with_networks_in_list,
+    with_targets_in_list,
+    with_tuners_in_list,
+)
+from tilewright.tuning.options import DEFAULTS, Cluster, InputShapes, MaxWaste, Space, Store
+
+SHARED = (
+    "trials", "batch", "stop_gain", "space", "epilogue", "layers", "input_shapes", "max_waste",
+    "jobs", "cluster", "store", "fresh",
+)  # fmt: skip
+"""Options that every run of a network has as the comparison has them, by their names in
+`TuningOptions`."""
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_OF_NETWORKS: dict[str, Any] = {
+    "tuners": ("default", "random"), "seeds": "0-4", "trials": DEFAULTS.trials,
+    "batch": DEFAULTS.batch, "jobs": 1, "out": "swept",
+}  # fmt: skip
+_OF_WORKLOADS: dict[str, Any] = {
+    "tuners": ("default", "default-blind", "ml2tuner", "autotvm", "random"),
+    "seeds": "0-9", "trials": 128, "batch": 8, "out": "compared",
+}  # fmt: skip
+"""Defaults that depend on what is compared. Their fields have None, which stands for them."""
+_ONLY_NETWORKS = ("store", "stop_gain", "epilogue", "layers", "input_shapes")
+_ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
+
+
+class CompareOptions(CommandOptions):
+    """Everything that decides a comparison of tuners, and where it goes.
+
+    With `networks`, every tuner tunes every network on every target once per seed. Otherwise every
+    tuner meets single workloads, of a network or of recorded tables, whose optimum is known.
+    """
+
+    networks: Annotated[
+        tuple[str, ...],
+        CliOption(positional=True, metavar="NETWORK|TABLE", value="model", default=""),
+    ] = Field(
+        default=(),
+        description="Networks to tune as a whole: ONNX, .tflite or torch.export files, or names "
+        "from 'tilewright zoo'. Or tables of a real stack, as --replay.",
+        json_schema_extra=with_networks_in_list,
+    )
+    tuners: Annotated[
+        tuple[str, ...],
+        CliOption(
+            default="default,default-blind,ml2tuner,autotvm,random; of networks default,random"
+        ),
+    ] = Field(
+        default=None,
+        min_length=1,
+        description="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3",
+        json_schema_extra=with_tuners_in_list,
+    )
+    seeds: Annotated[str, CliOption(default="0-9; of networks 0-4")] = Field(
+        default=None, description="0-19 or 0,3,7: a run for each."
+    )
+    network: Annotated[str, CliOption(value="model")] = Field(
+        default="",
+        description="A model file or a built-in network to take layers from.",
+        json_schema_extra=with_networks,
+    )
+    replay: Annotated[tuple[str, ...], CliOption(value="model", repeated=True)] = Field(
+        default=(),
+        description="Tables of a real stack instead; reference.json lies beside them.",
+    )
+    workloads: Annotated[tuple[str, ...], CliOption(repeated=True)] = Field(
+        default=(),
+        description="Which of them: places like 1,3-5, names like C4, or whole texts like "
+        "'conv2d:n=1,c=64,h=56,w=56,o=64,k=3,s=1,p=1' (repeat the option).",
+    )
+    targets: Annotated[
+        tuple[str, ...],
+        CliOption(flag="--target", aliases=("--targets",), value="target", split=split_targets),
+    ] = Field(
+        default=(DEFAULTS.target,),
+        min_length=1,
+        description="A preset, a file, or KIND:…; 'tilewright targets' lists them. Of networks "
+        "several, comma-separated.",
+        json_schema_extra=with_targets_in_list,
+    )
+    trials: Annotated[int, CliOption(default="128; of networks 64")] = Field(
+        default=None, ge=1, le=100_000, description="Measurements a workload."
+    )
+    stop_gain: Annotated[float | None, CliOption(metavar="SHARE")] = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="Share the trials of a network's workloads, as 'tilewright tune --stop-gain'.",
+    )
+    batch: Annotated[int, CliOption(default="8; of networks 16")] = Field(
+        default=None, ge=1, le=10_000, description="Measurements a round."
+    )
+    space: Space = ""
+    epilogue: Annotated[str, CliOption(metavar="network|per-channel|plain")] = Field(
+        default=DEFAULTS.epilogue,
+        description="What follows the sums of a network, as 'tilewright tune --epilogue'.",
+    )
+    layers: Annotated[tuple[str, ...], CliOption(metavar="NAME,…")] = Field(
+        default=(), description="Tune these layers of a network only, NAME,NAME,…"
+    )
+    input_shapes: InputShapes = Field(default_factory=dict)
+    max_waste: MaxWaste = DEFAULTS.max_waste
+    jobs: Annotated[int | None, CliOption(default="all cores; of networks 1")] = Field(
+        default=None,
+        ge=1,
+        le=256,
+        description="Runs at a time: N is short for --cluster local:N. Of networks: workloads of a "
+        "run at a time.",
+    )
+    cluster: Cluster = ""
+    store: Store = ""
+    out: Annotated[str, CliOption(value="path", default="compared; of networks swept")] = Field(
+        default=None, min_length=1, description="Folder for the results."
+    )
+    live: bool = Field(
+        default=False,
+        description="Tune workloads on the target itself, so that seconds include it.",
+    )
+    fresh: bool = Field(default=False, description="Start over; do not reuse finished runs.")
+
+    @field_validator("tuners", mode="before")
+    @classmethod
+    def _as_names(cls, tuners: Any) -> Any:
+        return split_names(tuners, "--tuners") if isinstance(tuners, str) else tuners
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Read names of earlier versions, and add the defaults that depend on the subject."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if target := values.pop("target", None):
+            values.setdefault("targets", (target,))
+        if isinstance(values.get("targets"), str):
+            values["targets"] = split_targets(values["targets"], "--target")
+        named = tuple(values.get("networks") or ())
+        tables = tuple(each for each in named if str(each).endswith(TABLE_SUFFIXES))
+        if tables:
+            values["networks"] = tuple(each for each in named if each not in tables)
+            values["replay"] = (*values.get("replay", ()), *tables)
+        given = {name: value for name, value in values.items() if value is not None}
+        return (_OF_NETWORKS if values.get("networks") else _OF_WORKLOADS) | given
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if self.networks:
+            for name in _ONLY_WORKLOADS:
+                if getattr(self, name):
+                    raise ValueError(
+                        f"--{name} is about single workloads, and {printable(self.subject)} is "
+                        "tuned as a whole; leave one of the two out"
+                    )
+            return self
+        for name in _ONLY_NETWORKS:
+            if getattr(self, name) != type(self).model_fields[name].get_default(
+                call_default_factory=True
+            ):
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is about whole networks; name one to tune, or "
+                    "leave the option out"
+                )
+        if self.network and self.replay:
+            raise ValueError(
+                f"either --network {self.network} or --replay {self.replay[0]}, not both"
+            )
+        if len(self.targets) > 1:
+            raise ValueError(
+                "workloads are compared on one --target; name NETWORKS to tune them on several"
+            )
+        if self.cluster and self.jobs:
+            raise ValueError(
+                f"--jobs {self.jobs} is short for --cluster local:{self.jobs}, and --cluster "
+                f"{self.cluster} is given, too; leave one of the two out"
+            )
+        return self
+
+    def default_value(self, name: str) -> Any:
+        usual = _OF_NETWORKS if self.networks else _OF_WORKLOADS
+        return usual[name] if name in usual else super().default_value(name)
+
+    @property
+    def target(self) -> str:
+        """The target of a comparison on workloads."""
+        return self.targets[0]
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return Path(self.out)
+
+    @property
+    def subject(self) -> str:
+        """What is tuned on what, in the user's words."""
+        what = ", ".join(self.networks) or self.network or f"{len(self.workloads)} workloads"
+        return printable(as_typed(f"{what} on {', '.join(self.targets)}"))
+
+    @property
+    def rivals(self) -> str:
+        """The tuners, as the command takes them."""
+        return printable(",".join(self.tuners))
