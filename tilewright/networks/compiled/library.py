@@ -37,7 +37,7 @@ def compiled_library(
     """Compile `main` and its kernels into a shared library.
 
     Args:
-        module: A Relax module that `networks.compiled.rewrite` made.
+        module: A Relax module that `networks.compiled.kernel_calls` made.
         target: The processor, as TVM describes it.
         pipeline: The name of TVM's pipeline that lowers kernels.
         source: The module before it was rewritten, to name the operator that fails alone.
