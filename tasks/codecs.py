@@ -1,17 +1,24 @@
-"""Encodes what passes between stages as bytes: arrays as NPZ, learned models in native formats."""
+"""Encodes the results of stages as bytes: arrays as NPZ, learned models in native formats, the rest
+as JSON."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import (
+    Json,
+    as_int,
+    as_list,
+    as_object,
+    as_text,
     pack_arrays,
     pack_files,
     read_json,
@@ -24,9 +31,38 @@ from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
+from tilewright.tuning.fusion_interface import Decided, FusionDecision
+from tilewright.tuning.network import Extracted, Model
+from tilewright.tuning.results import (
+    Baselines,
+    latency_from_json,
+    latency_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
+
+T = TypeVar("T")
 
 _SCORE, _COUNTER, _REPEATS = "score_", "counter_", "repeats"
 _FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher levels
+
+
+@dataclass(frozen=True)
+class Codec(Generic[T]):
+    """How the results of a kind are stored."""
+
+    name: str
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+
+
+def json_codec(name: str, to_json: Callable[[T], Json], from_json: Callable[[Json], T]) -> Codec[T]:
+    """A codec for results that are JSON. The order of keys is kept."""
+
+    def encode(value: T) -> bytes:
+        return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False).encode()
+
+    return Codec(name, encode, lambda data: from_json(json.loads(data)))
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
@@ -49,6 +85,7 @@ def encode_batch(batch: Batch) -> bytes:
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(
         {
+            "workload": np.array(json.dumps(rows.workload.to_json())),
             "configs": rows.configs,
             "failures": _text(rows.failures),
             "reasons": _text(rows.reasons),
@@ -62,12 +99,12 @@ def encode_batch(batch: Batch) -> bytes:
     )
 
 
-def decode_batch(data: bytes, workload: Workload) -> Batch:
-    """`workload` is what the batch was lowered for."""
+def decode_batch(data: bytes) -> Batch:
+    """What `encode_batch` wrote."""
     arrays = unpack_arrays(data)
     return Batch(
         rows=Lowered(
-            workload=workload,
+            workload=Workload.from_json(as_object(read_json(str(arrays["workload"])))),
             configs=arrays["configs"],
             failures=arrays["failures"].astype(object),
             reasons=arrays["reasons"].astype(object),
@@ -176,3 +213,86 @@ def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:
     """As text that can be read back: without halves of characters, which a path may hold."""
     plain = [str(value).encode("utf-8", "replace").decode() for value in values]
     return np.array(plain, dtype=np.str_)
+
+
+def _model_to_json(model: Model) -> Json:
+    return {"source": model.source, "name": model.name, "digest": model.digest}
+
+
+def _model_from_json(values: Json) -> Model:
+    row = as_object(values)
+    return Model(*(as_text(row[name]) for name in ("source", "name", "digest")))
+
+
+def _baselines_to_json(found: Baselines) -> Json:
+    return {
+        "schedule": None if found.baseline is None else schedule_to_json(found.baseline),
+        "fallback": None if found.fallback is None else latency_to_json(found.fallback),
+    }
+
+
+def _baselines_from_json(values: Json) -> Baselines:
+    row = as_object(values)
+    baseline, fallback = row["schedule"], row["fallback"]
+    return Baselines(
+        None if baseline is None else schedule_from_json(as_object(baseline)),
+        None if fallback is None else latency_from_json(as_object(fallback)),
+    )
+
+
+def _decided_to_json(decided: Decided) -> Json:
+    return {"summary": cast(Json, decided.summary), "file": decided.file}
+
+
+def _decided_from_json(values: Json) -> Decided:
+    row = as_object(values)
+    said = as_object(row["summary"])
+    return Decided(
+        {
+            "mode": as_text(said["mode"]),
+            "decisions": [_decision(as_object(each)) for each in as_list(said["decisions"])],
+            "cycles": {name: as_int(n) for name, n in as_object(said["cycles"]).items()},
+            "dram_bytes": {name: as_int(n) for name, n in as_object(said["dram_bytes"]).items()},
+            "evaluations": as_int(said["evaluations"]),
+            "tuned": as_int(said["tuned"]),
+        },
+        as_object(row["file"]),
+    )
+
+
+def _decision(row: dict[str, Json]) -> FusionDecision:
+    cycles, size = row["cycles_saved"], row["dram_bytes_saved"]
+    return {
+        "name": as_text(row["name"]),
+        "kind": as_text(row["kind"]),
+        "fused": row["fused"] is True,
+        "cycles_saved": None if cycles is None else as_int(cycles),
+        "dram_bytes_saved": None if size is None else as_int(size),
+        "estimated": row["estimated"] is True,
+    }
+
+
+CANDIDATES = Codec("candidates", encode_candidates, decode_candidates)
+BATCH = Codec("batch", encode_batch, decode_batch)
+MEASUREMENTS = Codec("measurements", encode_measurements, decode_measurements)
+HISTORY = Codec("history", encode_history, decode_history)
+STATE = Codec("state", encode_state, decode_state)
+PICTURE: Codec[bytes] = Codec("picture", bytes, bytes)
+MODEL = json_codec("model", _model_to_json, _model_from_json)
+EXTRACTED: Codec[Extracted] = json_codec(
+    "extracted", Extracted.to_json, lambda values: Extracted.from_json(as_object(values))
+)
+BASELINES = json_codec("baselines", _baselines_to_json, _baselines_from_json)
+MISMATCHES: Codec[int | None] = json_codec(
+    "mismatches", lambda count: count, lambda count: None if count is None else as_int(count)
+)
+DECIDED = json_codec("decided", _decided_to_json, _decided_from_json)
+
+CODECS: Mapping[str, Codec[Any]] = {
+    codec.name: codec
+    for codec in (
+        CANDIDATES, BATCH, MEASUREMENTS, HISTORY, STATE, PICTURE, MODEL, EXTRACTED, BASELINES,
+        MISMATCHES, DECIDED,
+    )
+}  # fmt: skip
+"""Every codec by its name, which a stored result carries."""

@@ -2,62 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tilewright.core.files import Json, as_text
+from tilewright.core.files import Json
 from tilewright.networks.accelerator import EpilogueMode
 from tilewright.reports.number_format import percent, plural, whole
 from tilewright.targets.base import Target
-from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Key, Made, Result, reuse_or_do, stage
+from tilewright.tasks import codecs
+from tilewright.tasks.cached_task import Key, Made, Record, stage
 from tilewright.tuning import network
 from tilewright.tuning.network import Extracted, InputShapes, Model
 
 NO_TARGET = ""
 
 
-@stage("import {source}")
-def import_model(cache: CacheUse, source: str, input_shapes: InputShapes) -> Result:
-    """Read a built-in network or a file and check it; the key changes with its content."""
-    content = network.source_digest(source)
-
-    def work() -> Made:
-        model = network.import_model(source, input_shapes)
-        return {"source": source, "name": model.name, "digest": content}, {}
-
+def _model_key(source: str, input_shapes: InputShapes) -> Key:
+    """It changes with the content of the file."""
     shapes = {name: list(shape) for name, shape in input_shapes.items()}
-    inputs: dict[str, Json] = {"source": source, "content": content, "shapes": shapes}
-    return reuse_or_do(cache, Key("import_model", 1, NO_TARGET, inputs), work, _told_model)
+    inputs: dict[str, Json] = {
+        "source": source, "content": network.source_digest(source), "shapes": shapes,
+    }  # fmt: skip
+    return Key("import_model", 1, NO_TARGET, inputs)
 
 
-@stage("subgraphs of {model.values[name]}")
-def extract_subgraphs(
-    cache: CacheUse, model: Manifest, target: Target, epilogue: EpilogueMode, max_waste: float,
+def _told_model(record: Record[Model]) -> str:
+    return f"{record.value.name}, content {record.value.digest[:12]}"
+
+
+@stage("import {source}", _model_key, codecs.MODEL, _told_model)
+def import_model(source: str, input_shapes: InputShapes) -> Made[Model]:
+    """Read a built-in network or a file and check it."""
+    return Made(network.import_model(source, input_shapes), {})
+
+
+def _extracted_key(
+    model: Record[Model], target: Target, epilogue: EpilogueMode, max_waste: float,
     input_shapes: InputShapes, calibration: str = "",
-) -> Result:  # fmt: skip
-    """The workloads of the network that the target gets, with their multiplicity."""
-
-    def work() -> Made:
-        found = network.extract_subgraphs(
-            read_model(model), target, epilogue, max_waste, input_shapes, calibration
-        )
-        return found.to_json(), {}
-
+) -> Key:  # fmt: skip
     inputs: dict[str, Json] = {"model": model.key, "epilogue": epilogue, "max_waste": max_waste}
     inputs["calibration"] = network.calibration_digest(calibration)
-    inputs["weights"] = network.weights_digest(as_text(model.values["source"]))
-    return reuse_or_do(
-        cache, Key("extract_subgraphs", 4, target.fingerprint, inputs), work, _told_found
-    )
+    inputs["weights"] = network.weights_digest(model.value.source)
+    return Key("extract_subgraphs", 4, target.fingerprint, inputs)
 
 
-def _told_model(values: Mapping[str, Json]) -> str:
-    return f"{as_text(values['name'])}, content {as_text(values['digest'])[:12]}"
-
-
-def _told_found(values: Mapping[str, Json]) -> str:
+def _told_extracted(record: Record[Extracted]) -> str:
     """`12 workloads, 99.9 % of the network's 1,814,073,344 multiply-accumulates`."""
-    found = Extracted.from_json(values)
+    found = record.value
     share = found.macs["offloaded"] / max(found.macs["total"], 1)
     count = len(found.subgraphs)
     return (
@@ -66,11 +54,15 @@ def _told_found(values: Mapping[str, Json]) -> str:
     )
 
 
-def read_model(manifest: Manifest) -> Model:
-    """What `import_model` found."""
-    return Model(*(as_text(manifest.values[name]) for name in ("source", "name", "digest")))
-
-
-def read_extracted(manifest: Manifest) -> Extracted:
-    """What `extract_subgraphs` found."""
-    return Extracted.from_json(manifest.values)
+@stage("subgraphs of {model.value.name}", _extracted_key, codecs.EXTRACTED, _told_extracted)
+def extract_subgraphs(
+    model: Record[Model], target: Target, epilogue: EpilogueMode, max_waste: float,
+    input_shapes: InputShapes, calibration: str = "",
+) -> Made[Extracted]:  # fmt: skip
+    """The workloads of the network that the target gets, with their multiplicity."""
+    return Made(
+        network.extract_subgraphs(
+            model.value, target, epilogue, max_waste, input_shapes, calibration
+        ),
+        {},
+    )

@@ -24,7 +24,6 @@ from tilewright.search import Session
 from tilewright.services.urls import flow_run_url
 from tilewright.targets.display_names import layer
 from tilewright.tasks import tracking
-from tilewright.tasks.artifact_store import CacheUse
 from tilewright.tasks.cached_task import step
 from tilewright.tasks.comparison_tags import comparison_tags
 from tilewright.tasks.logged_models import (
@@ -121,7 +120,6 @@ def title_of(params: Mapping[str, Json]) -> str:
 @step("{layer}: artifacts")
 def log_artifacts(
     layer: str,
-    cache: CacheUse,
     tuned: TunedWorkload,
     folder: Path,
     run_id: str,
@@ -149,13 +147,12 @@ def log_artifacts(
     tracking.log_results(run_id, known | figures_of(row, had.gain(row)))
     tracking.tag_run(run_id, {GAIN_OVER: had.over})
     _say_outcome(run_id, run_description.outcome_line(row, had))
-    read = _log_files(run_id, layer, trials, workload_picture(cache, tuned, trials))
+    read = _log_files(run_id, layer, trials, workload_picture(layer, tuned, trials))
     _log_models(run_id, tuned, read, version, learned_models(session))
 
 
 @step("artifacts of the network")
 def log_network_artifacts(
-    cache: CacheUse,
     folder: Path,
     target: outputs.TargetRow,
     found: outputs.TunedNetwork,
@@ -166,7 +163,7 @@ def log_network_artifacts(
     which begins with the `remark`, if there is any."""
     summary, tuned = found.summary, found.workloads
     written = outputs.write_outputs(folder, target, found)
-    picture = network_picture(cache, summary["network"], tuned, outputs.trials_of(folder, tuned))
+    picture = network_picture(summary["network"], tuned, outputs.trials_of(folder, tuned))
     write_atomically(folder / output_dir.CONVERGENCE, picture)
     pictures = [folder / output_dir.CONVERGENCE, *write_fusion_page(folder, found)]
     for path in (*written, *pictures):

@@ -3,7 +3,7 @@ what draws."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache as once
 from importlib.metadata import version
 from pathlib import Path
@@ -12,8 +12,8 @@ import pandas as pd
 
 from tilewright import reports
 from tilewright.core.files import Json, digest
-from tilewright.tasks.artifact_store import CacheUse
-from tilewright.tasks.cached_task import Key, Made, find_or_do
+from tilewright.tasks import codecs
+from tilewright.tasks.cached_task import Key, Made, stage
 from tilewright.tasks.import_tasks import NO_TARGET
 from tilewright.tuning import outputs
 from tilewright.tuning.results import TunedWorkload
@@ -23,40 +23,21 @@ _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
 """Of a workload's row, what no picture shows."""
 
 
-def workload_picture(cache: CacheUse, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
+def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
     """As `reports.convergence.convergence`."""
-
-    def draw() -> bytes:
-        from tilewright.reports.convergence import convergence
-
-        return convergence(tuned, trials)
-
-    return _kept(cache, "workload", [tuned], trials, draw)
+    return _draw_workload([], layer, tuned, trials).record.value
 
 
-def network_picture(
-    cache: CacheUse, network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame
-) -> bytes:
+def network_picture(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
     """As `reports.convergence.network_convergence`."""
-
-    def draw() -> bytes:
-        from tilewright.reports.convergence import network_convergence
-
-        return network_convergence(network, tuned, trials)
-
-    return _kept(cache, network, tuned, trials, draw)
+    return _draw_network([], network, tuned, trials).record.value
 
 
-def _kept(
-    cache: CacheUse,
-    what: str,
-    tuned: Sequence[TunedWorkload],
-    trials: pd.DataFrame,
-    draw: Callable[[], bytes],
-) -> bytes:
-    def work() -> Made:
-        return {}, {"picture": cache.store.put(draw(), bytes, ".png")}
+def _workload_key(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> Key:
+    return _picture_key("workload", [tuned], trials)
 
+
+def _picture_key(what: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
     inputs: dict[str, Json] = {
         "what": what,
         "target": tuned[0].study.target.name,
@@ -64,8 +45,23 @@ def _kept(
         "rows": [_shown(each) for each in tuned],
         "code": _code(),
     }
-    _, manifest = find_or_do(cache, Key("picture", 1, NO_TARGET, inputs), work)
-    return cache.store.get(manifest.files["picture"], bytes)
+    return Key("picture", 1, NO_TARGET, inputs)
+
+
+@stage("{layer}: picture", _workload_key, codecs.PICTURE)
+def _draw_workload(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> Made[bytes]:
+    from tilewright.reports.convergence import convergence
+
+    return Made(convergence(tuned, trials), {})
+
+
+@stage("picture of {network}", _picture_key, codecs.PICTURE)
+def _draw_network(
+    network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame
+) -> Made[bytes]:
+    from tilewright.reports.convergence import network_convergence
+
+    return Made(network_convergence(network, tuned, trials), {})
 
 
 def _shown(tuned: TunedWorkload) -> Json:

@@ -1,12 +1,13 @@
 """Says in a line what a step of a round did, for the log of its task.
 
-The line is made of the values of manifests, so that a reused step says the same.
+The line is made of the facts of records, so that a reused step says the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,42 +17,46 @@ from tilewright.reports.number_format import decimal, milliseconds, plural, whol
 from tilewright.search import Batch, History, model_errors
 from tilewright.targets.base import Measurements
 from tilewright.targets.capabilities import Latency
+from tilewright.tasks.cached_task import Record
 
-StageValues = Mapping[str, Json]
+Facts = Mapping[str, Json]
 
 ERRORS = {"P_rmse": "P {} log2", "A_rmse": "A {} log2", "V_brier": "V {} (Brier)"}
 """How the errors of `search.model_errors` are written."""
 
 
-def generated(values: StageValues) -> str:
+def generated(record: Record[Any]) -> str:
     """`1,500 candidates`."""
-    return _count(values["candidates"], "candidate")
+    return _count(record.facts["candidates"], "candidate")
 
 
-def filtered(values: StageValues) -> str:
+def filtered(record: Record[Any]) -> str:
     """`kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
+    values = record.facts
     text = f"kept {_count(values['kept'], 'candidate')}, vetoed {_number(values['vetoed'])}"
     below = values.get("below")
     return text + (f" with a chance of valid below {below:.2g}" if isinstance(below, float) else "")
 
 
-def lowered(values: StageValues) -> str:
+def lowered(record: Record[Any]) -> str:
     """`lowered 64 configs, chose 16; 7 failed to compile: 5 × accumulator exceeded, 2 × …`."""
+    values = record.facts
     chosen = as_int(values["chosen"])
     every = as_int(values["lowered"]) + chosen
     text = f"lowered {_count(every, 'config')}, chose {whole(chosen)}"
     return text + _failed(values, "failed to compile")
 
 
-def simulated(values: StageValues) -> str:
+def simulated(record: Record[Any]) -> str:
     """`16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`."""
+    values = record.facts
     valid = f"{_count(values['trials'], 'trial')}, {_number(values['valid'])} valid"
     return valid + _failed(values, "failed")
 
 
-def learned(values: StageValues) -> str:
+def learned(record: Record[Any]) -> str:
     """`models: A, P, V`."""
-    names = values["models"]
+    names = record.facts["models"]
     return f"models: {', '.join(map(str, names))}" if isinstance(names, list) and names else ""
 
 
@@ -83,7 +88,7 @@ def reasons(texts: NDArray[np.object_]) -> dict[str, Json]:
     return dict(Counter(str(text) for text in texts if text).most_common())
 
 
-def _failed(values: StageValues, how: str) -> str:
+def _failed(values: Facts, how: str) -> str:
     counts = {reason: as_int(n) for reason, n in as_object(values["failures"]).items()}
     if not counts:
         return ""

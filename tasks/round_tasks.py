@@ -1,15 +1,13 @@
 """Performs the steps of a tuning round as Prefect tasks, one for each of `search.round_steps`.
 
-Tasks take and give manifests; what these point to lies in the store. Each may run in another
-process than the one before: its arguments are all it needs.
+Tasks take and give records (`tasks.cached_task`). Each may run in another process than the one
+before: its arguments are all it needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
@@ -18,147 +16,129 @@ from tilewright.search import Batch, Candidates, ExplorerState, History, Known, 
 from tilewright.search.explorer import veto_threshold
 from tilewright.targets.base import Measurements
 from tilewright.tasks import codecs, round_log
-from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Key, Made, Result, Stage, reuse_or_do, say, stage
+from tilewright.tasks.cached_task import Key, Made, Record, Stage, say, stage
 from tilewright.tuning.tuning_task import TuningTask
 
 LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
 
 
-@stage("{layer} round {round_index}: candidates")
-def generate_candidates(
-    cache: CacheUse,
-    layer: str,
-    study: TuningTask,
-    round_index: int,
-    state: Manifest,
-    history: Manifest,
-    n: int,
-) -> Result:
-    """What the explorer would try next, best first."""
+def _begin_key(layer: str, study: TuningTask, state: Record[ExplorerState]) -> Key:
+    inputs: dict[str, Json] = {"study": study.describe(), "state": state.key}
+    return Key("begin", 1, study.target.fingerprint, inputs)
 
-    def work() -> Made:
-        named = round_steps.generate_candidates(
-            study.setting, read_state(cache, state), _history(cache, history), n
-        )
-        return {"candidates": len(named)}, {"candidates": _put_candidates(cache, named)}
 
+@stage("{layer}: begin", _begin_key, codecs.STATE)
+def begin(layer: str, study: TuningTask, state: Record[ExplorerState]) -> Made[ExplorerState]:
+    """What the tuner knows before the first round. Some tuners look at much of a space for it."""
+    return Made(round_steps.begin(study.setting, state.value), {})
+
+
+def _generate_key(
+    layer: str, study: TuningTask, round_index: int,
+    state: Record[ExplorerState], history: Record[History], n: int,
+) -> Key:  # fmt: skip
     inputs: dict[str, Json] = {
         "study": study.describe(),
         "state": state.key,
         "history": history.key,
         "n": n,
     }
-    key = Key("generate_candidates", 2, study.target.fingerprint, inputs)
-    return reuse_or_do(cache, key, work, round_log.generated)
+    return Key("generate_candidates", 2, study.target.fingerprint, inputs)
 
 
-@stage("{layer} round {round_index}: filter")
-def filter_candidates(
-    cache: CacheUse, layer: str, study: TuningTask, round_index: int,
-    state: Manifest, history: Manifest, named: Manifest, n: int,
-) -> Result:  # fmt: skip
-    """Model V's veto."""
+@stage(
+    "{layer} round {round_index}: candidates", _generate_key, codecs.CANDIDATES,
+    round_log.generated,
+)  # fmt: skip
+def generate_candidates(
+    layer: str, study: TuningTask, round_index: int,
+    state: Record[ExplorerState], history: Record[History], n: int,
+) -> Made[Candidates]:  # fmt: skip
+    """What the explorer would try next, best first."""
+    named = round_steps.generate_candidates(study.setting, state.value, history.value, n)
+    return Made(named, {"candidates": len(named)})
 
-    def work() -> Made:
-        known = read_state(cache, state)
-        kept = round_steps.filter_candidates(
-            study.setting, known, _history(cache, history),
-            read_candidates(cache, named), n,
-        )  # fmt: skip
-        values: dict[str, Json] = {"kept": len(kept), "vetoed": kept.vetoed}
-        if kept.vetoed:
-            values["below"] = veto_threshold(study.explorer, known)
-        return values, {"candidates": _put_candidates(cache, kept)}
 
+def _filter_key(
+    layer: str, study: TuningTask, round_index: int, state: Record[ExplorerState],
+    history: Record[History], named: Record[Candidates], n: int,
+) -> Key:  # fmt: skip
     inputs: dict[str, Json] = {"study": study.describe(), "named": named.key, "n": n}
-    key = Key("filter_candidates", 3, study.target.fingerprint, inputs)
-    return reuse_or_do(cache, key, work, round_log.filtered)
+    return Key("filter_candidates", 3, study.target.fingerprint, inputs)
 
 
-@stage("{layer} round {round_index}: lower")
-def lower_candidates(
-    cache: CacheUse, layer: str, study: TuningTask, round_index: int,
-    state: Manifest, history: Manifest, kept: Manifest, n: int,
-) -> Result:  # fmt: skip
-    """Compile what is left and let Model A choose the batch."""
+@stage("{layer} round {round_index}: filter", _filter_key, codecs.CANDIDATES, round_log.filtered)
+def filter_candidates(
+    layer: str, study: TuningTask, round_index: int, state: Record[ExplorerState],
+    history: Record[History], named: Record[Candidates], n: int,
+) -> Made[Candidates]:  # fmt: skip
+    """Model V's veto."""
+    kept = round_steps.filter_candidates(study.setting, state.value, history.value, named.value, n)
+    facts: dict[str, Json] = {"kept": len(kept), "vetoed": kept.vetoed}
+    if kept.vetoed:
+        facts["below"] = veto_threshold(study.explorer, state.value)
+    return Made(kept, facts)
 
-    def work() -> Made:
-        batch = round_steps.lower_candidates(
-            study.setting, read_state(cache, state), _history(cache, history),
-            read_candidates(cache, kept), n,
-        )  # fmt: skip
-        return (
-            {
-                "lowered": batch.lowered,
-                "chosen": len(batch.rows),
-                "failures": round_log.reasons(np.array(batch.reasons, dtype=object)),
-                "configs": digest(batch.rows.configs.tobytes()),
-            },
-            {"batch": cache.store.put(batch, codecs.encode_batch, ".npz")},
-        )
 
+def _lower_key(
+    layer: str, study: TuningTask, round_index: int, state: Record[ExplorerState],
+    history: Record[History], kept: Record[Candidates], n: int,
+) -> Key:  # fmt: skip
     inputs: dict[str, Json] = {"study": study.describe(), "kept": kept.key, "n": n}
     if study.cluster:  # the workers have the programs
         inputs["programs"] = "elsewhere"
-    key = Key("lower_candidates", 3, study.target.fingerprint, inputs)
-    return reuse_or_do(cache, key, work, round_log.lowered)
+    return Key("lower_candidates", 3, study.target.fingerprint, inputs)
 
 
-@stage("{layer} round {round_index}: simulate")
+@stage("{layer} round {round_index}: lower", _lower_key, codecs.BATCH, round_log.lowered)
+def lower_candidates(
+    layer: str, study: TuningTask, round_index: int, state: Record[ExplorerState],
+    history: Record[History], kept: Record[Candidates], n: int,
+) -> Made[Batch]:  # fmt: skip
+    """Compile what is left and let Model A choose the batch."""
+    batch = round_steps.lower_candidates(study.setting, state.value, history.value, kept.value, n)
+    facts: dict[str, Json] = {
+        "lowered": batch.lowered,
+        "chosen": len(batch.rows),
+        "failures": round_log.reasons(np.array(batch.reasons, dtype=object)),
+        "configs": digest(batch.rows.configs.tobytes()),
+    }
+    return Made(batch, facts)
+
+
+def _simulate_key(
+    layer: str, study: TuningTask, round_index: int, history: Record[History],
+    batch: Record[Batch], known: Known,
+) -> Key:  # fmt: skip
+    target = study.target
+    inputs: dict[str, Json] = {"workload": study.workload.id, "configs": batch.facts["configs"]}
+    return Key("simulate_batch", 3, target.fingerprint, inputs, target.deterministic)
+
+
+@stage(
+    "{layer} round {round_index}: simulate", _simulate_key, codecs.MEASUREMENTS,
+    round_log.simulated,
+)  # fmt: skip
 def simulate_batch(
-    cache: CacheUse,
-    layer: str,
-    study: TuningTask,
-    round_index: int,
-    history: Manifest,
-    batch: Manifest,
-    known: Known,
-) -> Result:
+    layer: str, study: TuningTask, round_index: int, history: Record[History],
+    batch: Record[Batch], known: Known,
+) -> Made[Measurements]:  # fmt: skip
     """Measure the batch; `known` measurements are not repeated, and neither are those of a batch
     of the same configs, unless its target gives other numbers each time."""
-
-    def work() -> Made:
-        past, chosen = _history(cache, history), read_batch(cache, study, batch)
-        measured = round_steps.simulate_batch(study.setting, past, chosen, known)
-        say(round_log.outcome(past, chosen, measured))
-        return (
-            {
-                "trials": len(measured),
-                "valid": int(measured.valid.sum()),
-                "failures": round_log.reasons(measured.reason[~measured.valid]),
-            },
-            {"measurements": cache.store.put(measured, codecs.encode_measurements, ".npz")},
-        )
-
-    inputs: dict[str, Json] = {"workload": study.workload.id, "configs": batch.values["configs"]}
-    key = Key("simulate_batch", 3, study.target.fingerprint, inputs)
-    refresh = cache.refresh or not study.target.deterministic
-    return reuse_or_do(replace(cache, refresh=refresh), key, work, round_log.simulated)
+    measured = round_steps.simulate_batch(study.setting, history.value, batch.value, known)
+    say(round_log.outcome(history.value, batch.value, measured))
+    facts: dict[str, Json] = {
+        "trials": len(measured),
+        "valid": int(measured.valid.sum()),
+        "failures": round_log.reasons(measured.reason[~measured.valid]),
+    }
+    return Made(measured, facts)
 
 
-@stage("{layer} round {round_index}: retrain")
-def retrain_models(
-    cache: CacheUse,
-    layer: str,
-    study: TuningTask,
-    round_index: int,
-    state: Manifest,
-    history: Manifest,
-) -> Result:
-    """P, V and A after this round."""
-
-    def work() -> Made:
-        learned = round_steps.retrain_models(
-            study.setting, read_state(cache, state), _history(cache, history)
-        )
-        return {"models": sorted(learned.models)}, {"state": _put_state(cache, learned)}
-
-    return reuse_or_do(cache, retrained(study, state, history), work, round_log.learned)
-
-
-def retrained(study: TuningTask, state: Manifest, history: Manifest) -> Key:
-    """What learned models depend on."""
+def _retrain_key(
+    layer: str, study: TuningTask, round_index: int, state: Record[ExplorerState],
+    history: Record[History],
+) -> Key:  # fmt: skip
     inputs: dict[str, Json] = {
         "study": study.describe(),
         "state": state.key,
@@ -168,70 +148,21 @@ def retrained(study: TuningTask, state: Manifest, history: Manifest) -> Key:
     return Key("retrain_models", 2, study.target.fingerprint, inputs)
 
 
-# -- manifests that need no task ---------------------------------------------------------------
+@stage("{layer} round {round_index}: retrain", _retrain_key, codecs.STATE, round_log.learned)
+def retrain_models(
+    layer: str, study: TuningTask, round_index: int, state: Record[ExplorerState],
+    history: Record[History],
+) -> Made[ExplorerState]:  # fmt: skip
+    """P, V and A after this round."""
+    learned = round_steps.retrain_models(study.setting, state.value, history.value)
+    return Made(learned, {"models": list[Json](sorted(learned.models))})
 
 
-def keep_state(cache: CacheUse, state: ExplorerState) -> Manifest:
-    """A state as a manifest; its key is the digest of its content."""
-    return _of_content("state", _put_state(cache, state))
-
-
-def keep_history(cache: CacheUse, history: History) -> Manifest:
-    """The same of a history."""
-    return _of_content("history", cache.store.put(history, codecs.encode_history, ".npz"))
-
-
-def read_candidates(cache: CacheUse, manifest: Manifest) -> Candidates:
-    """What `generate_candidates` and `filter_candidates` left. Raises `DamagedFile`."""
-    return cache.store.get(manifest.files["candidates"], codecs.decode_candidates)
-
-
-def read_batch(cache: CacheUse, study: TuningTask, manifest: Manifest) -> Batch:
-    """What `lower_candidates` left. Raises `DamagedFile`."""
-    return cache.store.get(
-        manifest.files["batch"], lambda data: codecs.decode_batch(data, study.workload)
-    )
-
-
-def read_measurements(cache: CacheUse, manifest: Manifest) -> Measurements:
-    """What `simulate_batch` left. Raises `DamagedFile`."""
-    return cache.store.get(manifest.files["measurements"], codecs.decode_measurements)
-
-
-def read_state(cache: CacheUse, manifest: Manifest) -> ExplorerState:
-    """What `retrain_models` left. Raises `DamagedFile`."""
-    return cache.store.get(manifest.files["state"], codecs.decode_state)
-
-
-def _history(cache: CacheUse, manifest: Manifest) -> History:
-    return cache.store.get(manifest.files["history"], codecs.decode_history)
-
-
-def _put_candidates(cache: CacheUse, candidates: Candidates) -> str:
-    return cache.store.put(candidates, codecs.encode_candidates, ".npz")
-
-
-def _put_state(cache: CacheUse, state: ExplorerState) -> str:
-    return cache.store.put(state, codecs.encode_state, ".zip")
-
-
-def _of_content(role: str, name: str) -> Manifest:
-    return Manifest(role, name.partition(".")[0][:32], files={role: name})
-
-
-TASKS: dict[Callable[..., object], tuple[Stage[...], Callable[..., Any]]] = {
-    round_steps.generate_candidates: (
-        generate_candidates, lambda cache, _, manifest: read_candidates(cache, manifest)
-    ),
-    round_steps.filter_candidates: (
-        filter_candidates, lambda cache, _, manifest: read_candidates(cache, manifest)
-    ),
-    round_steps.lower_candidates: (lower_candidates, read_batch),
-    round_steps.simulate_batch: (
-        simulate_batch, lambda cache, _, manifest: read_measurements(cache, manifest)
-    ),
-    round_steps.retrain_models: (
-        retrain_models, lambda cache, _, manifest: read_state(cache, manifest)
-    ),
-}  # fmt: skip
-"""By step its task, and what reads the result from (cache, study, manifest)."""
+TASKS: dict[Callable[..., object], Stage[..., object]] = {
+    round_steps.generate_candidates: generate_candidates,
+    round_steps.filter_candidates: filter_candidates,
+    round_steps.lower_candidates: lower_candidates,
+    round_steps.simulate_batch: simulate_batch,
+    round_steps.retrain_models: retrain_models,
+}
+"""By step its task."""

@@ -1,4 +1,4 @@
-"""Performs the steps of a run as Prefect tasks that look into the store first, and tells MLflow.
+"""Performs the steps of a run as Prefect tasks, which Prefect caches, and tells MLflow.
 
 `NetworkRunner` performs the steps of a network, `WorkloadRunner` those of one of its workloads, in
 a flow of its own.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from prefect import tags
 from prefect.runtime import flow_run
 
-from tilewright.core.files import Json
 from tilewright.flows.tuning import learn
 from tilewright.fusion.step import decide_fusion
 from tilewright.reports.number_format import counted
@@ -32,6 +31,7 @@ from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency, bound_of, roofline_of
 from tilewright.targets.display_names import ascii_only, layer_name
 from tilewright.tasks import (
+    codecs,
     fusion,
     import_tasks,
     log_results,
@@ -41,8 +41,7 @@ from tilewright.tasks import (
     verify_tasks,
     warm_start,
 )
-from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Done, Key, Made, Stage, find_or_do, unsearched
+from tilewright.tasks.cached_task import Done, Record, Stage, unsearched
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run, take_turns
@@ -65,13 +64,13 @@ from tilewright.tuning.workload_job import WorkloadJob
 
 T = TypeVar("T")
 
-CACHED: dict[Callable[..., object], tuple[Stage[...], Callable[[Manifest], Any]]] = {
-    import_model: (import_tasks.import_model, import_tasks.read_model),
-    extract_subgraphs: (import_tasks.extract_subgraphs, import_tasks.read_extracted),
-    measure_baseline: (verify_tasks.measure_baseline, verify_tasks.read_baselines),
-    verify_schedule: (verify_tasks.verify_schedule, verify_tasks.read_mismatches),
+CACHED: dict[Callable[..., object], Stage[..., Any]] = {
+    import_model: import_tasks.import_model,
+    extract_subgraphs: import_tasks.extract_subgraphs,
+    measure_baseline: verify_tasks.measure_baseline,
+    verify_schedule: verify_tasks.verify_schedule,
 }
-"""By step its task, and what reads the result from its manifest."""
+"""By step its task."""
 MEASURING = {
     measure_baseline, round_steps.simulate_batch, measure_leaders, verify_schedule,
 }  # fmt: skip
@@ -79,17 +78,15 @@ MEASURING = {
 
 
 class PrefectRunner(TrackedRunner):
-    """Runs each step as a task that looks into the store. Tasks take and give manifests; the data
-    lie in the store. `Result.stored` is a value's manifest. `named` are the first words of the
-    names of its tasks. A task follows the one before it, `before`, also where it takes nothing of
-    it: so Prefect's graph has an edge."""
+    """Runs each step as a task whose result Prefect keeps. Tasks take and give records. `named` are
+    the first words of the names of its tasks. A task follows the one before it, `before`, also
+    where it takes nothing of it: so Prefect's graph has an edge."""
 
     def __init__(
-        self, cache: CacheUse, emit: Listener, own: Mapping[Step, Step], named: Sequence[str] = (),
+        self, emit: Listener, own: Mapping[Step, Step], named: Sequence[str] = (),
         *, system_metrics: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(emit, own, system_metrics=system_metrics)
-        self.cache = cache
         self.named = named
         self.before: list[object] = []
 
@@ -97,21 +94,18 @@ class PrefectRunner(TrackedRunner):
         if step not in CACHED:
             return super().__call__(step, *given)
         self.announce(step)
-        task, read = CACHED[step]
         with self._turns(step):
-            done = task(self.before, self.cache, *self.named, *map(stored, given))
-        manifest = self._did(done)
-        return Result(read(manifest), manifest)
+            return self._did(CACHED[step](self.before, *self.named, *given))
 
     def _turns(self, step: Step) -> AbstractContextManager[object]:
         """What a step waits for before it begins: nothing."""
         return nullcontext()
 
-    def _did(self, done: Done) -> Manifest:
+    def _did(self, done: Done[T]) -> Record[T]:
         self.before = [done.state]
         if done.reused:
-            self.emit(StageReused(done.manifest.stage))
-        return done.manifest
+            self.emit(StageReused(done.stage))
+        return done.record
 
 
 class NetworkRunner(PrefectRunner):
@@ -120,7 +114,6 @@ class NetworkRunner(PrefectRunner):
 
     def __init__(
         self,
-        cache: CacheUse,
         emit: Listener,
         progress: RunProgress,
         parent: str | None = None,
@@ -133,18 +126,19 @@ class NetworkRunner(PrefectRunner):
             log_steps.log_network: self._log_network,
             decide_fusion: self._decide_fusion,
         }
-        super().__init__(cache, emit, own, system_metrics=system_metrics)
+        super().__init__(emit, own, system_metrics=system_metrics)
         self.progress = progress
         self.parent = parent
         self.params: Params = {}
         self._repeats = False
-        self._imported = ""  # the key of the model's manifest
+        self._imported = ""  # the key of the model's record
         self._found: list[object] = []  # the task that found the workloads
 
     def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
         result = super().__call__(step, *given)
         if step is import_model:
-            self._imported = result.stored.key
+            assert isinstance(result, Record)
+            self._imported = result.key
         if step is extract_subgraphs:
             self._found = self.before
         return result
@@ -166,7 +160,7 @@ class NetworkRunner(PrefectRunner):
         """With a run in MLflow; without one where the same command has ended well before, and the
         record has it all."""
         if self._repeats and not job.shared and job.is_recorded(self.emit):
-            return (yield from flow(WorkloadRunner(self.cache, job, self.emit), job))
+            return (yield from flow(WorkloadRunner(job, self.emit), job))
         return (yield from self._tracked(flow, job))
 
     def _tracked(
@@ -176,7 +170,7 @@ class NetworkRunner(PrefectRunner):
         error: BaseException | None = None
         try:
             with tracking.StepLog(run_id) as log:
-                run = WorkloadRunner(self.cache, job, self.emit, run_id, log)
+                run = WorkloadRunner(job, self.emit, run_id, log)
                 return (yield from flow(run, job))
         except BaseException as raised:
             error = raised
@@ -192,7 +186,7 @@ class NetworkRunner(PrefectRunner):
         warm_start.check_champions([tuning_task_of(options, s.workload) for s in network.subgraphs])
         starts = []
         for task in tasks:
-            found = warm_start.champion_state(self.cache, task)
+            found = warm_start.champion_state(task)
             if found is None:
                 self.emit(Note(f"{task.workload}: no champion to start from"))
             starts.append(found or (task, ExplorerState()))
@@ -219,10 +213,8 @@ class NetworkRunner(PrefectRunner):
         log_steps.log_parameters(options, network, tasks, emit)
 
     def _decide_fusion(self, asked: ToDecide) -> Decided:
-        done = fusion.decide_fusion(
-            list(asked.tuned), self.cache, asked, self._imported, self.run_id
-        )
-        decided = fusion.read_decided(self._did(done))
+        done = fusion.decide_fusion(list(asked.tuned), asked, self._imported, self.run_id)
+        decided = self._did(done).value
         tracking.log_results(self.run_id, fusion.figures(decided))
         return decided
 
@@ -239,7 +231,7 @@ class NetworkRunner(PrefectRunner):
         if remark := self.progress.remark(summary):
             self.emit(Note(remark))
         log_results.log_network_artifacts(
-            self.cache, options.folder, target_row(options, network.target), found, self.run_id,
+            options.folder, target_row(options, network.target), found, self.run_id,
             remark,
         )  # fmt: skip
         return found
@@ -251,7 +243,6 @@ class WorkloadRunner(PrefectRunner):
 
     def __init__(
         self,
-        cache: CacheUse,
         job: WorkloadJob,
         emit: Listener,
         run_id: str = "",
@@ -263,7 +254,7 @@ class WorkloadRunner(PrefectRunner):
             log_steps.log_workload: self._log_workload,
         }
         self.layer = ascii_only(layer_name(job.subgraph.names, job.study.workload))
-        super().__init__(cache, emit, own, [self.layer])
+        super().__init__(emit, own, [self.layer])
         self.study = job.study
         self._board = board_of(job.study.target_name)
         self.run_id = run_id
@@ -279,72 +270,27 @@ class WorkloadRunner(PrefectRunner):
                 self._beside = self._lines(result.value)
             return result
         self.announce(step)
-        task, read = round_tasks.TASKS[step]
+        task: Stage[..., Any] = round_tasks.TASKS[step]
         _, *inputs = given  # a task makes the setting of its own study
-        place = _round_of(step, given)
-        given = (self.cache, self.layer, self.study, place, *map(stored, inputs))
         with self._turns(step):
-            done = task(self.before, *given)
-        manifest = self._did(done)
-        return Result(read(self.cache, self.study, manifest), manifest)
+            done = task(self.before, self.layer, self.study, _round_of(step, given), *inputs)
+        return self._did(done)
 
     def _turns(self, step: Step) -> AbstractContextManager[object]:
         """On a board, the end of whatever else measures there."""
         return tags(self._board) if self._board and step in MEASURING else nullcontext()
 
     def keep(self, value: T) -> Result[T]:
-        put = round_tasks.keep_history if isinstance(value, History) else round_tasks.keep_state
-        return Result(value, put(self.cache, value))  # type: ignore[arg-type]
+        codec: Any = codecs.HISTORY if isinstance(value, History) else codecs.STATE
+        return Record.of_content(codec, value)
 
     def begin(self, setting: Setting, state: ExplorerState) -> Result[ExplorerState]:
-        """Stored, too: some tuners look at much of a space. Part of the first round, no task."""
-        start, study = self.keep(state).stored, self.study
-
-        def work() -> Made:
-            begun = round_steps.begin(setting, state)
-            return {}, round_tasks.keep_state(self.cache, begun).files
-
-        inputs: dict[str, Json] = {"study": study.describe(), "state": start.key}
-        key = Key("begin", 1, study.target.fingerprint, inputs)
-        _, manifest = find_or_do(self.cache, key, work)
-        return Result(round_tasks.read_state(self.cache, manifest), manifest)
-
-    def after_each(
-        self,
-        step: Callable[[Setting, ExplorerState, History], ExplorerState],
-        setting: Setting,
-        state: Result[ExplorerState],
-        histories: Sequence[Result[History]],
-    ) -> Result[ExplorerState]:
-        """Of rounds that are all in the store only the last one's models are read."""
-        held = self._held(state, histories)
-        if held is not None:
-            return Result(round_tasks.read_state(self.cache, held), held)
-        return super().after_each(step, setting, state, histories)
-
-    def _held(
-        self, state: Result[ExplorerState], histories: Sequence[Result[History]]
-    ) -> Manifest | None:
-        """What the store has of the models after the last of these rounds, if it has those after
-        each: shown as tasks that are cached."""
-        manifest: Manifest | None = state.stored
-        found = []
-        for history in histories:
-            if manifest is None or self.cache.refresh:
-                return None
-            key = round_tasks.retrained(self.study, manifest, history.stored)
-            last = history is histories[-1]
-            manifest = self.cache.store.find(key.stage, key.text, with_data=last)
-            if manifest is not None:
-                found.append((int(history.value.round) - 1, round_log.learned(manifest.values)))
-        if manifest is not None:
-            for place, told in found:
-                self._show_known(round_steps.retrain_models, place, told)
-        return manifest
+        start = Record.of_content(codecs.STATE, state)
+        return self._did(round_tasks.begin(self.before, self.layer, self.study, start))
 
     def _show_known(self, step: Step, place: int, told: str) -> None:
         """Show the task of a step of a round that has nothing to do."""
-        task, _ = round_tasks.TASKS[step]
+        task = round_tasks.TASKS[step]
         self.before = [task.show_known(self.before, told, layer=self.layer, round_index=place)]
 
     def _measure_leaders(
@@ -395,19 +341,16 @@ class WorkloadRunner(PrefectRunner):
         self, job: WorkloadJob, tuned: TunedWorkload, session: Session, emit: Listener
     ) -> None:
         if self._log is None:  # a command that is repeated: its first run has the artifacts
-            self._show_learned(session)
+            for history in session.unlearned:
+                self._show_known(round_steps.retrain_models, int(history.round) - 1, "not needed")
         else:
-            version, log = learn(session).stored.key, log_results.log_artifacts
-            given = (self.layer, self.cache, tuned, job.options.folder, self.run_id, version)
-            cast(Any, log)(*given, unsearched(session), wait_for=self.before)
+            learned = learn(session)
+            assert isinstance(learned, Record)
+            log_results.log_artifacts(  # type: ignore[call-arg]  # `wait_for` is Prefect's
+                self.layer, tuned, job.options.folder, self.run_id, learned.key,
+                unsearched(session), wait_for=self.before,
+            )  # fmt: skip
         log_steps.log_workload(job, tuned, session, emit)
-
-    def _show_learned(self, session: Session) -> None:
-        """Show what was learned from the rounds of a run that needs no models."""
-        if not session.unlearned or self.cache.refresh:
-            return
-        state = session.state or self.begin(session.setting, session.start)
-        self._held(state, [self.keep(history) for history in session.unlearned])
 
     def _lines(self, found: Baselines) -> dict[str, Latency | None]:
         return {
@@ -419,14 +362,6 @@ class WorkloadRunner(PrefectRunner):
     def _flush(self) -> None:
         if self._log is not None:
             self._log.flush()
-
-
-def stored(given: object) -> Any:
-    """What a task gets: of results their manifests, anything else as it is."""
-    if not isinstance(given, Result):
-        return given
-    assert isinstance(given.stored, Manifest), "a result of another runner"
-    return given.stored
 
 
 def _round_of(step: Callable[..., object], given: Sequence[object]) -> int:

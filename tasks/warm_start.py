@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.search import ExplorerState
-from tilewright.tasks.artifact_store import CacheUse
+from tilewright.tasks import codecs
+from tilewright.tasks.cached_task import Record
 from tilewright.tasks.champion_registry import ChampionError, load_champion, registered
-from tilewright.tasks.round_tasks import keep_state
 from tilewright.tuning.tuning_task import TuningTask
 
 
-def champion_state(cache: CacheUse, study: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
+def champion_state(study: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
     """The champion's state, and the study that starts there: another than one that starts from
     nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
     not fit."""
     state = load_champion(study.target, study.space_name, study.workload, study.tuner)
     if state is None:
         return None
-    return replace(study, start=keep_state(cache, state).key), state
+    return replace(study, start=Record.of_content(codecs.STATE, state).key), state
 
 
 def check_champions(studies: Sequence[TuningTask]) -> None:

@@ -1,6 +1,6 @@
 """Solves hardware and schedules as Prefect tasks: some machines after the others.
 
-Nothing of it is cached by `tasks.artifact_store`: what is finished lies in the truth's own folder.
+Prefect caches none of it: what is finished lies in the truth's own folder.
 A problem has thousands of machines: Prefect does not search them for futures.
 """
 

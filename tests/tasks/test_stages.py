@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -22,48 +21,46 @@ STUDY = TuningTask(
 )  # fmt: skip
 
 STAGE = """
-import json, sys
+import sys
 from tilewright.services.workspace import Workspace, use_workspace
 from pathlib import Path
-use_workspace(Workspace(Path(sys.argv[1])))
+folder = Path(sys.argv[1])
+use_workspace(Workspace(folder / "workspace"))
 from tilewright.tasks import round_tasks
-from tilewright.tasks.artifact_store import CacheUse, Manifest
+from tilewright.tasks.cached_task import Record
 from tests.tasks.test_stages import STUDY
-name, arguments = sys.argv[2], json.loads(sys.argv[3])
-cache = CacheUse(**arguments.pop("cache"))
-given = {k: Manifest(**v) if isinstance(v, dict) and "stage" in v else v
-         for k, v in arguments.items()}
-result = getattr(round_tasks, name).function(cache, "conv", STUDY, **given)
-print(json.dumps(vars(result)))
+name, *given = sys.argv[2:]
+inputs = [int(each) if each.isdigit() else {} if each == "known" else
+          Record.from_bytes((folder / each).read_bytes()) for each in given]
+step = getattr(round_tasks, name)
+made = step.function("conv", STUDY, 0, *inputs)
+record = Record(step.key("conv", STUDY, 0, *inputs).text, step.codec, made.value, made.facts)
+(folder / name).write_bytes(record.to_bytes())
 """
 
 
-def elsewhere(workspace: Path, name: str, **arguments: object) -> dict[str, object]:
-    """What a stage gives in a process of its own."""
-    given = json.dumps({"cache": {"root": str(workspace / "cache")}, **arguments})
-    done = warm.run([str(workspace), name, given], ROOT, os.environ, 300, program=STAGE)
+def elsewhere(folder: Path, name: str, *given: str) -> None:
+    """Run a stage in a process of its own; `given` are files in the folder, and its result is
+    written to one that is called like the stage."""
+    done = warm.run([str(folder), name, *given], ROOT, os.environ, 300, program=STAGE)
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 @pytest.mark.slow(seconds=6)
 def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> None:
     from tilewright.search import Session
-    from tilewright.tasks.artifact_store import CacheUse, Manifest
-    from tilewright.tasks.round_tasks import keep_history, keep_state, read_measurements
+    from tilewright.tasks import codecs
+    from tilewright.tasks.cached_task import Record
 
-    cache = CacheUse(str(tmp_path / "cache"))
-    state = vars(keep_state(cache, ExplorerState()))
-    history = vars(keep_history(cache, History.empty(STUDY.problem.space)))
-    common = {"round_index": 0, "state": state, "history": history, "n": 8}
-    named = elsewhere(tmp_path, "generate_candidates", **common)
-    kept = elsewhere(tmp_path, "filter_candidates", **common, named=named)
-    batch = elsewhere(tmp_path, "lower_candidates", **common, kept=kept)
-    done = elsewhere(
-        tmp_path, "simulate_batch", round_index=0, history=history, batch=batch, known={}
-    )
-    measured = read_measurements(cache, Manifest(**done))  # type: ignore[arg-type]
+    state = Record.of_content(codecs.STATE, ExplorerState())
+    history = Record.of_content(codecs.HISTORY, History.empty(STUDY.problem.space))
+    (tmp_path / "state").write_bytes(state.to_bytes())
+    (tmp_path / "history").write_bytes(history.to_bytes())
+    elsewhere(tmp_path, "generate_candidates", "state", "history", "8")
+    elsewhere(tmp_path, "filter_candidates", "state", "history", "generate_candidates", "8")
+    elsewhere(tmp_path, "lower_candidates", "state", "history", "filter_candidates", "8")
+    elsewhere(tmp_path, "simulate_batch", "history", "lower_candidates", "known")
+    measured = Record.from_bytes((tmp_path / "simulate_batch").read_bytes()).value
     session = Session(STUDY.setting)
     here = tune_round(session, 8)
     assert here is not None

@@ -92,7 +92,6 @@ def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Pa
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path, lost: int) -> None:
     """Whether the record has it all, or a trial of the last round is gone."""
-    from tilewright.tasks.artifact_store import CacheUse
     from tilewright.tasks.run_progress import RunProgress
     from tilewright.tasks.runner import NetworkRunner, WorkloadRunner
 
@@ -116,7 +115,7 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
             return flow(self, job)
 
     options = tuning.parse_options(**RUN, out=str(out))
-    run = Network(CacheUse(str(tmp_path / "cache")), ignore, RunProgress())
+    run = Network(ignore, RunProgress())
     run._repeats = True
     with trials_of_folder(options, ignore) as trials:
         network = import_network(LocalRunner(), options, target_of(options))

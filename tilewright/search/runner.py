@@ -8,8 +8,7 @@ plain values.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tilewright.search import round_steps
 from tilewright.search.events import Listener, StageBegan, ignore
@@ -21,12 +20,11 @@ J = TypeVar("J")
 Y = TypeVar("Y")
 
 
-@dataclass(frozen=True)
 class Result(Generic[T]):
-    """A value that a step takes or gives; `stored` is where its runner keeps it."""
+    """A value that a step takes or gives. A runner that keeps values returns a subclass."""
 
-    value: T
-    stored: Any = None
+    def __init__(self, value: T) -> None:
+        self.value = value
 
 
 class LocalRunner:

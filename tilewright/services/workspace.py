@@ -46,13 +46,8 @@ class Workspace:
 
     @property
     def cache(self) -> Path:
-        """Finished stages (`tasks.artifact_store`)."""
+        """Results of finished stages, which Prefect keeps (`tasks.cached_task`)."""
         return self.root / "cache"
-
-    @property
-    def prefect_storage(self) -> Path:
-        """Where Prefect would put results; nothing here has it keep any."""
-        return self.root / "prefect" / "results"
 
     @property
     def mlflow_database(self) -> Path:
@@ -204,7 +199,7 @@ def _settings(workspace: Workspace) -> dict[str, str]:
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_HOME": str(workspace.root / "prefect"),
         **own_settings(),
-        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.prefect_storage),
+        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.cache),
         "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_address(
             workspace.prefect_database, "aiosqlite"
         ),
