@@ -38,7 +38,9 @@ def codesign(
     begin = time.perf_counter()
     check(options)
     problem = problem or run(pose_problem, options).value
-    with open_store(options.folder.absolute(), store_url(), fresh=options.fresh) as store:
+    with open_store(
+        options.folder.absolute(), store_url(options.store), fresh=options.fresh
+    ) as store:
         folder.check_own_run(options)
         if options.fresh:
             store.clear()

@@ -13,7 +13,7 @@ from tilewright.flows.comparison import compare_tuners as run_compare
 from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.parameters import CompareForm, confined
 from tilewright.services.workspace import use_workspace
-from tilewright.targets.cluster.connection import local_cluster
+from tilewright.targets.cluster.connection import check_address, local_cluster
 from tilewright.tasks.comparison import ComparisonRunner
 from tilewright.tuning.output_dir import check_folder
 
@@ -32,6 +32,8 @@ def compare_tuners(options: CompareForm) -> str:
     name of the best."""
     workspace, out = use_workspace(), confined(options.out)
     check_budget(options.trials, options.batch)
+    if options.cluster:
+        check_address(options.cluster)
     seeds = parse_seeds(options.seeds)
     configs = parse_tuner_configs(options.rivals)
     check_folder(out)
@@ -44,5 +46,6 @@ def compare_tuners(options: CompareForm) -> str:
     what = plan(test_bed, configs, seeds, options.trials, options.batch)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         run = ComparisonRunner(options.rivals)
-        compared = run_compare(run, what, out, local_cluster(options.jobs), options.fresh)
+        cluster = options.cluster or local_cluster(options.jobs)
+        compared = run_compare(run, what, out, cluster, options.fresh)
     return compared.leaderboard[0].tuner

@@ -15,6 +15,7 @@ from tilewright.flows.flat_parameters import flat
 from tilewright.flows.parameters import DatasetForm, confined
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
+from tilewright.targets.cluster.connection import check_address
 from tilewright.tasks.dataset import DatasetRunner, say_built
 from tilewright.tuning.output_dir import check_folder
 
@@ -40,8 +41,10 @@ def build_dataset(options: DatasetForm) -> DatasetMetadata:
     use_workspace()
     asked, out = options.options, confined(options.out)
     asked.check()
+    if options.cluster:
+        check_address(options.cluster)
     check_folder(out.parent)
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        about = build_folder(DatasetRunner(ignore), out, asked)
+        about = build_folder(DatasetRunner(ignore), out, asked, options.cluster)
     say_built(about, out)
     return about

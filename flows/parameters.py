@@ -67,7 +67,14 @@ class CompareForm(Form):
         le=1,
         description="offload a layer if at most this share of its multiplications is by zeros",
     )
-    jobs: int = Field(default=1, ge=1, le=256, description="runs at a time")
+    jobs: int = Field(
+        default=1, ge=1, le=256, description="runs at a time, in so many processes of this machine"
+    )
+    cluster: str = Field(
+        default="",
+        description="the Dask cluster that makes the runs instead: tls://HOST:PORT of its "
+        "scheduler",
+    )
     out: str = Field(default="compared", min_length=1, description="folder for the report")
     fresh: bool = Field(default=False, description="start over; reuse no finished run")
 
@@ -147,12 +154,17 @@ class DatasetForm(Form):
         description="hardware that the rows are of; none: drawn by the seed",
         json_schema_extra=with_targets_in_list,
     )
+    cluster: str = Field(
+        default="",
+        description="the Dask cluster that measures the rows: tls://HOST:PORT of its scheduler, or "
+        "local:N for N processes of this machine; empty: this process",
+    )
     out: str = Field(default="datasets/nightly", min_length=1, description="folder of the dataset")
 
     @property
     def options(self) -> DatasetOptions:
         """The same as `tilewright dataset build` takes it."""
-        asked: dict[str, Any] = self.model_dump(exclude={"out"})
+        asked: dict[str, Any] = self.model_dump(exclude={"cluster", "out"})
         return DatasetOptions(**asked)
 
 

@@ -15,11 +15,12 @@ A round first trains on the trials of earlier rounds, so nothing is trained afte
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from tilewright.search import (
     Proposal,
     Result,
     Round,
+    RunInUse,
     RunRecord,
     Session,
     StoredRun,
@@ -51,7 +53,6 @@ from tilewright.search.round_steps import (
     retrain_models,
     simulate_batch,
 )
-from tilewright.search.run_record import CLAIM_SECONDS
 from tilewright.search.session import Stopwatch, rows_of_batch
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Target
@@ -81,7 +82,7 @@ from tilewright.tuning.network import (
     lone_workload,
     those_of,
 )
-from tilewright.tuning.open_trials import FolderTrials, trials_of_folder
+from tilewright.tuning.open_trials import record_of, trials_of_folder
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.outputs import TunedNetwork
 from tilewright.tuning.results import (
@@ -105,6 +106,8 @@ from tilewright.tuning.workload_job import WorkloadJob
 
 MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
+OWNER_SECONDS = 1.0
+"""How often a command that shares a run looks whether the owner of the run has ended."""
 POLL_SECONDS = 0.05
 """How often a run looks again while all there is left to try is being measured by others."""
 
@@ -122,7 +125,7 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
     begin, target = time.perf_counter(), target_of(options)
     for remark in target_remarks(options.target):
         run.emit(Note(remark))
-    with trials_of_folder(options, run.emit) as trials:
+    with _trials_of_run(run, options) as store:
         network = import_network(run, options, target)
         for reason in check_fits(target, [each.workload for each in network.subgraphs]):
             run.emit(Note(reason))
@@ -130,11 +133,50 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         starts = run.call(load_starts, options, network, tasks)
         run.call(log_parameters, options, network, [task for task, _ in starts], run.emit)
         tuned, sharing = tune_workloads(
-            run, options, network.subgraphs, starts, trials, options.stop_gain
+            run, options, network.subgraphs, starts, store, options.stop_gain
         )
-        decided = fuse_network(run, options, network, tuned, trials) if options.fusion else None
+        decided = fuse_network(run, options, network, tuned, store) if options.fusion else None
         wall = time.perf_counter() - begin
         return run.call(log_network, options, network, tuned, wall, sharing, decided)
+
+
+@contextmanager
+def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialStore]:
+    """Own the trials of a run. While another command owns those of a shared run, make trials beside
+    it. Raises as `trials_of_folder`."""
+    helped = False
+    with ExitStack() as opened:
+        while True:
+            try:
+                store = opened.enter_context(trials_of_folder(options, run.emit))
+                break
+            except RunInUse:
+                if not options.shared:
+                    raise
+            if helped:
+                time.sleep(OWNER_SECONDS)
+            else:
+                _help_owner(run, options)
+                helped = True
+        yield store
+
+
+def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
+    """Make the trials of a shared run beside the command that owns it, until there are enough.
+    Commands begin at different workloads. The owner writes the results; if it dies before, this
+    command does."""
+    here = LocalRunner(run.emit)
+    run.emit(Note(f"another command owns {options.folder}; this one makes trials beside it"))
+    with trials_of_folder(options, run.emit, own=False) as store:
+        network = import_network(here, options, target_of(options))
+        tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
+        starts = run.call(load_starts, options, network, tasks)
+        first = os.getpid() % len(starts)
+        for task, state in [*starts[first:], *starts[:first]]:
+            session = Session(task.setting, state, here)
+            record = record_of(store, task)
+            for _ in tune_rounds(session, record, trials=options.trials, batch=options.batch):
+                pass
 
 
 def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
@@ -164,7 +206,7 @@ def tune_workloads(
     options: TuningOptions,
     subgraphs: Sequence[Subgraph],
     starts: Sequence[Start],
-    trials: FolderTrials,
+    store: TrialStore,
     share: float | None,
 ) -> tuple[list[TunedWorkload], StopGain | None]:
     """Tune workloads, each with its own trials; or, with the `share` of the latency that a round
@@ -172,7 +214,7 @@ def tune_workloads(
     rules = None if share is None else SharingRules(options.trials, options.batch, share)
     most = options.trials * (len(subgraphs) if rules else 1)
     jobs = [
-        WorkloadJob(options, subgraph, task, state, trials.record_of, most, rules is not None)
+        WorkloadJob(options, subgraph, task, state, store, most, rules is not None)
         for subgraph, (task, state) in zip(subgraphs, starts, strict=True)
     ]
     scheduler = TaskScheduler(
@@ -181,7 +223,7 @@ def tune_workloads(
         at_a_time(options) if rules is None else options.jobs,
         rules,
     )
-    trials.add_runs([task.store_key for task, _ in starts])
+    store.add_runs([task.store_key for task, _ in starts])
     tuned = scheduler.run()
     return tuned, scheduler.outcome
 
@@ -191,7 +233,7 @@ def fuse_network(
     options: TuningOptions,
     network: TuningNetwork,
     tuned: Sequence[TunedWorkload],
-    trials: FolderTrials,
+    store: TrialStore,
 ) -> Decided:
     """Decide what runs together. Workloads that come of it are tuned as those before. Raises as
     `tune_network`, and `FusionError`."""
@@ -200,7 +242,7 @@ def fuse_network(
         tasks = [tuning_task_of(options, each.workload) for each in subgraphs]
         starts = run.call(load_starts, options, network, tasks)
         run.call(log_workloads_added, subgraphs, run.emit)
-        return tune_workloads(run, options, subgraphs, starts, trials, None)[0]
+        return tune_workloads(run, options, subgraphs, starts, store, None)[0]
 
     asked = ToDecide(options, network.target, network.model.name, tuned, tune_more, run.emit)
     return run(decide_fusion, asked).value
@@ -231,7 +273,7 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
     final = None if repeats else held_choice(_choice(job, session, baseline), timed, run.emit)
     if repeats or any(each.reused for each in done):
         while final is None and (wrong := wrong_winners(task, session.history, timed, run.emit)):
-            job.record_of(task, session.setting).correct(wrong)
+            job.record().correct(wrong)
             session, done = yield from _rounds(run, job, baseline, waits)
     if repeats:
         chosen = choose_schedule(task, session.history, baseline)
@@ -274,7 +316,7 @@ def _rounds(
     others had theirs."""
     options, task = job.options, job.study
     setting = task.setting
-    session, record = Session(setting, job.state, run), job.record_of(task, setting)
+    session, record = Session(setting, job.state, run), job.record()
     done: list[Round] = []
     for each in rounds(
         session, record, trials=job.most_trials, batch=options.batch, shared=job.shared
@@ -297,8 +339,7 @@ def _rounds(
 
 
 def _choice(job: WorkloadJob, session: Session, baseline: Schedule | None) -> ChoiceRecords:
-    record = job.record_of(job.study, session.setting)
-    return ChoiceRecords(job.study, record, session.history, baseline, job.options.leaders)
+    return ChoiceRecords(job.study, job.record(), session.history, baseline, job.options.leaders)
 
 
 def _measure_leaders(
@@ -313,40 +354,38 @@ def _measure_leaders(
 def tune(
     target: Target, workload: Workload, explorer: Explorer, *, trials: int, batch: int = 8,
     seed: int = 0, store: TrialStore | None = None, state: ExplorerState | None = None,
+    shared: bool = False,
 ) -> Iterator[Round]:  # fmt: skip
     """Tune one workload; yields each round when it is done, those that a store already holds first.
 
-    Stops after `trials` measurements or when the explorer has nothing left. `state` warm-starts
-    the explorer. Raises `TilewrightError` if `trials` or `batch` is below 1, `WorkloadError` if the
-    target has no schedule for the workload, `TrialStoreError` and `RunInUse` as `TrialStore`.
+    Args:
+        target: what compiles and measures.
+        workload: what is tuned.
+        explorer: proposes configs.
+        trials: stop after so many measurements, or when the explorer has nothing left.
+        batch: measurements per round.
+        seed: the same seed gives the same trials, unless they are `shared`.
+        store: where trials are kept.
+        state: what the explorer knows before the first trial.
+        shared: make the trials together with other processes that call this with the same
+            arguments and a store, each opened with `own=False`, of the same file or database. Every
+            trial is made once. Rounds of all processes are yielded, in order. Which trials are made
+            depends on who is faster.
+
+    Raises:
+        TilewrightError: `trials` or `batch` is below 1.
+        WorkloadError: the target has no schedule for the workload.
+        TrialStoreError, RunInUse: as `TrialStore`.
     """
     setting = setting_of(target, workload, explorer, seed)
     key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
     record = RunRecord()
     if store is not None:
         record = StoredRun(
-            store, key, setting.problem.space, other_runs=setting.target.deterministic
-        )
-        record.vet()
-    yield from tune_rounds(Session(setting, state), record, trials=trials, batch=batch)
-
-
-def tune_shared(
-    target: Target, workload: Workload, explorer: Explorer, path: Path, *, trials: int,
-    batch: int = 8, seed: int = 0, claim_seconds: float = CLAIM_SECONDS,
-) -> Iterator[Round]:  # fmt: skip
-    """Add trials to the store at `path`, beside others that call this with the same arguments,
-    until it holds `trials` of them together or nothing is left to propose. Yields each round of
-    any of them, in order. Which trials are made depends on who is faster. Raises `TrialStoreError`
-    if the store stays locked for minutes, and what `tune` raises."""
-    setting = setting_of(target, workload, explorer, seed)
-    key = shared_key((workload.id, target.fingerprint, run_id(explorer, seed, batch)))
-    with TrialStore(path, own=False) as store:
-        record = StoredRun(
-            store, key, setting.problem.space, other_runs=setting.target.deterministic,
-            shared=True, claim_seconds=claim_seconds,
+            store, shared_key(key) if shared else key, setting.problem.space,
+            other_runs=target.deterministic, shared=shared,
         )  # fmt: skip
-        yield from tune_rounds(Session(setting), record, trials=trials, batch=batch)
+    yield from tune_rounds(Session(setting, state), record, trials=trials, batch=batch)
 
 
 def tune_rounds(session: Session, record: RunRecord, *, trials: int, batch: int) -> Iterator[Round]:

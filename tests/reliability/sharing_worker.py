@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from tilewright.flows.tuning import tune_shared
+from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
+from tilewright.search import TrialStore
 from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.fault_injection import FaultyTarget
 from tilewright.targets.workload import parse_workload
@@ -42,7 +43,8 @@ if __name__ == "__main__":
     store, trials = sys.argv[1:3]
     DEAD = Path(store).with_name("dead")
     explorer = make_explorer("random", {})
-    for done in tune_shared(
-        SlowTarget({}), WORK, explorer, Path(store), trials=int(trials), batch=4
-    ):
-        print(done.index, len(done.measured), flush=True)
+    with TrialStore(Path(store), own=False) as opened:
+        for done in tune(
+            SlowTarget({}), WORK, explorer, trials=int(trials), batch=4, store=opened, shared=True
+        ):
+            print(done.index, len(done.measured), flush=True)

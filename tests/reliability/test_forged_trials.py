@@ -249,8 +249,8 @@ def test_a_forged_winner_is_timed_again_and_set_aside(
 
 
 @pytest.mark.slow(seconds=0.5)
-def test_a_forged_winner_of_processes_that_share_a_run_is_set_aside(tmp_path: Path) -> None:
-    run = RUN | {"model": "", "workload": str(WORK), "workers": 2, "out": str(tmp_path / "out")}
+def test_a_forged_winner_of_commands_that_share_a_run_is_set_aside(tmp_path: Path) -> None:
+    run = RUN | {"model": "", "workload": str(WORK), "shared": True, "out": str(tmp_path / "out")}
     honest = tune_bare(**run)["workloads"][0]
     before = sorted(tables(tmp_path / "out")["trials"])
     _forge_winner(tmp_path / "out", {"cycles": 1}, "slowest")

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
+from tests.cli.conftest import Place
+from tests.reliability.commands import recorded, wait_for
+from tests.reliability.postgres import postgres
 from tests.reliability.sharing_worker import WORK
 from tests.trial_tables import frame, rows, tables
-from tilewright.flows.tuning import tune_shared
+from tilewright.flows.tuning import tune, tune_rounds
 from tilewright.models import make_explorer
-from tilewright.search import StoredRun, TrialStore, setting_of
+from tilewright.search import Session, StoredRun, TrialStore, read_store, run_id, setting_of
 from tilewright.search.round_steps import Batch
-from tilewright.search.trial_store import FILE
+from tilewright.search.trial_store import CLAIMS, FILE, OWNERS
 from tilewright.targets.fault_injection import FaultyTarget
 
 pytestmark = pytest.mark.slow(seconds=4)
@@ -47,36 +56,40 @@ def test_n_processes_make_every_trial_once_though_one_of_them_dies(tmp_path: Pat
 
 
 def test_an_exhausted_space_ends_every_worker(tmp_path: Path) -> None:
-    store, target = tmp_path / FILE, FaultyTarget({})
+    target = FaultyTarget({})
     size = target.space(WORK).size
     explorer = make_explorer("random", {})
     for _ in range(2):
-        held = sum(
-            len(done.configs)
-            for done in tune_shared(target, WORK, explorer, store, trials=size + 10, batch=64)
-        )
-        assert held == size
+        with TrialStore(tmp_path / FILE, own=False) as store:
+            rounds = tune(
+                target, WORK, explorer, trials=size + 10, batch=64, store=store, shared=True
+            )
+            assert sum(len(done.configs) for done in rounds) == size
     assert len(frame(tmp_path)) == size
 
 
 def test_a_claim_that_outlived_its_time_is_lost_to_who_claims_next(tmp_path: Path) -> None:
-    store, target = tmp_path / FILE, FaultyTarget({})
+    target, explorer = FaultyTarget({}), make_explorer("random", {})
     space, made = target.space(WORK), []
+    key = (WORK.id, target.fingerprint, f"{run_id(explorer, 0, 8)}-shared")
 
     class Overtaken(FaultyTarget):
         """While it measures, another process makes all trials there are."""
 
         def measure(self, lowered):  # type: ignore[no-untyped-def]
             made.append(len(lowered))
-            for _ in tune_shared(target, WORK, explorer, store, trials=space.size, batch=8):
-                pass
+            with TrialStore(tmp_path / FILE, own=False) as store:
+                for _ in tune(
+                    target, WORK, explorer, trials=space.size, batch=8, store=store, shared=True
+                ):
+                    pass
             return super().measure(lowered)
 
-    explorer = make_explorer("random", {})
-    slow = tune_shared(
-        Overtaken({}), WORK, explorer, store, trials=space.size, batch=8, claim_seconds=0.0
-    )
-    assert sum(len(done.measured) for done in slow) == space.size
+    with TrialStore(tmp_path / FILE, own=False) as store:
+        record = StoredRun(store, key, space, other_runs=True, shared=True, claim_seconds=0.0)
+        session = Session(setting_of(Overtaken({}), WORK, explorer, 0))
+        slow = tune_rounds(session, record, trials=space.size, batch=8)
+        assert sum(len(done.measured) for done in slow) == space.size
     assert made == [8]
     trials = frame(tmp_path)
     assert len(trials) == trials["config"].map(str).nunique() == space.size
@@ -110,3 +123,84 @@ def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: P
         assert (index, kept.tolist()) == (1, [0, 1])
         assert len(awake.finished()) == 2
     assert len(tables(tmp_path)["trials"]) == 6
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+COUNT = 60
+COMMAND = ("tune", "digits_cnn", "--layers", "conv2,conv3", "--tuner", "random", "--trials",
+           str(COUNT), "--batch", "4", "--seed", "7", "--out", "out", "--shared",
+           "--bare")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.mark.slow(seconds=10)
+@pytest.mark.parametrize("killed", ["nobody", "owner", "helper"])
+def test_commands_share_a_run_and_one_of_them_may_die(tmp_path: Path, killed: str) -> None:
+    check_shared_run(tmp_path, killed)
+
+
+@pytest.mark.nightly(seconds=10)
+@pytest.mark.parametrize("killed", ["owner", "helper"])
+def test_commands_share_a_run_on_postgresql(tmp_path: Path, killed: str, database: str) -> None:
+    check_shared_run(tmp_path, killed, "--store", database)
+
+
+def check_shared_run(folder: Path, killed: str, *options: str) -> None:
+    """The owner stands still until the others have made trials. Every trial is made once, and the
+    results are those of the trials."""
+    place = Place(folder)
+    with ExitStack() as started:
+        owner = started.enter_context(place.start(*COMMAND, *options))
+        wait_for(lambda: recorded(place) > 0, owner)
+        stop_between_transactions(owner, folder / "out")
+        before = recorded(place)
+        helpers = [started.enter_context(place.start(*COMMAND, *options)) for _ in range(2)]
+        wait_for(lambda: recorded(place) > before + 20, helpers[0])
+        commands = {"owner": owner, "helper": helpers[0], "other": helpers[1]}
+        if killed in commands:
+            commands[killed].kill()
+        owner.send_signal(signal.SIGCONT)
+        said = {name: command.communicate(timeout=120)[0] for name, command in commands.items()}
+    codes = {name: command.returncode for name, command in commands.items()}
+    assert codes == {name: -9 if name == killed else 0 for name in commands}, said
+    assert "makes trials beside it" in " ".join(said["other"].split())
+    trials = frame(folder / "out")
+    assert trials.groupby("workload").size().tolist() == [COUNT, COUNT]
+    made = zip(trials["workload"], trials["config"].map(str), strict=True)
+    assert len(set(made)) == len(trials)
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    for row in summary["workloads"]:
+        mine = trials[(trials["workload"] == row["id"]) & (trials["status"] == "valid")]
+        assert row["trials"] == COUNT
+        assert row["tuned_seconds"] == pytest.approx(mine["seconds"].min())
+    with read_store(folder / "out") as store, store.reading() as connection:
+        assert connection.execute(sa.select(CLAIMS)).all() == []
+        assert store.owner() is None
+
+
+def stop_between_transactions(command: subprocess.Popen[str], out: Path) -> None:
+    """Let a command stand still where it holds no lock of the database."""
+    with read_store(out) as store:
+        place = store.place
+    postgresql = isinstance(place, str)
+    engine = sa.create_engine(
+        place if isinstance(place, str) else f"sqlite:///{place}",
+        connect_args={} if postgresql else {"timeout": 1},
+    )
+    while True:
+        command.send_signal(signal.SIGSTOP)
+        with engine.connect() as connection, suppress(sa.exc.OperationalError):
+            if postgresql:
+                connection.execute(sa.text("SET lock_timeout = '1s'"))
+            update = sa.update(OWNERS).values(beats=OWNERS.c.beats)
+            connection.execute(update)
+            connection.rollback()
+            return
+        command.send_signal(signal.SIGCONT)
+        time.sleep(0.01)

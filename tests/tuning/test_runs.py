@@ -117,14 +117,12 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
     options = tuning.parse_options(**RUN, out=str(out))
     run = Network(ignore, RunProgress())
     run._repeats = True
-    with trials_of_folder(options, ignore) as trials:
+    with trials_of_folder(options, ignore) as store:
         network = import_network(LocalRunner(), options, target_of(options))
         for subgraph in network.subgraphs:
             ran.clear()
             task = tuning_task_of(options, subgraph.workload)
-            job = WorkloadJob(
-                options, subgraph, task, ExplorerState(), trials.record_of, options.trials
-            )
+            job = WorkloadJob(options, subgraph, task, ExplorerState(), store, options.trials)
             (tuned,) = TaskScheduler([run._tuned(flow, job)], [TaskState(1, 1)], 1, None).run()
             missing = 8 if lost and subgraph.workload.id == last else 0
             assert tuned.trials - tuned.reused_trials == missing

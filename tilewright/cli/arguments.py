@@ -56,6 +56,15 @@ Cluster = Annotated[
         metavar="tls://HOST:PORT|local:N",
     ),
 ]
+Store = Annotated[
+    str,
+    typer.Option(
+        help="The PostgreSQL database that keeps the trials of a new output directory, instead of "
+        "the file trials.sqlite in it. The variable TILEWRIGHT_STORE, and 'store' in the "
+        "workspace's workspace.json, say it for every command.",
+        metavar="postgresql+psycopg://USER@HOST/DATABASE",
+    ),
+]
 Batch = Annotated[int, typer.Option(help="Measurements a round.")]
 InputShape = Annotated[
     list[str] | None,

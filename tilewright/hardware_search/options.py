@@ -11,7 +11,7 @@ from tilewright.core.sanitize import printable
 from tilewright.core.working_folder import as_typed
 from tilewright.hardware_search.costs import Objective
 from tilewright.tuning.choices import with_networks_in_list, with_targets
-from tilewright.tuning.options import OptionsError, OptionValue
+from tilewright.tuning.options import OptionsError, OptionValue, StoreUrl
 
 _LONGEST_NAME = 60  # characters of a default folder
 
@@ -70,6 +70,9 @@ class CodesignOptions(BaseModel):
         default="",
         description="the Dask cluster that lowers and measures: tls://HOST:PORT of its scheduler, "
         "or local:N for N processes of this machine; empty: this process",
+    )
+    store: StoreUrl = Field(
+        default="", description="the database that keeps the trials, as 'tilewright tune'"
     )
     out: str = Field(default="", description="folder for the results; empty: codesigned/<networks>")
     fresh: bool = Field(default=False, description="start over instead of resuming")

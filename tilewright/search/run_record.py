@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,20 +111,6 @@ class RunRecord:
         was faster, and the rows that counted, shape (at most rows,)."""
         return index, np.arange(len(measured))
 
-    def correct(self, measured: Known) -> int:
-        """Replace recorded trials by what they measure now. Return their number."""
-        return 0
-
-    def validations(self, choice: str) -> list[ValidationMeasurement]:
-        """Return the validation measurements of a choice, in order."""
-        return []
-
-    def add_validations(self, choice: str, made: Sequence[ValidationMeasurement]) -> None:
-        """Add validation measurements of a choice."""
-
-    def forget_validations(self, choice: str) -> None:
-        """Set the validation measurements of a choice aside."""
-
 
 class StoredRun(RunRecord):
     """The trials of a run in a store.
@@ -149,16 +135,10 @@ class StoredRun(RunRecord):
         self._claims_seen: dict[str, float] = {}
         self._known: dict[int, Trial] = {}
         self._known_once = False
-        self._last_known = self._last_vetted = 0  # IDs of trials
+        self._last_known = 0  # the ID of a trial
 
     def turn(self) -> AbstractContextManager[object]:
-        return self._turn() if self._shared else nullcontext()
-
-    @contextmanager
-    def _turn(self) -> Any:
-        with self.store.transaction():
-            self.vet()
-            yield
+        return self.store.transaction() if self._shared else nullcontext()
 
     def news(self, first: int, trials: int) -> list[FinishedRound]:
         if self._asked and not self._shared:
@@ -283,6 +263,7 @@ class StoredRun(RunRecord):
             self._insert(ROUNDS, [closing])
 
     def correct(self, measured: Known) -> int:
+        """Replace recorded trials by what they measure now. Return their number."""
         with self.store.transaction() as connection:
             found = self._by_index(self._trials(of_others=self._other_runs))
             wrong = {row["id"]: i for i, row in found if i in measured}
@@ -295,24 +276,8 @@ class StoredRun(RunRecord):
                 connection.execute(sa.insert(TRIALS).values(anew))
         return len(rows)
 
-    def vet(self) -> None:
-        """Set aside the trials of this workload on this target that do not fit its space, of any
-        run, and say so in `problems`. Trials that were looked at before are skipped."""
-        good, bad = self._checked(TRIALS.c.id > self._last_vetted, of_others=True)
-        self._last_vetted = max([self._last_vetted, *(row["id"] for row in good)])
-        valid = [row for row in good if row["status"] == "valid"]
-        with_cycles = [row for row in valid if row["cycles"] > 0]
-        without = [row for row in valid if row["cycles"] < 0]
-        # A target counts the cycles of all trials or of none.
-        fewer = min(with_cycles, without, key=len)
-        bad += [(row, "only some valid trials have cycles") for row in fewer]
-        if bad:
-            self._reject(bad)
-            said = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"
-            self.problems.append(said)
-            self.store.problems.append(said)
-
     def validations(self, choice: str) -> list[ValidationMeasurement]:
+        """Return the validation measurements of a choice, in order."""
         used = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         with self.store.reading() as connection:
             rows = connection.execute(sa.select(VALIDATIONS).where(used)).all()
@@ -330,6 +295,7 @@ class StoredRun(RunRecord):
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
 
     def forget_validations(self, choice: str) -> None:
+        """Set the validation measurements of a choice aside."""
         of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
         with self.store.transaction() as connection:
@@ -349,20 +315,28 @@ class StoredRun(RunRecord):
         return found & table.c.rejected.is_(None) if "rejected" in table.c else found
 
     def _trials(self, *where: sa.ColumnElement[bool], of_others: bool = False) -> list[TrialRow]:
-        good, bad = self._checked(*where, of_others=of_others)
-        self.store.tell(bad)
-        return good
-
-    def _checked(
-        self, *where: sa.ColumnElement[bool], of_others: bool
-    ) -> tuple[list[TrialRow], list[Rejected]]:
+        """Return trials in the order in which they were added. Trials that cannot be true or do not
+        fit the space are set aside, and `problems` says so."""
         used = sa.select(TRIALS).where(self._mine(TRIALS, of_others), *where)
         with self.store.reading() as connection:
             rows = connection.execute(used.order_by(TRIALS.c.id)).mappings().all()
         good, bad = check_rows(TrialRow, rows)
-        misfits = {row["id"]: why for row in good if (why := self._misfit(row))}
-        bad += [(row, misfits[row["id"]]) for row in good if row["id"] in misfits]
-        return [row for row in good if row["id"] not in misfits], bad
+        reasons = {row["id"]: reason for row in good if (reason := self._misfit(row))}
+        valid = [row for row in good if row["status"] == "valid" and row["id"] not in reasons]
+        with_cycles = [row for row in valid if row["cycles"] > 0]
+        without = [row for row in valid if row["cycles"] < 0]
+        # A target counts the cycles of all trials or of none.
+        for row in min(with_cycles, without, key=len):
+            reasons[row["id"]] = "only some valid trials have cycles"
+        bad += [(row, reasons[row["id"]]) for row in good if row["id"] in reasons]
+        if bad and self.store.read_only:
+            self.store.tell(bad)
+        elif bad:
+            self._reject(bad)
+            said = f"{len(bad)} trials of workload {self.key[0]} set aside: {bad[0][1]}"
+            self.problems.append(said)
+            self.store.problems.append(said)
+        return [row for row in good if row["id"] not in reasons]
 
     def _misfit(self, row: TrialRow) -> str:
         """Return why a trial does not fit the space; empty if it does."""

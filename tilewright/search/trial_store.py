@@ -126,8 +126,8 @@ class TrialStore:
         lease_seconds: how long an owner whose process cannot be seen from here counts as alive
             without a heartbeat.
 
-    `problems` lists what was found in the database that cannot be used. `has_tables` is False if
-    the database had no tables when it was opened.
+    `problems` lists what was found in the database that cannot be used. `version` is the version of
+    its tables when it was opened, 0 if it had none.
 
     Raises:
         RunInUse: another command owns the output directory.
@@ -139,25 +139,26 @@ class TrialStore:
         self, place: Path | str, folder: str = "", *, own: bool = True, read_only: bool = False,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:  # fmt: skip
-        self.place, self.folder = place, folder
+        self.place, self.folder, self.read_only = place, folder, read_only
         self.problems: list[str] = []
         self._url = place if isinstance(place, str) else ""
         self._lease, self._pid, self._token = lease_seconds, os.getpid(), ""
         self._lock, self._local = threading.RLock(), threading.local()
-        self._closed, self._closing = threading.Event(), ExitStack()
+        self._closed = threading.Event()
         self._file: os.stat_result | None = None
-        with ExitStack() as unless_opened:
-            unless_opened.callback(self.close)
+        with self._explaining():
+            self._engine = self._postgres() if self._url else self._sqlite()
+        try:
             with self._explaining():
-                self._engine = self._postgres() if self._url else self._sqlite(read_only)
-                self._closing.callback(self._close)
                 self._check()
                 if not read_only:
                     self._begin_writing()
                     self._create()
             if own and not read_only:
                 self._take()
-            unless_opened.pop_all()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> TrialStore:
         return self
@@ -177,9 +178,6 @@ class TrialStore:
             with suppress(TilewrightError), self.transaction() as connection:
                 connection.execute(sa.delete(OWNERS).where(OWNERS.c.token == self._token))
             self._token = ""
-        self._closing.close()
-
-    def _close(self) -> None:
         self._engine.dispose()
         if self._file is not None:
             _leave_one_file(Path(self.place))
@@ -256,17 +254,17 @@ class TrialStore:
             self._url, pool_pre_ping=True, hide_parameters=True, connect_args=limits
         )
 
-    def _sqlite(self, read_only: bool) -> sa.Engine:
+    def _sqlite(self) -> sa.Engine:
         path = Path(self.place)
-        if read_only or path.exists():
+        if self.read_only or path.exists():
             os.close(open_to_read(path))
-        if not read_only:
+        if not self.read_only:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise TrialStoreError(f"cannot write {path}: {error.strerror}; {_STEP}") from None
         engine = sa.create_engine(
-            "sqlite://", creator=lambda: _connect(path, "ro" if read_only else "rwc"),
+            "sqlite://", creator=lambda: _connect(path, "ro" if self.read_only else "rwc"),
             poolclass=sa.QueuePool, max_overflow=-1, hide_parameters=True,
         )  # fmt: skip
         sa.event.listen(engine, "begin", _begin)
@@ -286,9 +284,8 @@ class TrialStore:
                     verdict := connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
                 ) != "ok":
                     raise sqlite3.DatabaseError(f"the database is damaged ({verdict})")
-            self.has_tables = sa.inspect(connection).has_table(ABOUT.name)
-            if self.has_tables:
-                self._version()
+            has_tables = sa.inspect(connection).has_table(ABOUT.name)
+            self.version = self._version() if has_tables else 0
 
     def _begin_writing(self) -> None:
         if isinstance(self.place, Path):
@@ -450,6 +447,8 @@ class TrialStore:
         if contents.refusal:
             raise TrialStoreError(contents.refusal)
         with self.transaction() as connection:
+            if self.note(imported):
+                return  # another command was faster
             runs = self.add_runs([key for key, _ in contents.trials + contents.rounds])
             for table, found in ((TRIALS, contents.trials), (ROUNDS, contents.rounds)):
                 if found:
@@ -477,29 +476,32 @@ def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
 
 
 @contextmanager
-def open_store(folder: Path, url: str = "", *, fresh: bool = False) -> Iterator[TrialStore]:
-    """Own an output directory, and open its trials to write them. Ledgers of earlier versions are
-    imported. A new directory keeps its trials at `url`, if there is one. To begin a `fresh` run, a
-    damaged file is put aside. Raises as `TrialStore`."""
+def open_store(
+    folder: Path, url: str = "", *, fresh: bool = False, own: bool = True
+) -> Iterator[TrialStore]:
+    """Open the trials of an output directory to write them, as its owner, or beside its owner with
+    `own=False`. Ledgers of earlier versions are imported. A new directory keeps its trials at
+    `url`, if there is one. To begin a `fresh` run, a damaged file is put aside. Raises as
+    `TrialStore`."""
     with ExitStack() as stack:
         try:
-            local = TrialStore(folder / FILE)
+            local = TrialStore(folder / FILE, own=own)
         except StoreDamaged:
             if not fresh:
                 raise
             for suffix in BESIDE:
                 with suppress(FileNotFoundError):
                     os.replace(folder / f"{FILE}{suffix}", folder / f"damaged-{FILE}{suffix}")
-            local = TrialStore(folder / FILE)
+            local = TrialStore(folder / FILE, own=own)
         store = stack.enter_context(local)
-        held = local.elsewhere()
-        if held is None and url and not local.runs():
-            store = stack.enter_context(TrialStore(url, uuid.uuid4().hex))
-            with local.transaction():
-                local.note("folder", store.folder)
+        with local.transaction():  # of commands that start at once, one says where trials are kept
+            if url and not local.elsewhere() and not local.runs():
+                number = uuid.uuid4().hex
+                TrialStore(url, number, own=False).close()
+                local.note("folder", number)
                 local.note("url", url)
-        elif held is not None:
-            store = stack.enter_context(TrialStore(*held))
+        if (elsewhere := local.elsewhere()) is not None:
+            store = stack.enter_context(TrialStore(*elsewhere, own=own))
         if url and str(store.place) != url:
             store.problems.append(
                 f"the trials of this output directory stay in {store}; --store is for new ones"
@@ -520,12 +522,22 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
             store = stack.enter_context(TrialStore(place, own=False))
             store.import_ledger(ledger)
         else:
-            store = stack.enter_context(TrialStore(folder / FILE, read_only=True))
-            if not store.has_tables:  # the command that made the file has not created them yet
+            store = stack.enter_context(_reader(folder / FILE))
+            if not store.version:  # the command that made the file has not created tables yet
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(store.place))
             if (elsewhere := store.elsewhere()) is not None:
-                store = stack.enter_context(TrialStore(*elsewhere, read_only=True))
+                store = stack.enter_context(_reader(*elsewhere))
         yield store
+
+
+def _reader(place: Path | str, folder: str = "") -> TrialStore:
+    """Return a store that only reads. Tables of an earlier version are brought up to date first."""
+    store = TrialStore(place, folder, read_only=True)
+    if 0 < store.version < TRIAL_STORE.written:
+        store.close()
+        TrialStore(place, folder, own=False).close()
+        store = TrialStore(place, folder, read_only=True)
+    return store
 
 
 # -- SQLite -------------------------------------------------------------------------------------

@@ -36,5 +36,7 @@ def words_of(flag: str, value: object) -> list[str]:
         pairs = [(name, "x".join(map(str, each)) if isinstance(each, tuple) else str(each))
                  for name, each in value.items()]  # fmt: skip
         return [word for name, text in pairs for word in (flag, f"{name}={text}")]
+    if value is True:
+        return [flag]
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return [flag, as_typed(text)]

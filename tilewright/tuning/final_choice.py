@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.search import RunRecord
+from tilewright.search import StoredRun
 from tilewright.search.events import Listener, Note
 from tilewright.search.explorer import History
 from tilewright.search.round_steps import Trial, trial_at
@@ -39,7 +39,7 @@ class ChoiceRecords:
     def __init__(
         self,
         study: TuningTask,
-        record: RunRecord,
+        record: StoredRun,
         history: History,
         baseline: Schedule | None,
         count: int,

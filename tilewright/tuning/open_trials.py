@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.core.database_url import without_password
 from tilewright.core.files import as_object, as_text, read_json_file
 from tilewright.core.formats import WORKSPACE
 from tilewright.core.workspace_root import workspace_root
-from tilewright.search import RunKey, RunRecord, Setting, StoredRun, TrialStore, open_store
+from tilewright.search import StoredRun, TrialStore, open_store
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import OWNER, forget_results
 from tilewright.tuning.run_metadata import check_vacant
 from tilewright.tuning.tuning_task import TuningTask
 
-RecordOf = Callable[[TuningTask, Setting], RunRecord]
-"""Where the trials of a task are kept."""
-
 VARIABLE = "TILEWRIGHT_STORE"
 
 
-@dataclass(frozen=True)
-class FolderTrials:
-    """The trials of an output directory. `add_runs` sets the order in which tables list runs that
-    are made side by side."""
-
-    record_of: RecordOf
-    add_runs: Callable[[Sequence[RunKey]], object]
-
-
 @contextmanager
-def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderTrials]:
-    """Open the trials of a run; empty the output directory first if the options say so.
+def trials_of_folder(
+    options: TuningOptions, emit: Listener, own: bool = True
+) -> Iterator[TrialStore]:
+    """Open the trials of a run; empty the output directory first if the options say so. With
+    `own=False`, open them beside the command that owns the output directory.
 
     Raises:
         RunInUse: another command works on the output directory.
@@ -47,25 +37,22 @@ def trials_of_folder(options: TuningOptions, emit: Listener) -> Iterator[FolderT
     """
     folder = options.folder.absolute()
     check_vacant(options)  # before anything changes
-    with open_store(folder, store_url(options.store), fresh=options.fresh) as store:
+    with open_store(folder, store_url(options.store), fresh=options.fresh, own=own) as store:
         check_vacant(options)
         if options.fresh:
             forget_results(options.folder)
             store.clear()
         for problem in store.problems:
             emit(Note(problem))
+        yield store
 
-        def record_of(task: TuningTask, setting: Setting) -> StoredRun:
-            record = StoredRun(
-                store,
-                task.store_key,
-                setting.problem.space,
-                other_runs=setting.target.deterministic,
-            )
-            record.vet()
-            return record
 
-        yield FolderTrials(record_of, store.add_runs)
+def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
+    """Return the trials of one workload of a run."""
+    return StoredRun(
+        store, task.store_key, task.problem.space,
+        other_runs=task.target.deterministic, shared=task.shared,
+    )  # fmt: skip
 
 
 @contextmanager

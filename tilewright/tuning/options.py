@@ -6,9 +6,16 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from tilewright.core.database_url import without_password
 from tilewright.core.errors import TilewrightError
@@ -23,6 +30,8 @@ MOST_WORKERS = 256
 _LONGEST_NAME = 60  # characters of a default folder
 
 OptionValue = str | int | float | bool
+StoreUrl = Annotated[str, Field(max_length=1000), AfterValidator(without_password)]
+"""URL of a database for trials. Options are shown in pages and stored in files."""
 
 
 class OptionsError(TilewrightError):
@@ -110,6 +119,11 @@ class TuningOptions(BaseModel):
         "'greedy', by estimates, or 'learned', searched for; empty: as 'tilewright inspect' shows",
     )
     fresh: bool = Field(default=False, description="start over instead of resuming")
+    shared: bool = Field(
+        default=False,
+        description="make the trials together with other commands that are started with the same "
+        "options; one of them writes the results",
+    )
     isolate: float = Field(
         default=0.0,
         ge=0,
@@ -124,18 +138,11 @@ class TuningOptions(BaseModel):
         description="the Dask cluster that lowers and measures: tls://HOST:PORT of its scheduler, "
         "or local:N for N processes of this machine; empty: this process",
     )
-    store: str = Field(
+    store: StoreUrl = Field(
         default="",
-        max_length=1000,
         description="the PostgreSQL database that keeps the trials of a new output directory, "
         "postgresql+psycopg://USER@HOST/DATABASE; empty: a file in the output directory",
     )
-
-    @field_validator("store")
-    @classmethod
-    def _no_password(cls, url: str) -> str:
-        """Options are shown in pages and stored in files."""
-        return without_password(url)
 
     @model_validator(mode="before")
     @classmethod
@@ -166,6 +173,17 @@ class TuningOptions(BaseModel):
         if self.workload and self.layers:
             raise ValueError("layers are those of a network; a workload has none")
         check_names(self.layers, "--layers")
+        if self.shared and self.stop_gain is not None:
+            raise ValueError(
+                f"--shared --stop-gain {self.stop_gain:g}: which workload gets the next round is "
+                "decided in one process, and commands that share a run take rounds of any; leave "
+                "one of the two out"
+            )
+        if self.shared and self.fresh:
+            raise ValueError(
+                "--shared --fresh: each of the commands would delete the trials of the others; "
+                "choose another output directory with --out, or delete this one first"
+            )
         if self.fusion and (self.workload or self.layers or self.epilogue == PLAIN):
             other = (
                 "--workload" if self.workload else "--layers" if self.layers else "--epilogue plain"

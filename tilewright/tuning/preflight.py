@@ -36,7 +36,8 @@ def check(options: TuningOptions) -> None:
     check_start(options)
     check_fusion(options)
     check_folder(options.folder)
-    check_idle(options.folder)
+    if not options.shared:
+        check_idle(options.folder)
     check_vacant(options)
 
 

@@ -15,11 +15,11 @@ from tilewright.core.files import Json, digest
 from tilewright.models import make_explorer
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import identity_of
-from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, run_id
+from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
 from tilewright.targets import subprocess_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Watched, capability
-from tilewright.targets.cluster.connection import connect
+from tilewright.targets.cluster.connection import connect_early
 from tilewright.targets.cluster.target import on_cluster
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.targets.workload import Workload
@@ -38,7 +38,8 @@ class TuningTask:
     identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
     a target in a process of its own has for a batch, 0 for one in this process; `cluster` is the
     address of the Dask cluster that lowers and measures, if any; `transferred` is the folder of a
-    model that learned elsewhere, if there is one, which `start` then identifies."""
+    model that learned elsewhere, if there is one, which `start` then identifies; `shared` says
+    whether several commands make the trials."""
 
     workload: Workload
     target_name: str
@@ -51,6 +52,7 @@ class TuningTask:
     isolate: float = 0.0
     transferred: str = ""
     cluster: str = ""
+    shared: bool = False
 
     @property
     def target(self) -> Target:
@@ -77,7 +79,8 @@ class TuningTask:
         """Return the key of this run in the trial store."""
         cold = run_id(self.explorer, self.seed, self.batch)
         run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
-        return self.workload.id, self.target.fingerprint, run
+        key = (self.workload.id, self.target.fingerprint, run)
+        return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
         """What a stage that asks the explorer depends on, beside its inputs."""
@@ -107,6 +110,7 @@ def tuning_task_of(options: TuningOptions, workload: Workload) -> TuningTask:
         start=identity_of(Path(folder)) if folder else "",
         transferred=folder,
         cluster=options.cluster,
+        shared=options.shared,
     )
 
 
@@ -163,7 +167,7 @@ def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int
 def _target_on(
     cluster: str, name: str, space: str, isolate: float, state: tuple[int, int]
 ) -> Target:
-    connect(cluster)  # a mistake shows before any work
+    connect_early(cluster)  # a mistake shows before any work
     kind, rest = kind_of(name)
     if kind.make_on is not None:
         return kind.make_on(rest, kind.space_named(space), cluster)

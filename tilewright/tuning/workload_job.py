@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.search import ExplorerState
+from tilewright.search import ExplorerState, StoredRun, TrialStore
 from tilewright.tuning.events import Listener, Note
 from tilewright.tuning.network import Subgraph
-from tilewright.tuning.open_trials import RecordOf
+from tilewright.tuning.open_trials import record_of
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.run_metadata import trials_made
 from tilewright.tuning.tuning_task import TuningTask
@@ -22,9 +22,13 @@ class WorkloadJob:
     subgraph: Subgraph
     study: TuningTask
     state: ExplorerState  # what the tuner starts from
-    record_of: RecordOf
+    store: TrialStore
     most_trials: int
     shared: bool = False
+
+    def record(self) -> StoredRun:
+        """Return the trials of the workload. Raises `RunInUse` and `TrialStoreError`."""
+        return record_of(self.store, self.study)
 
     def is_recorded(self, emit: Listener) -> bool:
         """Whether the record has all trials of the run whose results the folder holds. Raises
@@ -32,9 +36,9 @@ class WorkloadJob:
         made = trials_made(self.options.folder).get(self.study.workload.id)
         if made is None:
             return False
-        record = self.record_of(self.study, self.study.setting)
-        for problem in record.problems:
-            emit(Note(problem))
+        record = self.record()
         with record.turn():
             held = record.news(0, made)
+        for problem in record.problems:
+            emit(Note(problem))
         return sum(len(each.configs) for each in held) >= made

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.arguments import Cluster, Seed, SystemMetrics, read_pair, tracking_options
+from tilewright.cli.arguments import (
+    Cluster,
+    Seed,
+    Store,
+    SystemMetrics,
+    read_pair,
+    tracking_options,
+)
 from tilewright.cli.paths import model_texts, target_text
 from tilewright.cli.signals import keep_count
 from tilewright.core.errors import TilewrightError
@@ -84,6 +91,7 @@ def codesign(
         list[str] | None, typer.Option("--option", help="An option of the method, NAME=VALUE.")
     ] = None,
     cluster: Cluster = "",
+    store: Store = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; do not resume.")] = False,
     system_metrics: SystemMetrics = False,
     bare: Annotated[
@@ -103,7 +111,7 @@ def codesign(
         networks=split_names(networks, "--networks"), budget=budget,
         trials=trials, method=method, objective=objective, seed=seed,
         out="" if out is None else str(out), target=target, bounds=_bounds(bound or []),
-        clock=clock, cluster=cluster, fresh=fresh,
+        clock=clock, cluster=cluster, store=store, fresh=fresh,
         method_options=dict(read_pair(text, "--option") for text in option or []),
     )  # fmt: skip
     options = options.model_copy(update={"out": str(from_start(options.folder))})

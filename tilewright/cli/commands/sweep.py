@@ -14,6 +14,7 @@ from tilewright.cli.arguments import (
     InputShape,
     MaxWaste,
     Space,
+    Store,
     SystemMetrics,
     Trials,
     read_input_shapes,
@@ -78,6 +79,7 @@ def sweep(
     max_waste: MaxWaste = DEFAULTS.max_waste,
     jobs: Annotated[int, typer.Option(help="Workloads of a run at a time.")] = DEFAULTS.jobs,
     cluster: Cluster = DEFAULTS.cluster,
+    store: Store = DEFAULTS.store,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("swept"),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; do not reuse finished runs.")
@@ -101,7 +103,7 @@ def sweep(
         batch=batch, space=space, epilogue=epilogue,
         layers=() if layers is None else split_names(layers, "--layers"),
         input_shapes=read_input_shapes(shape), max_waste=max_waste, jobs=jobs,
-        cluster=cluster,
+        cluster=cluster, store=store,
         out=str(from_start(out)), fresh=fresh,
     )  # fmt: skip
     _run(options, tracking_options(system_metrics, bare=bare), bare, as_json)

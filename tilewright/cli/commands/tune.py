@@ -17,6 +17,7 @@ from tilewright.cli.arguments import (
     Precision,
     Seed,
     Space,
+    Store,
     SystemMetrics,
     Target,
     Trials,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from tilewright.cli.views.tuning_progress import Heard
     from tilewright.tuning.options import TrackingOptions, TuningOptions
     from tilewright.tuning.outputs import Summary
-
-STORE_URL = "postgresql+psycopg://USER@HOST/DATABASE"
 
 
 def register(app: typer.Typer) -> None:
@@ -135,15 +134,15 @@ def tune(
         typer.Option(help="N is short for --cluster local:N.", metavar="N"),
     ] = DEFAULTS.workers,
     cluster: Cluster = DEFAULTS.cluster,
-    store: Annotated[
-        str,
+    store: Store = DEFAULTS.store,
+    shared: Annotated[
+        bool,
         typer.Option(
-            help="The PostgreSQL database that keeps the trials of a new output directory, instead "
-            "of the file trials.sqlite in it. The variable TILEWRIGHT_STORE, and 'store' in the "
-            "workspace's workspace.json, say it for every command.",
-            metavar=STORE_URL,
+            "--shared",
+            help="Make the trials together with other commands that are started with the same "
+            "options. Which trials are made then depends on which command is faster.",
         ),
-    ] = DEFAULTS.store,
+    ] = DEFAULTS.shared,
     system_metrics: SystemMetrics = False,
     bare: Annotated[
         bool,
@@ -165,7 +164,7 @@ def tune(
         input_shapes=read_input_shapes(shape), max_waste=max_waste,
         calibration="" if calibration is None else str(calibration),
         warm_start=warm_start, isolate=isolate, jobs=jobs, workers=workers, fusion=fusion,
-        cluster=cluster, store=store,
+        cluster=cluster, store=store, shared=shared,
     )  # fmt: skip
     tracking = tracking_options(system_metrics, bare=bare)
     _run(options.model_copy(update={"out": str(from_start(options.folder))}), tracking, bare)

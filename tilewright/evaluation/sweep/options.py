@@ -16,11 +16,11 @@ from tilewright.tuning.choices import (
     with_tuners_in_list,
 )
 from tilewright.tuning.cli_command import words_of
-from tilewright.tuning.options import DEFAULTS, OptionsError
+from tilewright.tuning.options import DEFAULTS, OptionsError, StoreUrl
 
 SHARED = (
     "trials", "batch", "stop_gain", "space", "epilogue", "layers", "input_shapes", "max_waste",
-    "jobs", "cluster", "fresh",
+    "jobs", "cluster", "store", "fresh",
 )  # fmt: skip
 """Options that every run has as the sweep has them, by their names in `TuningOptions`."""
 
@@ -82,6 +82,9 @@ class SweepOptions(BaseModel):
     jobs: int = Field(default=1, ge=1, le=256, description="workloads of a run at a time")
     cluster: str = Field(
         default="", description="the Dask cluster that lowers and measures, as 'tilewright tune'"
+    )
+    store: StoreUrl = Field(
+        default="", description="the database that keeps the trials, as 'tilewright tune'"
     )
     out: str = Field(default="swept", min_length=1, description="folder for the results")
     fresh: bool = Field(default=False, description="start over; reuse no finished run")

@@ -25,7 +25,10 @@ from tilewright.tuning.run_metadata import origin_of
 from tilewright.tuning.tuning_task import space_of, target_of
 
 _DIGEST = 8  # hex digits behind a name that stands for more than itself
-_HOW = {"model", "target", "space", "tuner_options", "out", "jobs", "workers", "cluster", "fresh"}
+_HOW = {
+    "model", "target", "space", "tuner_options", "out", "jobs", "workers", "cluster", "store",
+    "shared", "fresh",
+}  # fmt: skip
 """Options that are in a key in another form, or that change no result."""
 
 

@@ -403,6 +403,24 @@ def connect(address: str) -> Cluster:
         return found
 
 
+def connect_early(address: str) -> None:
+    """Connect to a cluster before it is needed. The processes of `local:N` start beside other work
+    of this process; what goes wrong there is raised by `connect`.
+
+    Raises:
+        ClusterError: the cluster of another address cannot be used.
+    """
+    if _LOCAL.fullmatch(address) is None:
+        connect(address)
+        return
+
+    def start() -> None:
+        with suppress(ClusterError):
+            connect(address)
+
+    threading.Thread(target=start, daemon=True).start()
+
+
 def _start_local(address: str) -> distributed.LocalCluster | None:
     """Start the processes of `local:N`, which nobody else can connect to. Raises
     `ClusterError`."""

@@ -146,7 +146,7 @@ class ClusterTarget(RemoteTarget):
         if REFUSED in header:
             accepted(self.cluster, header[REFUSED])
         row_seconds = as_number(header[SECONDS]) / max(1, len(configs))
-        self._row_seconds[steps, workload.id] = row_seconds
+        self._row_seconds[steps, workload.id] = self._row_seconds[steps, ""] = row_seconds
         return header, arrays
 
     def _in_calls(
@@ -162,7 +162,10 @@ class ClusterTarget(RemoteTarget):
     def _parts(
         self, steps: str, workload: Workload, rows: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        seconds = self._row_seconds.get((steps, workload.id), CALL_SECONDS)
+        # Until a workload has answered, its rows are taken for as long as those of another one.
+        seconds = self._row_seconds.get(
+            (steps, workload.id), self._row_seconds.get((steps, ""), CALL_SECONDS)
+        )
         wanted = min(ceil(seconds * len(rows) / CALL_SECONDS), len(rows))
         if wanted < 2:
             return [rows]
