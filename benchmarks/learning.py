@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.enumerated_spaces import SpaceName, enumerated, target_of
 from tilewright.flows.tuning import learn, tune_round
 from tilewright.models import LEARNERS, make_explorer
-from tilewright.search import Problem, Session, problem_of, setting_of
+from tilewright.search import LocalRunner, Problem, Session, make_task, problem_of
 from tilewright.search.cost_model_protocols import VetoModel
 from tilewright.targets import make_target
 from tilewright.targets.features import Features
@@ -88,10 +88,11 @@ def _vetoed(table: MeasurementTable, trials: int, seed: int) -> float:
     target = replayed(make_target("vta-pynq"), [table])
     problem = problem_of(target, table.workload, seed)
     explorer = make_explorer("default-blind")
-    session = Session(setting_of(target, table.workload, explorer, seed))
-    while len(session.history) < trials and tune_round(session, 8):
-        pass
-    judge = cast(VetoModel, learn(session).value.models["V"])
+    run, task = LocalRunner(), make_task(target, table.workload, explorer, seed)
+    session = Session.start(task)
+    while len(session.history) < trials and (done := tune_round(run, task, session, 8)):
+        session = done
+    judge = cast(VetoModel, learn(run, task, session).models.models["V"])
     valid = np.flatnonzero(table.cycles > 0)
     fast = valid[table.cycles[valid] <= np.quantile(table.cycles[valid], FASTEST)]
     fastest = table.space.unravel(table.flat[fast])

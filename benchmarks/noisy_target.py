@@ -30,7 +30,7 @@ from benchmarks.layers import RESNET18
 from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.model_registry import LEARNERS
-from tilewright.search import Session, setting_of
+from tilewright.search import LocalRunner, Session, make_task
 from tilewright.search.noise import figure_variance
 from tilewright.search.round_steps import trial_at
 from tilewright.search.validation_records import TRIAL, ValidationMeasurement
@@ -109,9 +109,10 @@ def picks(tuner: str, layer: str, level: str, arm: str, seed: int, trials: int) 
     """One run, and both ways of ending it."""
     workload = RESNET18[layer][0]
     target, best = NoisyMachine(level, arm, seed), optimum(layer)
-    session = Session(setting_of(target, workload, make_explorer(tuner), seed))
-    while len(session.history) < trials and tune_round(session, 8) is not None:
-        pass
+    run, task = LocalRunner(), make_task(target, workload, make_explorer(tuner), seed)
+    session = Session.start(task)
+    while len(session.history) < trials and (done := tune_round(run, task, session, 8)):
+        session = done
     history = session.history
 
     def truth(config: Sequence[int]) -> float:
@@ -168,7 +169,7 @@ def trees(level: str, seeds: int) -> tuple[float, float]:
     for layer in LAYERS:
         lowered, true = whole(layer)
         rows, workload = np.flatnonzero(true.valid), RESNET18[layer][0]
-        problem = setting_of(
+        problem = make_task(
             make_target("vta-pynq", "template"), workload, make_explorer("random"), 0
         ).problem
         x = LEARNERS.tree_features(problem, lowered.configs[rows]).matrix

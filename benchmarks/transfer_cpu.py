@@ -33,7 +33,7 @@ from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.prior import prior_from
 from tilewright.models.transfer.registry import load_model, make_model
 from tilewright.search import LocalRunner, Session
-from tilewright.search.setting import Setting, problem_of
+from tilewright.search.task import GivenTask, problem_of
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.cpu.spec import LANES, this_machine
 from tilewright.targets.registry import make_target
@@ -104,9 +104,12 @@ def _runs(target: Target, name: str, seed: int, model: Transferred) -> dict[str,
         problem = problem_of(target, workload, seed)
         if warm:
             problem = replace(problem, transferred=prior_from(model, problem))
-        session = Session(Setting(target, make_explorer(explorer, {}), problem))
-        while len(session.history) < LOOKED_AT[-1] and tune_round(session, 4) is not None:
-            pass
+        task = GivenTask(target, make_explorer(explorer, {}), problem)
+        session = Session.start(task)
+        while len(session.history) < LOOKED_AT[-1] and (
+            done := tune_round(LocalRunner(), task, session, 4)
+        ):
+            session = done
         best[tuner] = _leaders(session)
         found[tuner] = {
             "wall_seconds": time.perf_counter() - begin,

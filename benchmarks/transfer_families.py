@@ -37,7 +37,7 @@ from tilewright.evaluation.datasets.training import visible
 from tilewright.flows.dataset import build_dataset
 from tilewright.models.transfer.registry import make_model
 from tilewright.models.transfer.training_table import TrainingTable
-from tilewright.search import LocalRunner, Result
+from tilewright.search import LocalRunner
 from tilewright.targets.workload import parse_workload
 
 FAMILIES = ("vta", "gemmini")
@@ -69,7 +69,7 @@ def plan(options: DatasetOptions) -> DatasetPlan:
 class _Steps(LocalRunner):
     """Builds by that plan."""
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
         own: dict[object, Callable[..., Any]] = {make_plan: plan}
         return super().__call__(own.get(step, step), *given)
 

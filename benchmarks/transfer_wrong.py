@@ -18,13 +18,12 @@ import numpy as np
 from benchmarks.intervals import RESAMPLES
 from benchmarks.transfer_controls import controls
 from benchmarks.transfer_tuning import NETWORKS, TARGETS, TRIALS, layers_of
-from tilewright.flows.tuning import tune_round
+from tilewright.flows.tuning import tune_session
 from tilewright.models import make_explorer
 from tilewright.models.transfer.prior import prior_from
 from tilewright.models.transfer.registry import load_model
-from tilewright.search import Session
 from tilewright.search.problem import Belief, TransferredPrior
-from tilewright.search.setting import Setting, problem_of
+from tilewright.search.task import GivenTask, problem_of
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
 from tilewright.targets.registry import make_target
@@ -66,9 +65,8 @@ def _wrong_runs(
         if name != "none":
             ask = prior_from(load_model(shuffled if name == "shuffled" else right), problem)
             problem = replace(problem, transferred=_opposite(ask) if name == "opposite" else ask)
-        session = Session(Setting(here, make_explorer("default-blind", {}), problem))
-        while (left := TRIALS - len(session.history)) and tune_round(session, min(batch, left)):
-            pass
+        task = GivenTask(here, make_explorer("default-blind", {}), problem)
+        session = tune_session(task, TRIALS, batch)
         latency = np.nan_to_num(session.history.latency, nan=np.inf)
         found[name] = [
             None if np.isinf(best) else float(best) for best in np.minimum.accumulate(latency)

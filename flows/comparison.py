@@ -49,4 +49,4 @@ def run_comparison(
     """
     run(enumerate_spaces, plan, run.emit)
     runs = run(run_tuners, plan, folder, cluster, fresh, run.emit)
-    return run(judge_runs, plan, runs).value
+    return run(judge_runs, plan, runs)

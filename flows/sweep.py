@@ -32,7 +32,7 @@ def sweep(run: LocalRunner, options: SweepOptions, plan: SweepPlan | None = None
     Raises as `plan_sweep` and `flows.tuning.tune_network`, `RunInUse` if another command works on
     the folder.
     """
-    plan = plan or run(plan_sweep, options).value
+    plan = plan or run(plan_sweep, options)
     with alone(plan.folder):
         kept = SweptRuns(plan)
         missing = [job for job in plan.jobs if kept.find(job) is None]
@@ -40,9 +40,9 @@ def sweep(run: LocalRunner, options: SweepOptions, plan: SweepPlan | None = None
         run.call(log_sweep_began, plan, len(plan.jobs) - len(missing), run.emit)
         for job in missing:
             run.emit(RunBegan(job.title))
-            summary = run(tune_run, job, run.emit).value
+            summary = run(tune_run, job, run.emit)
             run.call(keep_run, kept, job, summary, run.emit)
-        swept = run(judge_runs, plan, kept).value
+        swept = run(judge_runs, plan, kept)
         run.call(log_sweep, swept, plan.folder)
     return swept
 

@@ -3,10 +3,10 @@
     a network    import_model → extract_subgraphs → its workloads → log_network
     a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
     a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
-                 → simulate_batch → log_round
+                 → measure_batch → log_round
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
-`tasks.runner` make a Prefect task of it, look into the cache, and log to MLflow. `--bare`, the
+`tasks.runner` make a Prefect task of it, which Prefect caches, and log to MLflow. `--bare`, the
 library call and the Prefect flow execute these lines. On a cluster, the target sends its batches to
 workers.
 
@@ -17,45 +17,44 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-
-import numpy as np
 
 from tilewright.core.blas_threads import BLAS_ON_ONE_THREAD
 from tilewright.core.errors import TilewrightError
 from tilewright.fusion.step import decide_fusion
 from tilewright.search import (
+    Batch,
     Explorer,
     ExplorerState,
+    FinishedRound,
     Known,
     LocalRunner,
-    Proposal,
-    Result,
     Round,
     RunInUse,
     RunRecord,
     Session,
     StoredRun,
+    Task,
     Trial,
     TrialRequest,
     TrialStore,
+    make_task,
     run_id,
-    setting_of,
     shared_key,
 )
 from tilewright.search.round_steps import (
+    begin_models,
     filter_candidates,
     generate_candidates,
     lower_candidates,
+    measure_batch,
     retrain_models,
-    simulate_batch,
 )
-from tilewright.search.session import Stopwatch, rows_of_batch
-from tilewright.search.validation_records import ValidationMeasurement
-from tilewright.targets.base import Configs, Measurements, Target
+from tilewright.search.rounds import Stopwatch, describe_round
+from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import bound_of, roofline_of
 from tilewright.targets.cluster.connection import connect
 from tilewright.targets.registry import kind_of, target_remarks
@@ -65,13 +64,12 @@ from tilewright.tuning.final_choice import ChoiceRecords, held_choice
 from tilewright.tuning.final_validation import measure_leaders
 from tilewright.tuning.fusion_interface import Decided, ToDecide
 from tilewright.tuning.log_steps import (
-    Start,
-    load_starts,
     log_network,
     log_parameters,
     log_round,
     log_workload,
     log_workloads_added,
+    start_sessions,
 )
 from tilewright.tuning.network import (
     NetworkPart,
@@ -92,9 +90,10 @@ from tilewright.tuning.results import (
     latency_to_beat,
     mean_errors,
 )
+from tilewright.tuning.run_flows import Flow, run_flows
 from tilewright.tuning.schedulability import check_fits
-from tilewright.tuning.task_scheduler import Flow, SharingRules, StopGain, TaskScheduler, TaskState
-from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
+from tilewright.tuning.task_scheduler import SharingRules, StopGain, TaskScheduler, TaskState
+from tilewright.tuning.tuning_task import TuningTask, target_of
 from tilewright.tuning.verification import (
     baseline_again,
     measure_baseline,
@@ -102,7 +101,6 @@ from tilewright.tuning.verification import (
     verify_schedule,
     wrong_winners,
 )
-from tilewright.tuning.workload_job import WorkloadJob
 
 MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
@@ -129,12 +127,9 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         network = import_network(run, options, target)
         for reason in check_fits(target, [each.workload for each in network.subgraphs]):
             run.emit(Note(reason))
-        tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
-        starts = run.call(load_starts, options, network, tasks)
+        starts = run.call(start_sessions, options, network.subgraphs)
         run.call(log_parameters, options, network, [task for task, _ in starts], run.emit)
-        tuned, sharing = tune_workloads(
-            run, options, network.subgraphs, starts, store, options.stop_gain
-        )
+        tuned, sharing = tune_workloads(run, options, starts, store, options.stop_gain)
         decided = fuse_network(run, options, network, tuned, store) if options.fusion else None
         wall = time.perf_counter() - begin
         return run.call(log_network, options, network, tuned, wall, sharing, decided)
@@ -169,13 +164,13 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
     run.emit(Note(f"another command owns {options.folder}; this one makes trials beside it"))
     with trials_of_folder(options, run.emit, own=False) as store:
         network = import_network(here, options, target_of(options))
-        tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
-        starts = run.call(load_starts, options, network, tasks)
+        starts = run.call(start_sessions, options, network.subgraphs)
         first = os.getpid() % len(starts)
-        for task, state in [*starts[first:], *starts[:first]]:
-            session = Session(task.setting, state, here)
+        for task, session in [*starts[first:], *starts[:first]]:
             record = record_of(store, task)
-            for _ in tune_rounds(session, record, trials=options.trials, batch=options.batch):
+            for _ in rounds(
+                here, task, session, record, trials=options.trials, batch=options.batch
+            ):
                 pass
 
 
@@ -190,42 +185,51 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
         return TuningNetwork(model, target, found, alone)
     imported = run(import_model, options.model, options.input_shapes)
     found = run(
-        extract_subgraphs, imported, target, options.epilogue_mode, options.max_waste,
-        options.input_shapes, options.calibration,
-    ).value  # fmt: skip
+        extract_subgraphs,
+        imported,
+        target,
+        options.epilogue_mode,
+        options.max_waste,
+        options.input_shapes,
+        options.calibration,
+    )
     if not options.layers:
-        return TuningNetwork(imported.value, target, found)
+        return TuningNetwork(imported, target, found)
     part: NetworkPart = {
         "layers": list(options.layers), "workloads_of_network": len(found.subgraphs),
     }  # fmt: skip
-    return TuningNetwork(imported.value, target, those_of(found, options.layers), part)
+    return TuningNetwork(imported, target, those_of(found, options.layers), part)
 
 
 def tune_workloads(
     run: LocalRunner,
     options: TuningOptions,
-    subgraphs: Sequence[Subgraph],
-    starts: Sequence[Start],
+    starts: Sequence[tuple[TuningTask, Session]],
     store: TrialStore,
     share: float | None,
 ) -> tuple[list[TunedWorkload], StopGain | None]:
-    """Tune workloads, each with its own trials; or, with the `share` of the latency that a round
-    has to save, with part of all trials, and what became of these. Raises as `tune_network`."""
-    rules = None if share is None else SharingRules(options.trials, options.batch, share)
-    most = options.trials * (len(subgraphs) if rules else 1)
-    jobs = [
-        WorkloadJob(options, subgraph, task, state, store, most, rules is not None)
-        for subgraph, (task, state) in zip(subgraphs, starts, strict=True)
+    """Tune workloads, each with its own trials. With the `share` of the latency that a round has to
+    save, they share all trials, and the second result says what became of these. Raises as
+    `tune_network`."""
+    store.add_runs([task.store_key for task, _ in starts])
+    if share is None:
+        flows = [
+            run.workload(tune_workload, options, task, session, store, options.trials)
+            for task, session in starts
+        ]
+        return run_flows(flows, at_a_time(options)), None
+    most = options.trials * len(starts)
+    flows = [
+        run.workload(tune_workload, options, task, session, store, most, True)
+        for task, session in starts
     ]
     scheduler = TaskScheduler(
-        [run.workload(tune_workload, job) for job in jobs],
-        [TaskState(job.subgraph.count, job.study.workload.macs) for job in jobs],
-        at_a_time(options) if rules is None else options.jobs,
-        rules,
+        flows,
+        [TaskState(task.count, task.workload.macs) for task, _ in starts],
+        options.jobs,
+        SharingRules(options.trials, options.batch, share),
     )
-    store.add_runs([task.store_key for task, _ in starts])
-    tuned = scheduler.run()
-    return tuned, scheduler.outcome
+    return scheduler.run(), scheduler.outcome
 
 
 def fuse_network(
@@ -239,13 +243,12 @@ def fuse_network(
     `tune_network`, and `FusionError`."""
 
     def tune_more(subgraphs: Sequence[Subgraph]) -> list[TunedWorkload]:
-        tasks = [tuning_task_of(options, each.workload) for each in subgraphs]
-        starts = run.call(load_starts, options, network, tasks)
+        starts = run.call(start_sessions, options, subgraphs)
         run.call(log_workloads_added, subgraphs, run.emit)
-        return tune_workloads(run, options, subgraphs, starts, store, None)[0]
+        return tune_workloads(run, options, starts, store, None)[0]
 
     asked = ToDecide(options, network.target, network.model.name, tuned, tune_more, run.emit)
-    return run(decide_fusion, asked).value
+    return run(decide_fusion, asked)
 
 
 def at_a_time(options: TuningOptions) -> int:
@@ -259,36 +262,45 @@ def at_a_time(options: TuningOptions) -> int:
 # -- a workload --------------------------------------------------------------------------------
 
 
-def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
+def tune_workload(
+    run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session, store: TrialStore,
+    most_trials: int, shared: bool = False,
+) -> Flow[TunedWorkload]:  # fmt: skip
     """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
     Raises as `tune_network`."""
-    begin, task, subgraph = time.perf_counter(), job.study, job.subgraph
-    target, workload = task.target, task.workload
+    begin, target, workload = time.perf_counter(), task.target, task.workload
     repeats, waits = target.deterministic, list[float]()
-    found, roofline = run(measure_baseline, task).value, roofline_of(target, workload)
+    found, roofline = run(measure_baseline, task), roofline_of(target, workload)
     baseline = found.baseline
     run.emit(WorkloadBegan(workload.id, found.before, roofline))
     timed: dict[int, Trial] = {}
-    session, done = yield from _rounds(run, job, baseline, waits)
-    final = None if repeats else held_choice(_choice(job, session, baseline), timed, run.emit)
+    record, start = record_of(store, task), session
+    rounds_of = partial(
+        _rounds, run, options, task, start, most_trials=most_trials, shared=shared,
+        baseline=baseline, waits=waits,
+    )  # fmt: skip
+    session, done = yield from rounds_of(record)
+    choice = ChoiceRecords(task, record, session.history, baseline, options.leaders)
+    final = None if repeats else held_choice(choice, timed, run.emit)
     if repeats or any(each.reused for each in done):
         while final is None and (wrong := wrong_winners(task, session.history, timed, run.emit)):
-            job.record().correct(wrong)
-            session, done = yield from _rounds(run, job, baseline, waits)
+            record_of(store, task).correct(wrong)
+            record = record_of(store, task)
+            session, done = yield from rounds_of(record)
     if repeats:
         chosen = choose_schedule(task, session.history, baseline)
         if chosen is not None and chosen is baseline:
             chosen = baseline = baseline_again(task, baseline, run.emit)
     else:
-        measure = partial(_measure_leaders, run, task)
-        final = final or _choice(job, session, baseline).make(measure)
+        choice = ChoiceRecords(task, record, session.history, baseline, options.leaders)
+        final = final or choice.make(partial(run, measure_leaders, task))
         chosen, baseline = final.chosen, final.baseline
     if chosen is not None:
         run(verify_schedule, task, chosen)
     tuned = TunedWorkload(
         study=task,
-        count=subgraph.count,
-        names=subgraph.names,
+        count=task.count,
+        names=task.names,
         baseline=baseline,
         fallback=found.fallback,
         chosen=chosen,
@@ -305,47 +317,44 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
         model_errors=mean_errors(done),
         microjoules=microjoules_of(task, chosen),
     )
-    run.call(log_workload, job, tuned, session, run.emit)
+    run.call(log_workload, options, task, tuned, session, run.emit)
     return tuned
 
 
 def _rounds(
-    run: LocalRunner, job: WorkloadJob, baseline: Schedule | None, waits: list[float]
-) -> Flow[tuple[Session, list[Round]]]:
+    run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session,
+    record: StoredRun, *, most_trials: int, shared: bool, baseline: Schedule | None,
+    waits: list[float],
+) -> Flow[tuple[Session, list[Round]]]:  # fmt: skip
     """All rounds of a workload, those of the record first; adds to `waits` the seconds in which
-    others had theirs."""
-    options, task = job.options, job.study
-    setting = task.setting
-    session, record = Session(setting, job.state, run), job.record()
+    other workloads had theirs."""
     done: list[Round] = []
-    for each in rounds(
-        session, record, trials=job.most_trials, batch=options.batch, shared=job.shared
-    ):
+    valid = 0
+    steps = rounds(
+        run, task, session, record, trials=most_trials, batch=options.batch,
+        shared=shared,
+    )  # fmt: skip
+    while True:
+        try:
+            each = next(steps)
+        except StopIteration as end:
+            session = end.value
+            break
         if isinstance(each, TrialRequest):
             each.baseline, begin = latency_to_beat(task, baseline), time.perf_counter()
             yield each
             waits.append(time.perf_counter() - begin)
             if each.granted:
-                run.emit(RoundScheduled(task.workload.id, each.made, job.most_trials))
+                run.emit(RoundScheduled(task.workload.id, each.made, most_trials))
             continue
         done.append(each)
         trials = sum(len(one.configs) for one in done)
-        valid = float(np.mean(session.history.valid[:trials]))
-        run.call(log_round, task, each, trials, valid, run.emit)
+        valid += int(each.measured.valid.sum())
+        run.call(log_round, task, each, trials, valid / trials, run.emit)
         yield None
     for problem in record.problems:
         run.emit(Note(problem))
     return session, done
-
-
-def _choice(job: WorkloadJob, session: Session, baseline: Schedule | None) -> ChoiceRecords:
-    return ChoiceRecords(job.study, job.record(), session.history, baseline, job.options.leaders)
-
-
-def _measure_leaders(
-    run: LocalRunner, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
-) -> list[ValidationMeasurement]:
-    return run(measure_leaders, task, block, contenders, turns).value
 
 
 # -- rounds ------------------------------------------------------------------------------------
@@ -377,130 +386,157 @@ def tune(
         WorkloadError: the target has no schedule for the workload.
         TrialStoreError, RunInUse: as `TrialStore`.
     """
-    setting = setting_of(target, workload, explorer, seed)
+    task = make_task(target, workload, explorer, seed)
     key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
     record = RunRecord()
     if store is not None:
         record = StoredRun(
-            store, shared_key(key) if shared else key, setting.problem.space,
+            store, shared_key(key) if shared else key, task.problem.space,
             other_runs=target.deterministic, shared=shared,
         )  # fmt: skip
-    yield from tune_rounds(Session(setting, state), record, trials=trials, batch=batch)
-
-
-def tune_rounds(session: Session, record: RunRecord, *, trials: int, batch: int) -> Iterator[Round]:
-    """Tune until the record holds `trials` or the explorer has nothing left; yields each round when
-    it is done, those the record already holds first. Raises `TilewrightError` if `trials` or
-    `batch` is below 1, and what the record raises."""
-    for each in rounds(session, record, trials=trials, batch=batch):
-        assert isinstance(each, Round), "only shared trials are asked for"
-        yield each
+    session = Session.start(task, state)
+    for done in rounds(LocalRunner(), task, session, record, trials=trials, batch=batch):
+        assert isinstance(done, Round), "only shared trials are asked for"
+        yield done
 
 
 def rounds(
-    session: Session, record: RunRecord, *, trials: int, batch: int, shared: bool = False
-) -> Iterator[Round | TrialRequest]:
-    """As `tune_rounds`. Where trials are `shared`, yields a `TrialRequest` before each further
-    round, and one that says so when nothing is left to try; in no turn of the record. Raises
-    `TilewrightError` if `trials` or `batch` is below 1."""
+    run: LocalRunner, task: Task, session: Session, record: RunRecord, *, trials: int, batch: int,
+    shared: bool = False,
+) -> Generator[Round | TrialRequest, None, Session]:  # fmt: skip
+    """Tune until the record holds `trials` or the tuner has nothing left.
+
+    Yields each round when it is done, those that the record already holds first, and returns the
+    session after them. Where workloads share their trials (`shared`), yields a `TrialRequest`
+    before each further round, and one that says so when nothing is left to try; in no turn of the
+    record. Raises `TilewrightError` if `trials` or `batch` is below 1, and what the record raises.
+    """
     if trials < 1 or batch < 1:
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
-    allowed = 0 if shared else trials
+    allowed, late = 0 if shared else trials, dict[int, Batch]()
     while True:
-        if session.unlearned and allowed > len(session.history):
-            learn(session)  # not while others wait for their turn
+        clock, made = Stopwatch(), len(session.history)
+        if session.unlearned and allowed > made:
+            with clock.of("retrain"):  # not while others wait for their turn
+                session = learn(run, task, session)
         with record.turn():
-            news = record.news(session.history.round, trials - len(session.history))
+            news = record.news(session.history.round, trials - made)
             if not news:
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
-                n = min(batch, allowed - len(session.history) - busy)
-                proposal = propose_batch(session, n, pending) if n > 0 else None
-                known = {} if proposal is None else record.known()
-                if proposal is not None:
-                    record.claim(proposal.batch)
+                n = min(batch, allowed - made - busy)
+                chosen, known = None, dict[int, Trial]()
+                if n > 0:
+                    session = learn(run, task, session)
+                    chosen = propose_batch(run, task, session, n, pending, clock)
+                if chosen is not None:
+                    known = dict(record.known())
+                    record.claim(chosen)
         if news:
-            yield from session.take_up(news)
-        elif proposal is not None:
-            yield from _measured(session, record, proposal, known)
+            for finished in news:
+                own = late.pop(finished.index, None)
+                again = own or recorded_batch(task, finished)
+                session = session.after(again)
+                yield describe_round(session, again, None if own else finished.errors)
+        elif chosen is not None:
+            measured = measured_batch(run, task, chosen, known, clock)
+            with record.turn(), clock.of("record"):
+                index, kept = record.settle(session.history.round, chosen, measured.measurements())
+            measured = replace(measured.take(kept), stage_seconds=clock.seconds)
+            if not len(kept):
+                continue  # others had claimed all of it
+            if index > session.history.round:
+                late[index] = measured  # others were faster
+                continue
+            session = session.after(measured)
+            yield describe_round(session, measured)
         elif busy:
             time.sleep(POLL_SECONDS)
         elif n > 0 or not shared:
             if shared:
                 yield TrialRequest(session.history, exhausted=True)
-            return
+            return session
         else:
             request = TrialRequest(session.history)
             yield request
             if request.granted < 1:
-                return
-            allowed = min(len(session.history) + request.granted, trials)
+                return session
+            allowed = min(made + request.granted, trials)
 
 
-def tune_round(session: Session, n: int) -> Round | None:
-    """One round of up to `n` trials without a record; None if there is nothing to propose."""
-    proposal = propose_batch(session, n)
-    if proposal is None:
-        return None
-    return session.finish(*measure_batch(session, proposal, {}))
+def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Session | None:
+    """Make one round of up to `n` trials without a record. Return the session after it, or None if
+    there is nothing to propose."""
+    session = learn(run, task, session)
+    batch = propose_batch(run, task, session, n)
+    return None if batch is None else session.after(measured_batch(run, task, batch, {}))
 
 
-def propose_batch(session: Session, n: int, pending: Configs | None = None) -> Proposal | None:
-    """What to measure next, at most `n` configs, none of them tried or `pending` (p, knobs); None
-    if there is nothing left."""
+def tune_session(task: Task, trials: int, batch: int) -> Session:
+    """Tune without a record, in rounds of `batch` trials. Return the session after them."""
+    run, session = LocalRunner(), Session.start(task)
+    while left := max(trials - len(session.history), 0):
+        done = tune_round(run, task, session, min(batch, left))
+        if done is None:
+            break
+        session = done
+    return session
+
+
+def learn(run: LocalRunner, task: Task, session: Session) -> Session:
+    """Retrain Models P, V and A on the rounds that they have not seen."""
+    if not session.begun:
+        session = session.with_begun(run(begin_models, task, session))
+    while session.unlearned:
+        session = session.with_learned(run(retrain_models, task, session))
+    return session
+
+
+def propose_batch(
+    run: LocalRunner, task: Task, session: Session, n: int, pending: Configs | None = None,
+    clock: Stopwatch | None = None,
+) -> Batch | None:  # fmt: skip
+    """Choose what to measure next.
+
+    Args:
+        run: performs the steps.
+        task: what is tuned.
+        session: its trials so far, and models that have seen all of them.
+        n: at most so many configs.
+        pending: configs that others are measuring, shape (p, knobs).
+        clock: times the steps.
+
+    Returns:
+        The batch, whose configs were neither tried nor are they pending; None if nothing is left.
+    """
+    clock, session = clock or Stopwatch(), session.with_pending(pending)
     with BLAS_ON_ONE_THREAD:
-        run, setting, state = session.run, session.setting, learn(session)
-        clock, session.learning = Stopwatch({"retrain": session.learning}), 0.0
-        history = session.history_for_steps(pending)
         with clock.of("generate"):
-            candidates = run(generate_candidates, setting, state, history, n)
+            candidates = run(generate_candidates, task, session, n)
         with clock.of("filter"):
-            kept = run(filter_candidates, setting, state, history, candidates, n)  # Model V
-        if not len(kept.value):
+            kept = run(filter_candidates, task, session, candidates, n)  # Model V
+        if not len(kept):
             return None
         with clock.of("lower"):
-            batch = run(lower_candidates, setting, state, history, kept, n)  # Model A
-    return Proposal(batch, len(candidates.value), kept.value.vetoed, clock.seconds)
+            batch = run(lower_candidates, task, session, kept, n)  # Model A
+    return replace(batch, candidates=len(candidates))
 
 
-def measure_batch(
-    session: Session, proposal: Proposal, known: Known
-) -> tuple[Proposal, Measurements]:
-    """Simulate a batch, but for what is `known`."""
-    clock, history = Stopwatch(proposal.stage_seconds), session.history_for_steps()
-    flat = session.setting.problem.space.ravel(proposal.batch.rows.configs)
+def measured_batch(
+    run: LocalRunner, task: Task, batch: Batch, known: Known, clock: Stopwatch | None = None
+) -> Batch:
+    """Measure a batch, except for the configs whose measurements are `known`."""
+    flat = task.problem.space.ravel(batch.rows.configs)
     held = {int(i): known[int(i)] for i in flat if int(i) in known}
-    with clock.of("measure"):
-        measured = session.run(simulate_batch, session.setting, history, proposal.result, held)
-    return replace(proposal, stage_seconds=clock.seconds), measured.value
+    with (clock or Stopwatch()).of("measure"):
+        return replace(batch, measured=run(measure_batch, task, batch, held))
 
 
-def learn(session: Session) -> Result[ExplorerState]:
-    """What the tuner knows after the rounds so far: Models P, V and A, retrained on those that they
-    have not seen (`retrain_models`)."""
-    run, begun = session.run, time.perf_counter()
-    state = session.state or run.begin(session.setting, session.start)
-    histories = [run.keep(history) for history in session.unlearned]
-    if histories:
-        state = run.after_each(retrain_models, session.setting, state, histories)
-        session.learning += time.perf_counter() - begun
-    session.learned(state, histories)
-    return state
-
-
-def _measured(
-    session: Session, record: RunRecord, proposal: Proposal, known: Known
-) -> Iterator[Round]:
-    """Measure a batch and record it; no round where others had claimed all of it."""
-    proposal, measured = measure_batch(session, proposal, known)
-    clock = Stopwatch(proposal.stage_seconds)
-    with record.turn(), clock.of("record"):
-        index, kept = record.settle(session.history.round, proposal.batch, measured)
-    if not len(kept):
-        return
-    counted = Result(rows_of_batch(proposal.batch, kept))
-    proposal = replace(proposal, result=counted, stage_seconds=clock.seconds)
-    if index == session.history.round:
-        yield session.finish(proposal, measured.rows(kept))
-    else:
-        session.settled(index, proposal, measured.rows(kept))
+def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
+    """A round of the record: nothing is proposed or measured, models learn from it when they are
+    needed."""
+    rows = task.target.lower(task.problem.workload, finished.configs)
+    return Batch(
+        rows, {}, finished.failed, finished.lowered, candidates=len(finished.configs),
+        measured=finished.measured,
+    )  # fmt: skip

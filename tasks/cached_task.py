@@ -1,10 +1,10 @@
 """Prefect tasks of a run, and stages: tasks whose results Prefect keeps and finds again.
 
 A stage computes its key from all that its result depends on. Prefect looks for the key in the
-result storage. If a record is there, the run of the task ends as `Cached`, otherwise it calls the
-function and stores what it returns. A record is one file:
+result storage. If a record is there, the run of the task ends as `Cached`, otherwise Prefect calls
+the step and stores what it returns, in one file:
 
-    cache/<stage>/<key>    facts as JSON, and the result as JSON, NPZ or a ZIP of native model files
+    cache/<stage>/<key>    the result as JSON, NPZ or a ZIP of native model files (`tasks.codecs`)
 
 The result storage is the `cache` folder of the workspace, unless
 `PREFECT_DEFAULT_RESULT_STORAGE_BLOCK` names another one, which may be remote. A record that is torn
@@ -37,14 +37,14 @@ from requests.exceptions import RequestException
 
 from tilewright.core.files import Json, canonical, digest
 from tilewright.core.formats import STAGE
-from tilewright.search.runner import Result
-from tilewright.tasks.codecs import CODECS, Codec
+from tilewright.tasks import codecs
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 REUSED = "Cached"
+_DIGEST_LENGTH = 64
 
 
 class DamagedRecord(Exception):
@@ -79,77 +79,29 @@ class Key:
         return f"{self.stage}/{digest(canonical(whole))[:32]}"
 
 
-class Record(Result[T]):
-    """The result of a stage, as stages pass it to each other. `key` identifies it, `facts` are
-    small values that a log may show without decoding the result. The value of a record that was
-    read is decoded when it is first asked for."""
+class RecordSerializer(Serializer):  # type: ignore[type-arg]  # Prefect registers no generic ones
+    """Writes and reads the results of stages for Prefect, which finds it by its type: the digest of
+    the rest, then JSON with the encoded result in Base64."""
 
-    def __init__(self, key: str, codec: Codec[T], value: T, facts: Mapping[str, Json]) -> None:
-        super().__init__(value)
-        self.key = key
-        self.codec = codec
-        self.facts = facts
+    type: Literal["tilewright"] = "tilewright"
 
-    @classmethod
-    def of_content(cls, codec: Codec[T], value: T) -> Record[T]:
-        """The record of a value that no stage made; the key is the digest of its content."""
-        return cls(f"{codec.name}/{digest(codec.encode(value))[:32]}", codec, value, {})
-
-    def to_bytes(self) -> bytes:
-        """The digest of the rest, then the record as JSON with the encoded value in Base64."""
-        whole = {
-            STAGE.key: STAGE.written,
-            "key": self.key,
-            "codec": self.codec.name,
-            "facts": self.facts,
-            "value": base64.b64encode(self.codec.encode(self.value)).decode(),
-        }
-        # Keys stay in order: results are written in it, whether computed or found here.
-        text = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
+    def dumps(self, obj: Any) -> bytes:
+        """Return a result as bytes of valid UTF-8, which Prefect puts into JSON."""
+        codec, encoded = codecs.encode(obj)
+        value = base64.b64encode(encoded).decode()
+        whole = {STAGE.key: STAGE.written, "codec": codec.name, "value": value}
+        text = json.dumps(whole, separators=(",", ":")).encode()
         return digest(text).encode() + text
 
-    @staticmethod
-    def from_bytes(data: bytes) -> Record[Any]:
-        """Read what `to_bytes` wrote. Raises `DamagedRecord`."""
-        said, text = data[:64], data[64:]
+    def loads(self, blob: bytes) -> Any:
+        """Read what `dumps` wrote. Raises `DamagedRecord`."""
+        said, text = blob[:_DIGEST_LENGTH], blob[_DIGEST_LENGTH:]
         if digest(text).encode() != said:
             raise DamagedRecord("a stored result is damaged")
         whole = json.loads(text)
         if not STAGE.reads(STAGE.version_in(whole)):
             raise DamagedRecord("a stored result is of another version")
-        encoded = base64.b64decode(whole["value"])
-        return _StoredRecord(whole["key"], CODECS[whole["codec"]], encoded, whole["facts"])
-
-
-class _StoredRecord(Record[T]):
-    """A record whose value is not decoded yet."""
-
-    def __init__(
-        self, key: str, codec: Codec[T], encoded: bytes, facts: Mapping[str, Json]
-    ) -> None:
-        self.key = key
-        self.codec = codec
-        self.facts = facts
-        self._encoded = encoded
-
-    @cached_property
-    def value(self) -> T:  # type: ignore[override]  # a plain attribute of other results
-        """The result of the stage."""
-        return self.codec.decode(self._encoded)
-
-
-class RecordSerializer(Serializer):  # type: ignore[type-arg]  # Prefect registers no generic ones
-    """Writes and reads records for Prefect, which finds it by its type."""
-
-    type: Literal["tilewright"] = "tilewright"
-
-    def dumps(self, obj: Record[Any]) -> bytes:
-        """Return the record as bytes of valid UTF-8, which Prefect puts into JSON."""
-        return obj.to_bytes()
-
-    def loads(self, blob: bytes) -> Record[Any]:
-        """Read what `dumps` wrote. Raises `DamagedRecord`."""
-        return Record.from_bytes(blob)
+        return codecs.decode(whole["codec"], base64.b64decode(whole["value"]))
 
 
 @dataclass(frozen=True)
@@ -157,18 +109,10 @@ class Done(Generic[T]):
     """A stage that is over; `reused` says that its result was there already. `state` is how the run
     of its task ended: what later tasks name as the one they follow."""
 
-    stage: str
-    record: Record[T]
-    reused: bool
-    state: State[Record[T]]
-
-
-@dataclass(frozen=True)
-class Made(Generic[T]):
-    """The value that a stage computed, and facts about it."""
-
+    key: Key
     value: T
-    facts: Mapping[str, Json]
+    reused: bool
+    state: State[T]
 
 
 def unsearched(value: R) -> R:
@@ -197,84 +141,71 @@ def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callab
 
 
 class Stage(Generic[P, T]):
-    """A task whose result Prefect keeps under a key: `stage(after, …)` runs it behind what is in
-    `after`, states and results of other tasks. `function` is the stage without Prefect."""
+    """A step as a task whose result Prefect keeps under a key.
+
+    Args:
+        step: computes the result.
+        run_name: a template for the names of the task's runs, filled by the arguments of the step
+            and by names that the runner knows.
+        key: what the result depends on, from the arguments of the step.
+        told: a line for the log about a result, from it and the arguments of the step.
+    """
 
     def __init__(
         self,
-        function: Callable[P, Made[T]],
-        key: Callable[P, Key],
-        codec: Codec[T],
+        step: Callable[P, T],
         run_name: str,
-        told: Callable[[Record[T]], str],
+        key: Callable[P, Key],
+        told: Callable[..., str] = lambda value, *given: "",
     ) -> None:
-        self.function = function
-        self.key = key
-        self.codec = codec
+        self.step = step
         self.run_name = run_name
+        self.key = key
         self.told = told
-        self._signature = inspect.signature(function)
+        self._signature = inspect.signature(step)
 
-        def compute(key: Key, title: str, given: inspect.BoundArguments) -> Record[T]:
-            made = function(*given.args, **given.kwargs)
-            record = Record(key.text, codec, made.value, made.facts)
-            say(told(record))
-            return record
+        def compute(key: Key, title: str, given: Sequence[Any]) -> T:
+            value = step(*given)
+            say(told(value, *given))
+            return value
 
         self._task: Any = task(
-            name=function.__name__, task_run_name="{title}", cache_policy=_BY_KEY,
+            name=step.__name__, task_run_name="{title}", cache_policy=_BY_KEY,
             persist_result=True, result_serializer="tilewright", cache_result_in_memory=False,
             **_TRIED_AGAIN,
         )(compute)  # fmt: skip
         self._known: Any = task(
-            name=function.__name__, task_run_name="{title}", cache_policy=NO_CACHE,
+            name=step.__name__, task_run_name="{title}", cache_policy=NO_CACHE,
             persist_result=False,
         )(_known)  # fmt: skip
 
-    def __call__(self, after: Sequence[object], *args: P.args, **kwargs: P.kwargs) -> Done[T]:
-        key, given = self.key(*args, **kwargs), self._signature.bind(*args, **kwargs)
-        title = self.run_name.format(**given.arguments)
+    def run(self, after: Sequence[object], names: Mapping[str, object], *given: Any) -> Done[T]:
+        """Run the stage behind what is in `after`, states and results of other tasks; `names` fill
+        the template of its name, too."""
+        key: Key = self.key(*given)
+        title = self.run_name.format(**names, **self._signature.bind(*given).arguments)
         # Prefect searches what is not quoted for results of other tasks, and takes a new object at
         # the place in memory of one that is gone for that: edges that nobody meant.
         state = self._task(quote(key), title, quote(given), return_state=True, wait_for=after)
-        record, reused = state.result(), state.name == REUSED
-        assert isinstance(record, Record)
-        if reused and (told := self.told(record)):
+        value, reused = state.result(), state.name == REUSED
+        if reused and (told := self.told(value, *given)):
             say(f"{title}: {told}")
-        return Done(key.stage, record, reused, state)
+        return Done(key, value, reused, state)
 
-    def is_stored(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+    def is_stored(self, *given: Any) -> bool:
         """Whether running the stage with these arguments would find its result. Call it in a
         flow."""
         if get_current_settings().tasks.refresh_cache:
             return False
         store: Any = get_result_store().update_for_task(self._task)
-        found: bool = store.exists(self.key(*args, **kwargs).text)
+        found: bool = store.exists(self.key(*given).text)
         return found
 
-    def show_known(self, after: Sequence[object], told: str, **names: object) -> State[None]:
+    def show_known(self, after: Sequence[object], told: str, title: str) -> State[None]:
         """Show a run of it that has nothing to do, since what it would give is recorded: it ends as
-        `Cached`. `names` fill the template of its name, `told` goes to its log."""
-        title = self.run_name.format(**names)
+        `Cached`. `told` goes to its log."""
         state: State[None] = self._known(told, title, return_state=True, wait_for=after)
         return state
-
-
-def stage(
-    run_name: str,
-    key: Callable[P, Key],
-    codec: Codec[T],
-    told: Callable[[Record[T]], str] = lambda record: "",
-) -> Callable[[Callable[P, Made[T]]], Stage[P, T]]:
-    """Make a stage of a function that computes its result.
-
-    Args:
-        run_name: a template for the names of the task's runs, filled by its arguments.
-        key: what the result depends on, from the same arguments.
-        codec: how the result is stored.
-        told: a line for the log of the run about a result, "" for none.
-    """
-    return lambda function: Stage(function, key, codec, run_name, told)
 
 
 def say(text: str) -> None:

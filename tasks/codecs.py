@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from tilewright.core.files import (
     as_list,
     as_object,
     as_text,
+    digest,
     pack_arrays,
     pack_files,
     read_json,
@@ -52,17 +55,20 @@ class Codec(Generic[T]):
     """How the results of a kind are stored."""
 
     name: str
+    type: Any  # of the values
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
 
 
-def json_codec(name: str, to_json: Callable[[T], Json], from_json: Callable[[Json], T]) -> Codec[T]:
-    """A codec for results that are JSON. The order of keys is kept."""
+def _json_codec(
+    name: str, kind: Any, to_json: Callable[[T], Json], from_json: Callable[[Json], T]
+) -> Codec[T]:
+    """A codec for values that are JSON. The order of keys is kept."""
 
     def encode(value: T) -> bytes:
         return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False).encode()
 
-    return Codec(name, encode, lambda data: from_json(json.loads(data)))
+    return Codec(name, kind, encode, lambda data: from_json(json.loads(data)))
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
@@ -91,6 +97,8 @@ def encode_batch(batch: Batch) -> bytes:
             "reasons": _text(rows.reasons),
             "failed": batch.failed,
             "lowered": np.array(batch.lowered),
+            "vetoed": np.array(batch.vetoed),
+            "all_reasons": _text(batch.reasons),
         }
         | _features(rows.hidden)
         | write_programs(rows.programs)
@@ -114,6 +122,8 @@ def decode_batch(data: bytes) -> Batch:
         scores=_named(arrays, _SCORE),
         failed=arrays["failed"],
         lowered=int(arrays["lowered"]),
+        vetoed=int(arrays["vetoed"]),
+        reasons=tuple(map(str, arrays["all_reasons"])),
     )
 
 
@@ -215,6 +225,10 @@ def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:
     return np.array(plain, dtype=np.str_)
 
 
+def _extracted_from_json(values: Json) -> Extracted:
+    return Extracted.from_json(as_object(values))
+
+
 def _model_to_json(model: Model) -> Json:
     return {"source": model.source, "name": model.name, "digest": model.digest}
 
@@ -272,27 +286,79 @@ def _decision(row: dict[str, Json]) -> FusionDecision:
     }
 
 
-CANDIDATES = Codec("candidates", encode_candidates, decode_candidates)
-BATCH = Codec("batch", encode_batch, decode_batch)
-MEASUREMENTS = Codec("measurements", encode_measurements, decode_measurements)
-HISTORY = Codec("history", encode_history, decode_history)
-STATE = Codec("state", encode_state, decode_state)
-PICTURE: Codec[bytes] = Codec("picture", bytes, bytes)
-MODEL = json_codec("model", _model_to_json, _model_from_json)
-EXTRACTED: Codec[Extracted] = json_codec(
-    "extracted", Extracted.to_json, lambda values: Extracted.from_json(as_object(values))
-)
-BASELINES = json_codec("baselines", _baselines_to_json, _baselines_from_json)
-MISMATCHES: Codec[int | None] = json_codec(
-    "mismatches", lambda count: count, lambda count: None if count is None else as_int(count)
-)
-DECIDED = json_codec("decided", _decided_to_json, _decided_from_json)
+PICTURE: Codec[bytes] = Codec("picture", bytes, bytes, bytes)
 
 CODECS: Mapping[str, Codec[Any]] = {
     codec.name: codec
     for codec in (
-        CANDIDATES, BATCH, MEASUREMENTS, HISTORY, STATE, PICTURE, MODEL, EXTRACTED, BASELINES,
-        MISMATCHES, DECIDED,
+        Codec("candidates", Candidates, encode_candidates, decode_candidates),
+        Codec("batch", Batch, encode_batch, decode_batch),
+        Codec("measurements", Measurements, encode_measurements, decode_measurements),
+        Codec("history", History, encode_history, decode_history),
+        Codec("state", ExplorerState, encode_state, decode_state),
+        PICTURE,
+        _json_codec("model", Model, _model_to_json, _model_from_json),
+        _json_codec("extracted", Extracted, Extracted.to_json, _extracted_from_json),
+        _json_codec("baselines", Baselines, _baselines_to_json, _baselines_from_json),
+        _json_codec("number", int | None, lambda number: number, lambda number: number),
+        _json_codec("decided", Decided, _decided_to_json, _decided_from_json),
     )
-}  # fmt: skip
+}
 """Every codec by its name, which a stored result carries."""
+
+
+def encode(value: object) -> tuple[Codec[Any], bytes]:
+    """Return how a value is stored, and its bytes. Raises `TypeError` if no codec knows it."""
+    for codec in CODECS.values():
+        if isinstance(value, codec.type):
+            data = codec.encode(value)
+            _RECENT.remember(value, digest(data))
+            return codec, data
+    raise TypeError(f"no codec for {type(value).__name__}")
+
+
+def decode(name: str, data: bytes) -> Any:
+    """Return the value that was encoded by the codec of a name."""
+    content = digest(data)
+    value = _RECENT.value(content)
+    if value is None:
+        value = CODECS[name].decode(data)
+        _RECENT.remember(value, content)
+    return value
+
+
+def digest_of(value: object) -> str:
+    """Return a digest of the content of a value, by its codec."""
+    return _RECENT.digest(value) or digest(encode(value)[1])
+
+
+class _Recent:
+    """The values that were last encoded or decoded, with the digests of their bytes."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, object] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def remember(self, value: object, content: str) -> None:
+        """Keep a value instead of the oldest."""
+        if value is None:
+            return
+        with self._changing:
+            self._held[content] = value
+            self._held.move_to_end(content)
+            while len(self._held) > _KEPT:
+                self._held.popitem(last=False)
+
+    def value(self, content: str) -> object | None:
+        """Return the value of some content."""
+        with self._changing:
+            return self._held.get(content)
+
+    def digest(self, value: object) -> str | None:
+        """Return the digest of a value that is this object."""
+        with self._changing:
+            return next((name for name, held in self._held.items() if held is value), None)
+
+
+_KEPT = 64
+_RECENT = _Recent()

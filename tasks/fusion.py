@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.core.files import Json
 from tilewright.fusion.step import decide_fusion as decide_fusion_now
-from tilewright.tasks import codecs, tracking
-from tilewright.tasks.cached_task import Done, Key, Made, stage
+from tilewright.tasks import tracking
+from tilewright.tasks.cached_task import Done, Key, Stage
 from tilewright.tuning.fusion_interface import Decided, ToDecide
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def decide_fusion(
     `fusion.step.decide_fusion`."""
     key = _key(asked, model)
     decided = None
-    if not _decide_fusion.is_stored(asked.network, key, None):
+    if not _DECISION.is_stored(asked.network, key, None):
         decided = _decided(asked, run_id)
-    return _decide_fusion(after, asked.network, key, decided)
+    return _DECISION.run(after, {}, asked.network, key, decided)
 
 
 def figures(decided: Decided) -> dict[str, float]:
@@ -42,15 +42,17 @@ def figures(decided: Decided) -> dict[str, float]:
     return found | {"fusion/decisions": float(len(said["decisions"])), "fusion/fused": float(fused)}
 
 
+def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
+    """Keep what was decided, or find what was decided before."""
+    assert decided is not None, "what the cache has is not decided again"
+    return decided
+
+
 def _given_key(network: str, key: Key, decided: Decided | None) -> Key:
     return key
 
 
-@stage("what is fused in {network}", _given_key, codecs.DECIDED)
-def _decide_fusion(network: str, key: Key, decided: Decided | None) -> Made[Decided]:
-    """Keep what was decided, or find what was decided before."""
-    assert decided is not None, "what the cache has is not decided again"
-    return Made(decided, {})
+_DECISION = Stage(keep_decision, "what is fused in {network}", _given_key)
 
 
 def _decided(asked: ToDecide, run_id: str) -> Decided:

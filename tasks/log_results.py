@@ -43,7 +43,7 @@ from tilewright.tuning.network import Model
 from tilewright.tuning.network_totals import Total
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow
-from tilewright.tuning.workload_job import WorkloadJob
+from tilewright.tuning.tuning_task import TuningTask
 
 _DIGITS = 6  # of a metric that is no count
 PREFECT_LINK = "the flow run in Prefect"
@@ -87,9 +87,11 @@ def log_network_dataset(run_id: str, model: Model) -> None:
     tracking.log_dataset(run_id, read, "network")
 
 
-def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json]) -> str:
+def open_workload_run(
+    options: TuningOptions, task: TuningTask, parent: str, params: Mapping[str, Json]
+) -> str:
     """The child run of one workload."""
-    options, workload, names = job.options, job.study.workload, job.subgraph.names
+    workload, names = task.workload, task.names
     about = {"parent": parent, "workload": workload.id}
     name = layer(names, workload)
     run_id = tracking.open_run(
@@ -104,7 +106,7 @@ def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json])
     title = title_of(params)
     links = {title: tracking.run_url(parent), PREFECT_LINK: flow_run_url(str(flow_run.id))}
     note = run_description.workload_note(
-        names, workload, job.subgraph.count, title, command_of(options), links
+        names, workload, task.count, title, command_of(options), links
     )
     tracking.describe_run(run_id, note)
     return run_id
@@ -148,7 +150,7 @@ def log_artifacts(
     tracking.tag_run(run_id, {GAIN_OVER: had.over})
     _say_outcome(run_id, run_description.outcome_line(row, had))
     read = _log_files(run_id, layer, trials, workload_picture(layer, tuned, trials))
-    _log_models(run_id, tuned, read, version, learned_models(session))
+    _log_models(run_id, tuned, read, version, learned_models(tuned.study, session))
 
 
 @step("artifacts of the network")

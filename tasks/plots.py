@@ -12,9 +12,8 @@ import pandas as pd
 
 from tilewright import reports
 from tilewright.core.files import Json, digest
-from tilewright.tasks import codecs
-from tilewright.tasks.cached_task import Key, Made, stage
-from tilewright.tasks.import_tasks import NO_TARGET
+from tilewright.tasks.cached_task import Key, Stage
+from tilewright.tasks.stages import NO_TARGET
 from tilewright.tuning import outputs
 from tilewright.tuning.results import TunedWorkload
 
@@ -25,19 +24,33 @@ _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
 
 def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
     """As `reports.convergence.convergence`."""
-    return _draw_workload([], layer, tuned, trials).record.value
+    return _WORKLOAD.run([], {"layer": layer}, tuned, trials).value
 
 
 def network_picture(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
     """As `reports.convergence.network_convergence`."""
-    return _draw_network([], network, tuned, trials).record.value
+    return _NETWORK.run([], {}, network, tuned, trials).value
 
 
-def _workload_key(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> Key:
-    return _picture_key("workload", [tuned], trials)
+def draw_workload(tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
+    """Draw the convergence of a workload."""
+    from tilewright.reports.convergence import convergence
+
+    return convergence(tuned, trials)
 
 
-def _picture_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
+def draw_network(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
+    """Draw the convergence of a network."""
+    from tilewright.reports.convergence import network_convergence
+
+    return network_convergence(network, tuned, trials)
+
+
+def _workload_key(tuned: TunedWorkload, trials: pd.DataFrame) -> Key:
+    return _network_key("workload", [tuned], trials)
+
+
+def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
     inputs: dict[str, Json] = {
         "what": network,
         "target": tuned[0].study.target.name,
@@ -48,20 +61,8 @@ def _picture_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFr
     return Key("picture", 1, NO_TARGET, inputs)
 
 
-@stage("{layer}: picture", _workload_key, codecs.PICTURE)
-def _draw_workload(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> Made[bytes]:
-    from tilewright.reports.convergence import convergence
-
-    return Made(convergence(tuned, trials), {})
-
-
-@stage("picture of {network}", _picture_key, codecs.PICTURE)
-def _draw_network(
-    network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame
-) -> Made[bytes]:
-    from tilewright.reports.convergence import network_convergence
-
-    return Made(network_convergence(network, tuned, trials), {})
+_WORKLOAD = Stage(draw_workload, "{layer}: picture", _workload_key)
+_NETWORK = Stage(draw_network, "picture of {network}", _network_key)
 
 
 def _shown(tuned: TunedWorkload) -> Json:

@@ -17,34 +17,23 @@ from prefect.runtime import flow_run
 from tilewright.flows.tuning import learn
 from tilewright.fusion.step import decide_fusion
 from tilewright.reports.number_format import counted
-from tilewright.search import (
-    ExplorerState,
-    History,
-    LocalRunner,
-    Result,
-    Round,
-    Session,
-    Setting,
-    round_steps,
-)
+from tilewright.search import Round, Session, TrialStore, round_steps
 from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency, bound_of, roofline_of
 from tilewright.targets.display_names import ascii_only, layer_name
 from tilewright.tasks import (
-    codecs,
     fusion,
-    import_tasks,
     log_results,
     round_log,
-    round_tasks,
     tracking,
-    verify_tasks,
     warm_start,
 )
-from tilewright.tasks.cached_task import Done, Record, Stage, unsearched
+from tilewright.tasks.cached_task import Done, say, step, unsearched
+from tilewright.tasks.codecs import digest_of
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run, take_turns
+from tilewright.tasks.stages import STAGES
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tasks.tracked_runner import Step, TrackedRunner
 from tilewright.tasks.workload_flow import workload_flow
@@ -52,60 +41,47 @@ from tilewright.tuning import log_steps
 from tilewright.tuning.events import Listener, Note, StageReused
 from tilewright.tuning.final_validation import measure_leaders
 from tilewright.tuning.fusion_interface import Decided, ToDecide
-from tilewright.tuning.network import TuningNetwork, extract_subgraphs, import_model
+from tilewright.tuning.network import Subgraph, TuningNetwork, extract_subgraphs, import_model
+from tilewright.tuning.open_trials import record_of
 from tilewright.tuning.options import CHAMPION, TuningOptions
 from tilewright.tuning.output_dir import identity
 from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row
 from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
-from tilewright.tuning.task_scheduler import Flow, StopGain
-from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
+from tilewright.tuning.run_flows import Flow
+from tilewright.tuning.run_metadata import trials_made
+from tilewright.tuning.task_scheduler import StopGain
+from tilewright.tuning.tuning_task import TuningTask
 from tilewright.tuning.verification import measure_baseline, verify_schedule
-from tilewright.tuning.workload_job import WorkloadJob
 
 T = TypeVar("T")
 
-CACHED: dict[Callable[..., object], Stage[..., Any]] = {
-    import_model: import_tasks.import_model,
-    extract_subgraphs: import_tasks.extract_subgraphs,
-    measure_baseline: verify_tasks.measure_baseline,
-    verify_schedule: verify_tasks.verify_schedule,
-}
-"""By step its task."""
 MEASURING = {
-    measure_baseline, round_steps.simulate_batch, measure_leaders, verify_schedule,
+    measure_baseline, round_steps.measure_batch, measure_leaders, verify_schedule,
 }  # fmt: skip
 """Steps that run programs on the target."""
 
 
 class PrefectRunner(TrackedRunner):
-    """Runs each step as a task whose result Prefect keeps. Tasks take and give records. `named` are
-    the first words of the names of its tasks. A task follows the one before it, `before`, also
-    where it takes nothing of it: so Prefect's graph has an edge."""
+    """Runs the steps in `tasks.stages` as tasks whose results Prefect keeps. A task follows the one
+    before it, `before`, also where it takes nothing of it: so Prefect's graph has an edge."""
 
     def __init__(
-        self, emit: Listener, own: Mapping[Step, Step], named: Sequence[str] = (),
-        *, system_metrics: bool = False,
-    ) -> None:  # fmt: skip
+        self, emit: Listener, own: Mapping[Step, Step], *, system_metrics: bool = False
+    ) -> None:
         super().__init__(emit, own, system_metrics=system_metrics)
-        self.named = named
         self.before: list[object] = []
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
-        if step not in CACHED:
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        if step not in STAGES:
             return super().__call__(step, *given)
         self.announce(step)
-        with self._turns(step):
-            return self._did(CACHED[step](self.before, *self.named, *given))
+        return self._did(STAGES[step].run(self.before, {}, *given))
 
-    def _turns(self, step: Step) -> AbstractContextManager[object]:
-        """What a step waits for before it begins: nothing."""
-        return nullcontext()
-
-    def _did(self, done: Done[T]) -> Record[T]:
+    def _did(self, done: Done[T]) -> T:
         self.before = [done.state]
         if done.reused:
-            self.emit(StageReused(done.stage))
-        return done.record
+            self.emit(StageReused(done.key.stage))
+        return done.value
 
 
 class NetworkRunner(PrefectRunner):
@@ -121,7 +97,7 @@ class NetworkRunner(PrefectRunner):
         system_metrics: bool = False,
     ) -> None:
         own: dict[Step, Step] = {
-            log_steps.load_starts: self._load_starts,
+            log_steps.start_sessions: self._start_sessions,
             log_steps.log_parameters: self._log_parameters,
             log_steps.log_network: self._log_network,
             decide_fusion: self._decide_fusion,
@@ -134,62 +110,69 @@ class NetworkRunner(PrefectRunner):
         self._imported = ""  # the key of the model's record
         self._found: list[object] = []  # the task that found the workloads
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
-        result = super().__call__(step, *given)
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        value = super().__call__(step, *given)
         if step is import_model:
-            assert isinstance(result, Record)
-            self._imported = result.key
+            self._imported = STAGES[step].key(*given).text
         if step is extract_subgraphs:
             self._found = self.before
-        return result
+        return value
 
     def workload(  # type: ignore[override]  # the only flow that networks have
-        self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
-    ) -> Flow[TunedWorkload]:
+        self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
+        *given: Any,
+    ) -> Flow[TunedWorkload]:  # fmt: skip
         """In a Prefect flow of its own."""
 
         def steps() -> Flow[TunedWorkload]:
             tag_flow_run(self.params)
-            return (yield from self._tuned(flow, job))
+            return (yield from self._tuned(flow, options, task, *given))
 
-        return (yield from workload_flow(steps, job, self.params, self.run_id, self._found))
+        return (
+            yield from workload_flow(steps, options, task, self.params, self.run_id, self._found)
+        )
 
     def _tuned(
-        self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
-    ) -> Flow[TunedWorkload]:
+        self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
+        session: Session, store: TrialStore, most_trials: int, shared: bool = False,
+    ) -> Flow[TunedWorkload]:  # fmt: skip
         """With a run in MLflow; without one where the same command has ended well before, and the
         record has it all."""
-        if self._repeats and not job.shared and job.is_recorded(self.emit):
-            return (yield from flow(WorkloadRunner(job, self.emit), job))
-        return (yield from self._tracked(flow, job))
+        given = (options, task, session, store, most_trials, shared)
+        if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
+            return (yield from flow(WorkloadRunner(task, self.emit), *given))
+        return (yield from self._tracked(flow, *given))
 
     def _tracked(
-        self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
-    ) -> Flow[TunedWorkload]:
-        run_id = log_results.open_workload_run(job, self.run_id, self.params)
+        self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
+        *given: Any,
+    ) -> Flow[TunedWorkload]:  # fmt: skip
+        run_id = log_results.open_workload_run(options, task, self.run_id, self.params)
         error: BaseException | None = None
         try:
             with tracking.StepLog(run_id) as log:
-                run = WorkloadRunner(job, self.emit, run_id, log)
-                return (yield from flow(run, job))
+                run = WorkloadRunner(task, self.emit, run_id, log)
+                return (yield from flow(run, options, task, *given))
         except BaseException as raised:
             error = raised
             raise
         finally:
             tracking.close_run(run_id, tracking.ended_by(error))
 
-    def _load_starts(
-        self, options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask]
-    ) -> list[log_steps.Start]:
+    def _start_sessions(
+        self, options: TuningOptions, subgraphs: Sequence[Subgraph]
+    ) -> list[tuple[TuningTask, Session]]:
         if options.warm_start != CHAMPION:
-            return [(task, ExplorerState()) for task in tasks]
-        warm_start.check_champions([tuning_task_of(options, s.workload) for s in network.subgraphs])
+            return log_steps.start_sessions(options, subgraphs)
+        tasks = log_steps.tasks_of(options, subgraphs)
+        warm_start.check_champions(tasks)
         starts = []
         for task in tasks:
             found = warm_start.champion_state(task)
             if found is None:
                 self.emit(Note(f"{task.workload}: no champion to start from"))
-            starts.append(found or (task, ExplorerState()))
+            task, models = found or (task, None)
+            starts.append((task, Session.start(task, models)))
         return starts
 
     def _log_parameters(
@@ -214,7 +197,7 @@ class NetworkRunner(PrefectRunner):
 
     def _decide_fusion(self, asked: ToDecide) -> Decided:
         done = fusion.decide_fusion(list(asked.tuned), asked, self._imported, self.run_id)
-        decided = self._did(done).value
+        decided = self._did(done)
         tracking.log_results(self.run_id, fusion.figures(decided))
         return decided
 
@@ -243,7 +226,7 @@ class WorkloadRunner(PrefectRunner):
 
     def __init__(
         self,
-        job: WorkloadJob,
+        task: TuningTask,
         emit: Listener,
         run_id: str = "",
         log: tracking.StepLog | None = None,
@@ -253,54 +236,54 @@ class WorkloadRunner(PrefectRunner):
             log_steps.log_round: self._log_round,
             log_steps.log_workload: self._log_workload,
         }
-        self.layer = ascii_only(layer_name(job.subgraph.names, job.study.workload))
-        super().__init__(emit, own, [self.layer])
-        self.study = job.study
-        self._board = board_of(job.study.target_name)
+        super().__init__(emit, own)
+        self.layer = ascii_only(layer_name(task.names, task.workload))
+        self.task = task
+        self._board = board_of(task.target_name)
         self.run_id = run_id
         self._log = log
+        self._round = 0
         self._beside: dict[str, Latency | None] = {}
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
-        if step not in round_tasks.TASKS:
-            if step is verify_schedule:
-                self._flush()
-            result = super().__call__(step, *given)
-            if step is measure_baseline and isinstance(result.value, Baselines):
-                self._beside = self._lines(result.value)
-            return result
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        if step not in STAGES:
+            return super().__call__(step, *given)
+        if step is verify_schedule:
+            self._flush()
+        self._note_round(step, given)
         self.announce(step)
-        task: Stage[..., Any] = round_tasks.TASKS[step]
-        _, *inputs = given  # a task makes the setting of its own study
+        names = {"layer": self.layer, "round": self._round}
         with self._turns(step):
-            done = task(self.before, self.layer, self.study, _round_of(step, given), *inputs)
-        return self._did(done)
+            value = self._did(STAGES[step].run(self.before, names, *given))
+        if isinstance(value, Baselines):
+            self._beside = self._lines(value)
+        return value
+
+    def _note_round(self, step: Step, given: Sequence[object]) -> None:
+        """Note the index of the round that a step is part of."""
+        for session in given:
+            if isinstance(session, Session):
+                retrains = step is round_steps.retrain_models
+                self._round = session.unlearned[0].round - 1 if retrains else session.history.round
 
     def _turns(self, step: Step) -> AbstractContextManager[object]:
         """On a board, the end of whatever else measures there."""
         return tags(self._board) if self._board and step in MEASURING else nullcontext()
 
-    def keep(self, value: T) -> Result[T]:
-        codec: Any = codecs.HISTORY if isinstance(value, History) else codecs.STATE
-        return Record.of_content(codec, value)
-
-    def begin(self, setting: Setting, state: ExplorerState) -> Result[ExplorerState]:
-        start = Record.of_content(codecs.STATE, state)
-        return self._did(round_tasks.begin(self.before, self.layer, self.study, start))
-
     def _show_known(self, step: Step, place: int, told: str) -> None:
         """Show the task of a step of a round that has nothing to do."""
-        task = round_tasks.TASKS[step]
-        self.before = [task.show_known(self.before, told, layer=self.layer, round_index=place)]
+        stage = STAGES[step]
+        title = stage.run_name.format(layer=self.layer, round=place)
+        self.before = [stage.show_known(self.before, told, title)]
 
     def _measure_leaders(
-        self, study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+        self, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
     ) -> list[ValidationMeasurement]:
         self._flush()
-        measure: Any = verify_tasks.measure_leaders
+        measure: Any = _measure_leaders
         with self._turns(measure_leaders):
             measured: list[ValidationMeasurement] = measure(
-                self.layer, study, block, contenders, turns, wait_for=self.before
+                self.layer, unsearched(task), block, contenders, turns, wait_for=self.before
             )
         self.before = [measured]
         return measured
@@ -319,6 +302,7 @@ class WorkloadRunner(PrefectRunner):
                 **done.model_errors,
             }
             self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
+        say(f"{self.layer} round {done.index}: {round_log.outcome(done)}")
         log_steps.log_round(task, done, trials, valid, emit)
 
     def _show_recorded(self, done: Round) -> None:
@@ -330,33 +314,34 @@ class WorkloadRunner(PrefectRunner):
             round_steps.filter_candidates: "",
             round_steps.lower_candidates: f"{done.failed_compiles} configs beyond the trials "
             f"failed to compile, of {done.lowered}",
-            round_steps.simulate_batch: valid
+            round_steps.measure_batch: valid
             if best is None
             else f"{valid}; best so far {round_log.latency_text(best)}",
         }
-        for step, text in told.items():
-            self._show_known(step, done.index, text)
+        for known, text in told.items():
+            self._show_known(known, done.index, text)
 
     def _log_workload(
-        self, job: WorkloadJob, tuned: TunedWorkload, session: Session, emit: Listener
-    ) -> None:
+        self, options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session,
+        emit: Listener,
+    ) -> None:  # fmt: skip
         if self._log is None:  # a command that is repeated: its first run has the artifacts
             for history in session.unlearned:
-                self._show_known(round_steps.retrain_models, int(history.round) - 1, "not needed")
+                self._show_known(round_steps.retrain_models, history.round - 1, "not needed")
         else:
-            learned = learn(session)
-            assert isinstance(learned, Record)
-            log_results.log_artifacts(  # type: ignore[call-arg]  # `wait_for` is Prefect's
-                self.layer, tuned, job.options.folder, self.run_id, learned.key,
+            session = learn(self, task, session)
+            log: Any = log_results.log_artifacts
+            log(
+                self.layer, tuned, options.folder, self.run_id, digest_of(session.models),
                 unsearched(session), wait_for=self.before,
             )  # fmt: skip
-        log_steps.log_workload(job, tuned, session, emit)
+        log_steps.log_workload(options, task, tuned, session, emit)
 
     def _lines(self, found: Baselines) -> dict[str, Latency | None]:
         return {
             "baseline": None if found.baseline is None else found.baseline.latency,
-            "bound": bound_of(self.study.target, self.study.workload),
-            "roofline": roofline_of(self.study.target, self.study.workload),
+            "bound": bound_of(self.task.target, self.task.workload),
+            "roofline": roofline_of(self.task.target, self.task.workload),
         }
 
     def _flush(self) -> None:
@@ -364,9 +349,26 @@ class WorkloadRunner(PrefectRunner):
             self._log.flush()
 
 
-def _round_of(step: Callable[..., object], given: Sequence[object]) -> int:
-    """The index of the round that the step is part of."""
-    (history,) = (
-        each.value for each in given if isinstance(each, Result) and isinstance(each.value, History)
-    )
-    return int(history.round) - (step is round_steps.retrain_models)
+@step("{layer}: leaders, block {block}", "measure_leaders")
+def _measure_leaders(
+    layer: str, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+) -> list[ValidationMeasurement]:
+    """Measure a block of the final choice, or its report (`tuning.final_validation`). The result is
+    kept in the trial store only."""
+    return measure_leaders(task, block, contenders, turns)
+
+
+def _is_recorded(
+    options: TuningOptions, task: TuningTask, store: TrialStore, emit: Listener
+) -> bool:
+    """Whether the record has all trials of the run whose results the folder holds. Raises
+    `RunInUse`, `TrialStoreError` and `UnsafeFile`."""
+    made = trials_made(options.folder).get(task.workload.id)
+    if made is None:
+        return False
+    record = record_of(store, task)
+    with record.turn():
+        held = record.news(0, made)
+    for problem in record.problems:
+        emit(Note(problem))
+    return sum(len(each.configs) for each in held) >= made

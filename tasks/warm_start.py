@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.search import ExplorerState
-from tilewright.tasks import codecs
-from tilewright.tasks.cached_task import Record
 from tilewright.tasks.champion_registry import ChampionError, load_champion, registered
+from tilewright.tasks.codecs import digest_of
 from tilewright.tuning.tuning_task import TuningTask
 
 
@@ -19,7 +18,7 @@ def champion_state(study: TuningTask) -> tuple[TuningTask, ExplorerState] | None
     state = load_champion(study.target, study.space_name, study.workload, study.tuner)
     if state is None:
         return None
-    return replace(study, start=Record.of_content(codecs.STATE, state).key), state
+    return replace(study, start=digest_of(state)[:32]), state
 
 
 def check_champions(studies: Sequence[TuningTask]) -> None:

@@ -115,5 +115,6 @@ def _pickle(marker: Path) -> bytes:
 
 def _is_whole(path: Path) -> bool:
     with suppress(Exception):
-        return bool(ResultRecord.deserialize(path.read_bytes()).result.key)
+        ResultRecord.deserialize(path.read_bytes())
+        return True
     return False

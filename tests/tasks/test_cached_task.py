@@ -25,78 +25,81 @@ with embedded() as workspace:
     from prefect.runtime import flow_run
     from tilewright.services.local_services import drain
     from prefect.settings import PREFECT_TASKS_REFRESH_CACHE, temporary_settings
-    from tilewright.tasks.cached_task import Key, Made, stage
+    from tilewright.tasks.cached_task import Key, Stage
     from tilewright.tasks.run_tags import take_turns
 
-    from tilewright.tasks.codecs import MISMATCHES as NUMBER
 
     calls = []
 
-    def double_key(layer, number):
+    def double_key(number):
         return Key("double", 1, "", {"number": number}, reusable=number != 4)
 
-    @stage("{layer}: double", double_key, NUMBER, lambda record: f"twice {record.value}")
-    def double(layer, number):
+    def double(number):
         calls.append(number)
         if number == 2 and calls.count(2) < 2:
             raise ConnectionError("the worker is gone")
         if number == 3:
             raise ValueError("three is no good")
-        return Made(2 * number, {})
+        return 2 * number
+
+    stage = Stage(double, "{layer}: double", double_key, lambda value, number: f"twice {value}")
+
+    def run(after, layer, number):
+        return stage.run(after, {"layer": layer}, number)
 
     @flow
     def numbers():
-        assert not double.is_stored("one", 1)
-        first = double([], "one", 1)
-        assert double.is_stored("one", 1)
-        again = double([first.state], "one again", 1)
-        shown = double.show_known([again.state], "known", layer="earlier")
-        double([first.state, shown], "two", 2)
+        assert not stage.is_stored(1)
+        first = run([], "one", 1)
+        assert stage.is_stored(1)
+        again = run([first.state], "one again", 1)
+        shown = stage.show_known([again.state], "known", "earlier: double")
+        run([first.state, shown], "two", 2)
         try:
-            double([], "three", 3)
+            run([], "three", 3)
         except ValueError:
             pass
-        assert (first.reused, again.reused, again.record.value) == (False, True, 2)
+        assert (first.reused, again.reused, again.value) == (False, True, 2)
         return str(flow_run.id)
 
     @flow
     def records():
-        assert [double([], "four", 4).reused for _ in range(2)] == [False, False]
-        assert not double([], "five", 5).reused
-        path = workspace.cache / double.key("five", 5).text
+        assert [run([], "four", 4).reused for _ in range(2)] == [False, False]
+        assert not run([], "five", 5).reused
+        path = workspace.cache / stage.key(5).text
         whole = path.read_bytes()
         digest = whole.index(b'"result":"') + len(b'"result":"')
         changed = whole[:digest] + bytes([whole[digest] ^ 1]) + whole[digest + 1:]
         for damaged in (b"", whole[:-1], whole[:len(whole) // 2], changed):
             path.write_bytes(damaged)
-            assert not double([], "five", 5).reused, damaged
+            assert not run([], "five", 5).reused, damaged
             assert path.read_bytes() == whole
-        assert double([], "five", 5).reused
+        assert run([], "five", 5).reused
         with temporary_settings({PREFECT_TASKS_REFRESH_CACHE: True}):
-            assert not double.is_stored("five", 5)
-            assert not double([], "five", 5).reused
+            assert not stage.is_stored(5)
+            assert not run([], "five", 5).reused
 
     @flow
     def board():
         take_turns("board:b")
         take_turns("board:b")
         spans = []
-        @stage("{layer}", lambda layer: Key("hold", 1, "", {"layer": layer}), NUMBER)
-        def hold(layer):
+        def hold(number):
             begin = monotonic()
             sleep(0.5)
             spans.append((begin, monotonic()))
-            return Made(0, {})
+            return number
+        held = Stage(hold, "{number}", lambda number: Key("hold", 1, "", {"number": number}))
         from contextvars import copy_context
         with tags("board:b"):
-            threads = [Thread(target=copy_context().run, args=(hold, [], name))
-                       for name in ("left", "right")]
+            threads = [Thread(target=copy_context().run, args=(held.run, [], {}, number))
+                       for number in (1, 2)]
             for thread in threads: thread.start()
             for thread in threads: thread.join()
         (_, first_end), (second_begin, _) = sorted(spans)
         assert first_end <= second_begin, spans
 
-    run = numbers()
+    run_id = numbers()
     records()
     board()
     drain()
@@ -104,7 +107,7 @@ with embedded() as workspace:
     with get_client(sync_client=True) as client:
         while True:  # tasks are told through a queue of the server
             found = client.read_task_runs(flow_run_filter=FlowRunFilter(
-                id=FlowRunFilterId(any_=[run])))
+                id=FlowRunFilterId(any_=[run_id])))
             if len(found) == 5 and all(each.state and each.state.is_final() for each in found):
                 break
             assert monotonic() < deadline, found

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
-from tilewright.tasks.cached_task import DamagedRecord, Key, Record, RecordSerializer
-from tilewright.tasks.codecs import MISMATCHES, Codec, json_codec
+from tilewright.search import Candidates
+from tilewright.tasks import codecs
+from tilewright.tasks.cached_task import DamagedRecord, Key, RecordSerializer
 
-TEXT: Codec[str] = Codec("picture", str.encode, bytes.decode)
-DATA = RecordSerializer().dumps(Record("lower/1", TEXT, "the data", {"lowered": 3}))
+VALUE = Candidates(np.array([[1, 2], [3, 4]], np.int32), {"P": np.array([0.5, 1.5])}, 3)
+DATA = RecordSerializer().dumps(VALUE)
 
 
-def test_a_record_comes_back_with_its_key_facts_and_value() -> None:
-    record = RecordSerializer().loads(DATA)
-    assert (record.key, record.facts, record.value) == ("lower/1", {"lowered": 3}, b"the data")
-    assert RecordSerializer().dumps(record) == DATA
+def test_a_result_comes_back_with_the_same_content() -> None:
+    found = RecordSerializer().loads(DATA)
+    assert np.array_equal(found.configs, VALUE.configs)
+    assert (found.scores["P"].tolist(), found.vetoed) == ([0.5, 1.5], 3)
+    assert codecs.digest_of(found) == codecs.digest_of(VALUE)
+    assert RecordSerializer().dumps(found) == DATA
 
 
 def test_every_edited_byte_of_a_record_is_noticed() -> None:
@@ -32,22 +36,14 @@ def test_a_record_that_was_cut_short_is_none() -> None:
             RecordSerializer().loads(DATA[:length])
 
 
-def test_a_value_is_decoded_when_it_is_asked_for() -> None:
-    record = RecordSerializer().loads(
-        Record("verify/1", Codec("mismatches", str.encode, bytes.decode), "no JSON", {}).to_bytes()
-    )
-    assert record.codec is MISMATCHES
-    with pytest.raises(ValueError, match="Expecting value"):
-        _ = record.value
+@pytest.mark.parametrize("number", [None, 0, 7])
+def test_numbers_come_back(number: int | None) -> None:
+    assert RecordSerializer().loads(RecordSerializer().dumps(number)) == number
 
 
-def test_what_is_found_has_the_order_of_what_was_computed() -> None:
-    """Knobs of a schedule are written in it."""
-    knobs = {"tile_w": 1, "tile_h": 2, "order": 0}
-    codec = json_codec("knobs", lambda value: value, lambda value: value)
-    assert json.dumps(codec.decode(codec.encode(knobs))) == json.dumps(knobs)
-    facts = Record("a/1", TEXT, "", {"knobs": knobs})
-    assert json.dumps(Record.from_bytes(facts.to_bytes()).facts["knobs"]) == json.dumps(knobs)
+def test_a_type_without_a_codec_is_refused() -> None:
+    with pytest.raises(TypeError, match="no codec for complex"):
+        RecordSerializer().dumps(1j)
 
 
 def test_the_key_depends_on_stage_version_target_and_each_input() -> None:

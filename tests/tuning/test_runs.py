@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,15 +18,14 @@ from tests.trial_tables import frame, rows, tables
 from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.flows.tuning import import_network, tune_workload
-from tilewright.search import ExplorerState, LocalRunner
+from tilewright.search import LocalRunner, Session
 from tilewright.search.events import ignore
 from tilewright.services.prefect_server import Login
 from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
 from tilewright.tuning.open_trials import trials_of_folder
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.task_scheduler import Flow, TaskScheduler, TaskState
+from tilewright.tuning.run_flows import Flow, run_flows
 from tilewright.tuning.tuning_task import target_of, tuning_task_of
-from tilewright.tuning.workload_job import WorkloadJob
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ["conv3", "fc"]
@@ -102,17 +102,17 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
         rows(out, "delete from trials where id = (select max(id) from trials)")
     ran: list[LocalRunner] = []
 
-    def flow(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
+    def flow(run: LocalRunner, *given: Any) -> Flow[TunedWorkload]:
         ran.append(run)
-        return tune_workload(LocalRunner(), job)
+        return tune_workload(LocalRunner(), *given)
 
     class Network(NetworkRunner):
         """One whose runs in MLflow are not opened."""
 
         def _tracked(
-            self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
+            self, flow: Callable[..., Flow[TunedWorkload]], *given: Any
         ) -> Flow[TunedWorkload]:
-            return flow(self, job)
+            return flow(self, *given)
 
     options = tuning.parse_options(**RUN, out=str(out))
     run = Network(ignore, RunProgress())
@@ -122,8 +122,8 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
         for subgraph in network.subgraphs:
             ran.clear()
             task = tuning_task_of(options, subgraph.workload)
-            job = WorkloadJob(options, subgraph, task, ExplorerState(), store, options.trials)
-            (tuned,) = TaskScheduler([run._tuned(flow, job)], [TaskState(1, 1)], 1, None).run()
+            given = (options, task, Session.start(task), store, options.trials)
+            (tuned,) = run_flows([run._tuned(flow, *given)], 1)
             missing = 8 if lost and subgraph.workload.id == last else 0
             assert tuned.trials - tuned.reused_trials == missing
             assert len(ran) == 1

@@ -10,8 +10,8 @@ from typing import NotRequired, TypedDict
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.search import History, Round
+from tilewright.search.rounds import latency_at
 from tilewright.search.run_record import ERROR_DIGITS
-from tilewright.search.session import latency_at
 from tilewright.search.validation_records import TRIAL
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload

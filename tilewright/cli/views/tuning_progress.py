@@ -47,7 +47,7 @@ STAGES = {
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
     "lower_candidates": "lowering, Model A re-ranks",
-    "simulate_batch": "measuring a batch",
+    "measure_batch": "measuring a batch",
     "retrain_models": "retraining the models",
     "time_again": "timing the winner again",
     "measure_leaders": "validating the leaders",
