@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -106,6 +106,7 @@ MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
 OWNER_SECONDS = 1.0
 """How often a command that shares a run looks whether the owner of the run has ended."""
+_NOTHING_KNOWN: Known = {}
 POLL_SECONDS = 0.05
 """How often a run looks again while all there is left to try is being measured by others."""
 
@@ -330,16 +331,9 @@ def _rounds(
     other workloads had theirs."""
     done: list[Round] = []
     valid = 0
-    steps = rounds(
-        run, task, session, record, trials=most_trials, batch=options.batch,
-        shared=shared,
-    )  # fmt: skip
-    while True:
-        try:
-            each = next(steps)
-        except StopIteration as end:
-            session = end.value
-            break
+    for each in rounds(
+        run, task, session, record, trials=most_trials, batch=options.batch, shared=shared
+    ):
         if isinstance(each, TrialRequest):
             each.baseline, begin = latency_to_beat(task, baseline), time.perf_counter()
             yield each
@@ -348,6 +342,7 @@ def _rounds(
                 run.emit(RoundScheduled(task.workload.id, each.made, most_trials))
             continue
         done.append(each)
+        session = each.session
         trials = sum(len(one.configs) for one in done)
         valid += int(each.measured.valid.sum())
         run.call(log_round, task, each, trials, valid / trials, run.emit)
@@ -403,13 +398,13 @@ def tune(
 def rounds(
     run: LocalRunner, task: Task, session: Session, record: RunRecord, *, trials: int, batch: int,
     shared: bool = False,
-) -> Generator[Round | TrialRequest, None, Session]:  # fmt: skip
+) -> Iterator[Round | TrialRequest]:  # fmt: skip
     """Tune until the record holds `trials` or the tuner has nothing left.
 
-    Yields each round when it is done, those that the record already holds first, and returns the
-    session after them. Where workloads share their trials (`shared`), yields a `TrialRequest`
-    before each further round, and one that says so when nothing is left to try; in no turn of the
-    record. Raises `TilewrightError` if `trials` or `batch` is below 1, and what the record raises.
+    Yields each round when it is done, those that the record already holds first. Where workloads
+    share their trials (`shared`), yields a `TrialRequest` before each further round, and one that
+    says so when nothing is left to try; in no turn of the record. Raises `TilewrightError` if
+    `trials` or `batch` is below 1, and what the record raises.
     """
     if trials < 1 or batch < 1:
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
@@ -425,12 +420,12 @@ def rounds(
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
                 n = min(batch, allowed - made - busy)
-                chosen, known = None, dict[int, Trial]()
+                chosen, known = None, _NOTHING_KNOWN
                 if n > 0:
                     session = learn(run, task, session)
                     chosen = propose_batch(run, task, session, n, pending, clock)
                 if chosen is not None:
-                    known = dict(record.known())
+                    known = record.known()
                     record.claim(chosen)
         if news:
             for finished in news:
@@ -455,12 +450,12 @@ def rounds(
         elif n > 0 or not shared:
             if shared:
                 yield TrialRequest(session.history, exhausted=True)
-            return session
+            return
         else:
             request = TrialRequest(session.history)
             yield request
             if request.granted < 1:
-                return session
+                return
             allowed = min(made + request.granted, trials)
 
 

@@ -146,19 +146,12 @@ def test_nothing_is_learned_from_a_last_round() -> None:
                 learned.append(given[1].unlearned[0].round)
             return super().__call__(step, *given)
 
-    run, session, done = Counting(), Session.start(setting), list[Round]()
-    steps = rounds(run, setting, session, RunRecord(), trials=6, batch=2)
-    while True:
-        try:
-            each = next(steps)
-        except StopIteration as end:
-            session = end.value
-            break
-        assert isinstance(each, Round)
-        done.append(each)
+    run, session = Counting(), Session.start(setting)
+    made = list(rounds(run, setting, session, RunRecord(), trials=6, batch=2))
+    done = [each for each in made if isinstance(each, Round)]
     assert learned == [1, 2]
     assert [each.stage_seconds.get("retrain", 0) > 0 for each in done] == [False, True, True]
-    assert learn(run, setting, session).models.models
+    assert learn(run, setting, done[-1].session).models.models
     assert learned == [1, 2, 3]
 
 

@@ -17,7 +17,8 @@ from tilewright.targets.capabilities import Latency
 @dataclass(frozen=True)
 class Round:
     """What one round did. `lowered` and `failed_compiles` count configs beyond the trials; `best`
-    is the fastest of the whole run so far, None if nothing was valid."""
+    is the fastest of the whole run so far, None if nothing was valid. `session` is the one after
+    the round."""
 
     index: int
     candidates: int  # that the explorer named
@@ -31,6 +32,7 @@ class Round:
     model_errors: dict[str, float] = field(default_factory=dict)
     stage_seconds: dict[str, float] = field(default_factory=dict)
     reused: bool = False  # read from the trial store, not done now
+    session: Session = field(kw_only=True, repr=False)
 
     @property
     def best_latency(self) -> float | None:
@@ -65,6 +67,7 @@ def describe_round(
         model_errors=model_errors(batch.scores, measured) if recorded is None else dict(recorded),
         stage_seconds=batch.stage_seconds,
         reused=recorded is not None,
+        session=session,
     )
 
 
