@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
 from tilewright.flows.flat_parameters import flat, named
-from tilewright.flows.tuning_flow import FLOW, RUN_NAME, confined, ended, tuned
+from tilewright.flows.tuning_prefect import FLOW, RUN_NAME, confined, ended, tuned
 from tilewright.tasks.regression_check import watch_run
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.outputs import Summary

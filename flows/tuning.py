@@ -6,7 +6,7 @@
                  → measure_batch → log_round
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
-`tasks.runner` make a Prefect task of it, which Prefect caches, and log to MLflow. `--bare`, the
+`tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow. `--bare`, the
 library call and the Prefect flow execute these lines. On a cluster, the target sends its batches to
 workers.
 

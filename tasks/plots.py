@@ -13,7 +13,7 @@ import pandas as pd
 from tilewright import reports
 from tilewright.core.files import Json, digest
 from tilewright.tasks.cached_task import Key, Stage
-from tilewright.tasks.stages import NO_TARGET
+from tilewright.tasks.steps_prefect import NO_TARGET
 from tilewright.tuning import outputs
 from tilewright.tuning.results import TunedWorkload
 

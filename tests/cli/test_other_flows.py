@@ -22,13 +22,13 @@ import json, os, sys
 import tilewright.services
 from tilewright.services.workspace import use_workspace
 use_workspace()
-from tilewright.flows.build_flow import build_artifact
-from tilewright.flows.codesign_flow import codesign
-from tilewright.flows.comparison_flow import compare_tuners
-from tilewright.flows.dataset_flow import build_dataset
+from tilewright.flows.build_prefect import build_artifact
+from tilewright.flows.codesign_prefect import codesign
+from tilewright.flows.comparison_prefect import compare_tuners
+from tilewright.flows.dataset_prefect import build_dataset
 from tilewright.flows.nightly import tune_network
-from tilewright.flows.sweep_flow import sweep
-from tilewright.flows.training_flow import train_model
+from tilewright.flows.sweep_prefect import sweep
+from tilewright.flows.training_prefect import train_model
 
 flows = [
     (build_artifact, dict(model="digits_cnn", trials=0, out="built")),

@@ -50,7 +50,7 @@ def write_board(indent: int | None = None, **changes: int) -> None:
 
 def tuned(**changes: Any) -> dict[str, Any]:
     from tilewright.flows.flat_parameters import fields_of
-    from tilewright.flows.tuning_flow import network_flow
+    from tilewright.flows.tuning_prefect import network_flow
 
     # what a new process would not know either
     for kept in (

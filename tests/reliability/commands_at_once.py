@@ -39,7 +39,7 @@ def _become(number: int, arguments: list[str]) -> NoReturn:
 
 if __name__ == "__main__":
     workspace = use_workspace()
-    import tilewright.flows.tuning_flow
+    import tilewright.flows.tuning_prefect
     import tilewright.reports.convergence  # noqa: F401
     from tilewright.cli import command
 

@@ -66,7 +66,7 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
         "import sys, tilewright\n"
         "tilewright.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
         "import tilewright.cli.commands.tune, tilewright.reports.convergence\n"
-        "rooms = [f'tilewright.{room}' for room in ('tasks', 'flows.tuning_flow', 'evaluation')]\n"
+        "rooms = [f'tilewright.{room}' for room in ('tasks', 'flows.tuning_prefect', 'evaluation')]\n"
         "print([m for m in sys.modules if m in ('prefect', 'mlflow', *rooms)])"
     )
     done = subprocess.run(
@@ -93,7 +93,7 @@ def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Pa
 def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path, lost: int) -> None:
     """Whether the record has it all, or a trial of the last round is gone."""
     from tilewright.tasks.run_progress import RunProgress
-    from tilewright.tasks.runner import NetworkRunner, WorkloadRunner
+    from tilewright.tasks.runner_prefect import NetworkRunner, WorkloadRunner
 
     out = tmp_path / "out"
     shutil.copytree(library, out)

@@ -1,5 +1,5 @@
 """Performs the steps of a run in this process. A runner that shows them to a workflow engine and
-keeps their results is a subclass (`tasks.runner`)."""
+keeps their results is a subclass (`tasks.runner_prefect`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Implements the steps that record a run: its parameters, its rounds, its results.
 
-A runner that tracks runs does these and tells MLflow, too (`tasks.runner`).
+A runner that tracks runs does these and tells MLflow, too (`tasks.runner_prefect`).
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _tracked(
     problem = pose_problem(options)  # what nobody can offload starts no server
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
-        from tilewright.flows.codesign_flow import codesign_flow
+        from tilewright.flows.codesign_prefect import codesign_flow
         from tilewright.flows.flat_parameters import fields_of
 
         outcome: CodesignOutcome = codesign_flow(listen, problem)(**fields_of(options, tracking))
@@ -201,7 +201,7 @@ def _links(outcome: CodesignOutcome) -> dict[str, str]:
 
 def _prepare() -> None:
     """While the server starts."""
-    import tilewright.flows.codesign_flow  # noqa: F401
+    import tilewright.flows.codesign_prefect  # noqa: F401
     from tilewright.tasks import tracking
 
     tracking.connect()

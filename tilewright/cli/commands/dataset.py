@@ -90,12 +90,12 @@ def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener)
     from tilewright.services.local_services import embedded
 
     with embedded(_prepare):
-        from tilewright.flows.dataset_flow import dataset_flow
+        from tilewright.flows.dataset_prefect import dataset_flow
 
         return dataset_flow(listen, cluster)(options, str(out))
 
 
 def _prepare() -> None:
     """While the server starts."""
-    import tilewright.flows.dataset_flow
+    import tilewright.flows.dataset_prefect
     import tilewright.networks.network  # noqa: F401

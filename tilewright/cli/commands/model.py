@@ -130,7 +130,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
 
             with embedded(_prepare):
                 from tilewright.flows.flat_parameters import fields_of
-                from tilewright.flows.training_flow import training_flow
+                from tilewright.flows.training_prefect import training_flow
 
                 found, registered = training_flow(listen)(**fields_of(options))
     if as_json:
@@ -142,7 +142,7 @@ def _train(options: TrainingOptions, bare: bool, as_json: bool) -> None:
 
 
 def _prepare() -> None:
-    import tilewright.flows.training_flow  # noqa: F401
+    import tilewright.flows.training_prefect  # noqa: F401
     from tilewright.tasks import tracking
 
     tracking.connect()

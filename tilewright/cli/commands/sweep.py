@@ -147,7 +147,7 @@ def _tracked(
     listen(StageBegan("start_servers"))
     with embedded(_prepare):
         from tilewright.flows.flat_parameters import fields_of
-        from tilewright.flows.sweep_flow import Swept, sweep_flow
+        from tilewright.flows.sweep_prefect import Swept, sweep_flow
 
         swept: Swept = sweep_flow(listen, plan)(**fields_of(plan.options, tracking))
         return swept
@@ -155,7 +155,7 @@ def _tracked(
 
 def _prepare() -> None:
     """While the server starts."""
-    import tilewright.flows.sweep_flow  # noqa: F401
+    import tilewright.flows.sweep_prefect  # noqa: F401
     from tilewright.tasks import tracking
 
     tracking.connect()

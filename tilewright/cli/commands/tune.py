@@ -212,7 +212,7 @@ def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) ->
 
     with heard.display, embedded(lambda: _prepare(options)):
         from tilewright.flows.flat_parameters import fields_of
-        from tilewright.flows.tuning_flow import network_flow
+        from tilewright.flows.tuning_prefect import network_flow
 
         summary: Summary = network_flow(heard)(**fields_of(options, tracking))
         return summary
@@ -241,7 +241,7 @@ def _bare(options: TuningOptions, heard: Heard) -> Summary:
 
 
 def _prepare(options: TuningOptions) -> None:
-    import tilewright.flows.tuning_flow
+    import tilewright.flows.tuning_prefect
     import tilewright.networks.network  # noqa: F401
     from tilewright.tasks import tracking
 

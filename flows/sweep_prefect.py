@@ -13,7 +13,7 @@ from tilewright.evaluation.sweep.steps import Sweep
 from tilewright.flows.flat_parameters import fields_of, flat, named
 from tilewright.flows.parameters import confined
 from tilewright.flows.sweep import sweep as run_sweep
-from tilewright.flows.tuning_flow import network_flow
+from tilewright.flows.tuning_prefect import network_flow
 from tilewright.search.events import Listener, ignore
 from tilewright.services.urls import flow_run_url
 from tilewright.services.workspace import use_workspace

@@ -19,7 +19,7 @@ from tilewright.flows.tuning import tune_network as run_network
 from tilewright.services.workspace import use_workspace
 from tilewright.tasks.flow_log import logged
 from tilewright.tasks.run_progress import RunProgress
-from tilewright.tasks.runner import NetworkRunner
+from tilewright.tasks.runner_prefect import NetworkRunner
 from tilewright.tuning.events import Listener, ignore
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root

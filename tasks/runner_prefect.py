@@ -33,8 +33,8 @@ from tilewright.tasks.codecs import digest_of
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run, take_turns
-from tilewright.tasks.stages import STAGES
 from tilewright.tasks.stale_runs import retire_dead_runs
+from tilewright.tasks.steps_prefect import STAGES
 from tilewright.tasks.tracked_runner import Step, TrackedRunner
 from tilewright.tasks.workload_flow import workload_flow
 from tilewright.tuning import log_steps
@@ -62,7 +62,7 @@ MEASURING = {
 
 
 class PrefectRunner(TrackedRunner):
-    """Runs the steps in `tasks.stages` as tasks whose results Prefect keeps. A task follows the one
+    """Runs the steps in `tasks.steps_prefect` as tasks whose results Prefect keeps. A task follows the one
     before it, `before`, also where it takes nothing of it: so Prefect's graph has an edge."""
 
     def __init__(
