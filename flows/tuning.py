@@ -6,9 +6,9 @@
                  → measure_batch → log_round
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
-`tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow. `--bare`, the
-library call and the Prefect flow execute these lines. On a cluster, the target sends its batches to
-workers.
+`tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow. `--bare`,
+the library call and the Prefect flow execute these lines. On a cluster, the target sends its
+batches to workers.
 
 A round first trains on the trials of earlier rounds, so nothing is trained after the last round.
 """

@@ -62,8 +62,9 @@ MEASURING = {
 
 
 class PrefectRunner(TrackedRunner):
-    """Runs the steps in `tasks.steps_prefect` as tasks whose results Prefect keeps. A task follows the one
-    before it, `before`, also where it takes nothing of it: so Prefect's graph has an edge."""
+    """Runs the steps in `tasks.steps_prefect` as tasks whose results Prefect keeps. A task follows
+    the one before it, `before`, also where it takes nothing of it: so Prefect's graph has an
+    edge."""
 
     def __init__(
         self, emit: Listener, own: Mapping[Step, Step], *, system_metrics: bool = False

@@ -1,8 +1,8 @@
 """Lists the steps whose results Prefect keeps: what each depends on, and how its task is shown.
 
-The steps themselves are in `search.round_steps`, `tuning.network` and `tuning.verification`; the
-runners of `tasks.runner_prefect` look here for the step that they are to run. Each stage may run in another
-process than the one before: its arguments are all it needs.
+The steps themselves are in `search.round_steps`, `tuning.network` and `tuning.verification`. The
+runners of `tasks.runner_prefect` look here for the step that they are to run. Each stage may run in
+another process than the one before: its arguments are all it needs.
 """
 
 from __future__ import annotations

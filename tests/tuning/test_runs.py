@@ -66,7 +66,8 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
         "import sys, tilewright\n"
         "tilewright.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
         "import tilewright.cli.commands.tune, tilewright.reports.convergence\n"
-        "rooms = [f'tilewright.{room}' for room in ('tasks', 'flows.tuning_prefect', 'evaluation')]\n"
+        "names = ('tasks', 'flows.tuning_prefect', 'evaluation')\n"
+        "rooms = [f'tilewright.{room}' for room in names]\n"
         "print([m for m in sys.modules if m in ('prefect', 'mlflow', *rooms)])"
     )
     done = subprocess.run(
