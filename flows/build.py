@@ -45,7 +45,7 @@ from tilewright.tuning.build_cpu_library import (
     write_library,
 )
 from tilewright.tuning.build_options import BuildOptions
-from tilewright.tuning.fusion_file import labels_of
+from tilewright.tuning.fusion_interface import labels_of
 from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.schedule_lookup import pick_rules, pick_without_trials, read_picks
 

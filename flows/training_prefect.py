@@ -12,7 +12,7 @@ from tilewright.flows.parameters import confined
 from tilewright.flows.training import train_model as run_training
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
-from tilewright.tasks.flow_log import logged
+from tilewright.tasks.run_progress import logged
 from tilewright.tasks.training import Registered, TrainingRunner
 
 

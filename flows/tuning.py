@@ -60,8 +60,7 @@ from tilewright.targets.cluster.connection import connect
 from tilewright.targets.registry import kind_of, target_remarks
 from tilewright.targets.workload import Workload
 from tilewright.tuning.events import Note, RoundScheduled, WorkloadBegan
-from tilewright.tuning.final_choice import ChoiceRecords, held_choice
-from tilewright.tuning.final_validation import measure_leaders
+from tilewright.tuning.final_validation import ChoiceRecords, held_choice, measure_leaders
 from tilewright.tuning.fusion_interface import Decided, ToDecide
 from tilewright.tuning.log_steps import (
     log_network,

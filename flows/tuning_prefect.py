@@ -17,8 +17,7 @@ from prefect.states import Completed
 from tilewright.flows.flat_parameters import flat, named
 from tilewright.flows.tuning import tune_network as run_network
 from tilewright.services.workspace import use_workspace
-from tilewright.tasks.flow_log import logged
-from tilewright.tasks.run_progress import RunProgress
+from tilewright.tasks.run_progress import RunProgress, logged
 from tilewright.tasks.runner_prefect import NetworkRunner
 from tilewright.tuning.events import Listener, ignore
 from tilewright.tuning.options import TrackingOptions, TuningOptions

@@ -27,8 +27,8 @@ from tilewright.reports.number_format import counted
 from tilewright.reports.run_table import markdown_table
 from tilewright.search.events import Event
 from tilewright.tasks.log_comparison import log_runs
-from tilewright.tasks.progress import Progress as Bar
 from tilewright.tasks.register_champion import register_champion
+from tilewright.tasks.run_progress import Progress as Bar
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 
 

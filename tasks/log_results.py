@@ -38,9 +38,8 @@ from tilewright.tasks.plots import network_picture, workload_picture
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning import output_dir, outputs
 from tilewright.tuning.cli_command import command_of
-from tilewright.tuning.gains import before, before_all
+from tilewright.tuning.gains import Total, before, before_all
 from tilewright.tuning.network import Model
-from tilewright.tuning.network_totals import Total
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow
 from tilewright.tuning.tuning_task import TuningTask

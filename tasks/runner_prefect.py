@@ -22,11 +22,11 @@ from tilewright.search.validation_records import ValidationMeasurement
 from tilewright.targets.capabilities import Latency, bound_of, roofline_of
 from tilewright.targets.display_names import ascii_only, layer_name
 from tilewright.tasks import (
+    champion_registry,
     fusion,
     log_results,
     round_log,
     tracking,
-    warm_start,
 )
 from tilewright.tasks.cached_task import Done, say, step, unsearched
 from tilewright.tasks.codecs import digest_of
@@ -166,10 +166,10 @@ class NetworkRunner(PrefectRunner):
         if options.warm_start != CHAMPION:
             return log_steps.start_sessions(options, subgraphs)
         tasks = log_steps.tasks_of(options, subgraphs)
-        warm_start.check_champions(tasks)
+        champion_registry.check_champions(tasks)
         starts = []
         for task in tasks:
-            found = warm_start.champion_state(task)
+            found = champion_registry.champion_state(task)
             if found is None:
                 self.emit(Note(f"{task.workload}: no champion to start from"))
             task, models = found or (task, None)

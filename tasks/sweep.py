@@ -29,7 +29,7 @@ from tilewright.search.events import Event, Listener
 from tilewright.services.urls import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.log_results import PREFECT_LINK
-from tilewright.tasks.progress import Progress
+from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tasks.tracked_runner import Step, TrackedRunner
 from tilewright.tuning.options import TuningOptions

@@ -47,7 +47,7 @@ from tilewright.tasks.champion_registry import champion_file
 from tilewright.tasks.champion_registry import digest_of as champion_digest
 from tilewright.tasks.codecs import decode_state
 from tilewright.tuning.export import export_autotvm
-from tilewright.tuning.fusion_file import labels_of
+from tilewright.tuning.fusion_interface import labels_of
 from tilewright.tuning.options import TuningOptions, parse_options
 from tilewright.tuning.read_trials import read_trials
 from tilewright.tuning.run_metadata import (

@@ -11,8 +11,7 @@ from tilewright.reports.number_format import counted, milliseconds, speedup, who
 from tilewright.reports.run_table import markdown_table, results_rows, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload
-from tilewright.tuning.gains import Before, before_all
-from tilewright.tuning.network_totals import Total
+from tilewright.tuning.gains import Before, Total, before_all
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 

@@ -15,11 +15,9 @@ from tilewright.search.run_record import ERROR_DIGITS
 from tilewright.search.validation_records import TRIAL
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
-from tilewright.tuning.gains import FALLBACK, over
-from tilewright.tuning.intervals import Interval
-from tilewright.tuning.network_totals import LatencyFigures
+from tilewright.tuning.gains import FALLBACK, LatencyFigures, over
+from tilewright.tuning.intervals import Interval, ValidationRow, ValidationStats
 from tilewright.tuning.tuning_task import TuningTask
-from tilewright.tuning.validation_stats import ValidationRow, ValidationStats
 
 
 class ScheduleRow(TypedDict):

@@ -26,7 +26,7 @@ def clean(
     from tilewright.cli.views.terminal import Terminal
     from tilewright.services.local_services import embedded
     from tilewright.services.retention import DAY, compact, unused_cache
-    from tilewright.tasks.old_runs import delete_runs, ended_before
+    from tilewright.tasks.stale_runs import delete_runs, ended_before
 
     before = time.time() - older_than * DAY
     with embedded(prune=False) as workspace:
