@@ -31,7 +31,7 @@ from tilewright.flows.tuning import tune_round
 from tilewright.models import make_explorer
 from tilewright.models.model_registry import LEARNERS
 from tilewright.search import LocalRunner, Session, make_task
-from tilewright.search.noise import figure_variance
+from tilewright.search.history import figure_variance
 from tilewright.search.round_steps import trial_at
 from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets import make_target

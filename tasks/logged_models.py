@@ -22,7 +22,8 @@ from mlflow.types import ColSpec, DataType, Schema
 from tilewright.core.files import Json
 from tilewright.search import Session, Task
 from tilewright.search.cost_model_protocols import CostModel
-from tilewright.search.explorer import ROLES, trials_of
+from tilewright.search.explorer import ROLES
+from tilewright.search.history import trials_of
 from tilewright.targets.display_names import layer_name
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload

@@ -8,7 +8,7 @@ import pytest
 from tilewright.flows.tuning import learn, tune_session
 from tilewright.models import make_explorer
 from tilewright.search import GivenTask, LocalRunner, problem_of
-from tilewright.search.explorer import trials_of
+from tilewright.search.history import trials_of
 from tilewright.targets import Target, make_target
 from tilewright.targets.workload import parse_workload
 

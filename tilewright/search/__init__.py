@@ -32,8 +32,8 @@ from tilewright.search.explorer import (
     Candidates,
     Explorer,
     ExplorerState,
-    History,
 )
+from tilewright.search.history import History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import (
     OptionError,

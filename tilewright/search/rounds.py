@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tilewright.search.explorer import History
+from tilewright.search.history import History
 from tilewright.search.round_steps import model_errors
 from tilewright.search.session import Batch, Session
 from tilewright.targets.base import Configs, Measurements

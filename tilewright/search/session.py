@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.search.explorer import ExplorerState, History
+from tilewright.search.explorer import ExplorerState
+from tilewright.search.history import History
 from tilewright.search.task import Task
 from tilewright.targets.base import Configs, Lowered, Measurements
 

@@ -30,7 +30,8 @@ from tilewright.search import (
 )
 from tilewright.search.candidates import sample
 from tilewright.search.cost_model_protocols import CostModel
-from tilewright.search.explorer import ROLES, ModelInput, trials_of, veto_threshold
+from tilewright.search.explorer import ROLES, ModelInput, veto_threshold
+from tilewright.search.history import trials_of
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.workload import Workload
 

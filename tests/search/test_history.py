@@ -20,8 +20,7 @@ from tilewright.search import (
     make_task,
 )
 from tilewright.search.cost_model_protocols import Surrogate
-from tilewright.search.explorer import noise_of
-from tilewright.search.noise import figure_variance
+from tilewright.search.history import figure_variance, noise_of
 from tilewright.targets.base import Ragged
 from tilewright.targets.workload import parse_workload
 from tilewright.tasks.codecs import decode_history, encode_history
