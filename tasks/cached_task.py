@@ -79,21 +79,29 @@ class Key:
         return f"{self.stage}/{digest(canonical(whole))[:32]}"
 
 
+class Record(Generic[T]):
+    """Holds the result of a stage as it is returned to Prefect, which looks into plain values and
+    would take a task for following each one that has returned an equal part of its arguments."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
 class RecordSerializer(Serializer):  # type: ignore[type-arg]  # Prefect registers no generic ones
     """Writes and reads the results of stages for Prefect, which finds it by its type: the digest of
     the rest, then JSON with the encoded result in Base64."""
 
     type: Literal["tilewright"] = "tilewright"
 
-    def dumps(self, obj: Any) -> bytes:
+    def dumps(self, obj: Record[Any]) -> bytes:
         """Return a result as bytes of valid UTF-8, which Prefect puts into JSON."""
-        codec, encoded = codecs.encode(obj)
+        codec, encoded = codecs.encode(obj.value)
         value = base64.b64encode(encoded).decode()
         whole = {STAGE.key: STAGE.written, "codec": codec.name, "value": value}
         text = json.dumps(whole, separators=(",", ":")).encode()
         return digest(text).encode() + text
 
-    def loads(self, blob: bytes) -> Any:
+    def loads(self, blob: bytes) -> Record[Any]:
         """Read what `dumps` wrote. Raises `DamagedRecord`."""
         said, text = blob[:_DIGEST_LENGTH], blob[_DIGEST_LENGTH:]
         if digest(text).encode() != said:
@@ -101,7 +109,7 @@ class RecordSerializer(Serializer):  # type: ignore[type-arg]  # Prefect registe
         whole = json.loads(text)
         if not STAGE.reads(STAGE.version_in(whole)):
             raise DamagedRecord("a stored result is of another version")
-        return codecs.decode(whole["codec"], base64.b64decode(whole["value"]))
+        return Record(codecs.decode(whole["codec"], base64.b64decode(whole["value"])))
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class Done(Generic[T]):
     key: Key
     value: T
     reused: bool
-    state: State[T]
+    state: State[Record[T]]
 
 
 def unsearched(value: R) -> R:
@@ -164,10 +172,10 @@ class Stage(Generic[P, T]):
         self.told = told
         self._signature = inspect.signature(step)
 
-        def compute(key: Key, title: str, given: Sequence[Any]) -> T:
+        def compute(key: Key, title: str, given: Sequence[Any]) -> Record[T]:
             value = step(*given)
             say(told(value, *given))
-            return value
+            return Record(value)
 
         self._task: Any = task(
             name=step.__name__, task_run_name="{title}", cache_policy=_BY_KEY,
@@ -187,7 +195,7 @@ class Stage(Generic[P, T]):
         # Prefect searches what is not quoted for results of other tasks, and takes a new object at
         # the place in memory of one that is gone for that: edges that nobody meant.
         state = self._task(quote(key), title, quote(given), return_state=True, wait_for=after)
-        value, reused = state.result(), state.name == REUSED
+        value, reused = state.result().value, state.name == REUSED
         if reused and (told := self.told(value, *given)):
             say(f"{title}: {told}")
         return Done(key, value, reused, state)

@@ -42,7 +42,7 @@ from tilewright.targets.ground_truth import read_ground_truth
 from tilewright.targets.vta.board.bounds import BoardError
 from tilewright.targets.vta.board.program_image import is_bare, read_image
 from tilewright.targets.workload import parse_workload
-from tilewright.tasks.cached_task import DamagedRecord, RecordSerializer
+from tilewright.tasks.cached_task import DamagedRecord, Record, RecordSerializer
 from tilewright.tasks.champion_registry import champion_file
 from tilewright.tasks.champion_registry import digest_of as champion_digest
 from tilewright.tasks.codecs import decode_state
@@ -424,7 +424,7 @@ def test_caches_of_the_future_are_made_again(newest: Path) -> None:
     assert read_ground_truth(table, target, parse_workload(LAYERS[1], USUAL)) is None
     serializer = RecordSerializer()
     with pytest.raises(DamagedRecord, match="another version"):
-        serializer.loads(earlier.future_record(serializer.dumps(b"")))
+        serializer.loads(earlier.future_record(serializer.dumps(Record(b""))))
     assert {name for name, each in FORMATS.items() if each.cache} == {
         "finished_runs", "ground_truth", "stage",
     }  # fmt: skip

@@ -27,14 +27,14 @@ from pathlib import Path
 folder = Path(sys.argv[1])
 use_workspace(Workspace(folder / "workspace"))
 from tilewright.search import Session, round_steps
-from tilewright.tasks.cached_task import RecordSerializer
+from tilewright.tasks.cached_task import Record, RecordSerializer
 from tests.tasks.test_stages import TASK
 def read(name):
-    return RecordSerializer().loads((folder / name).read_bytes())
+    return RecordSerializer().loads((folder / name).read_bytes()).value
 step = getattr(round_steps, sys.argv[2])
 given = {"session": Session(read("history"), read("models"), begun=True), "n": 8, "known": {}}
 result = step(TASK, *(given[each] if each in given else read(each) for each in sys.argv[3:]))
-(folder / sys.argv[2]).write_bytes(RecordSerializer().dumps(result))
+(folder / sys.argv[2]).write_bytes(RecordSerializer().dumps(Record(result)))
 """
 
 
@@ -46,16 +46,16 @@ def elsewhere(folder: Path, name: str, *given: str) -> None:
 
 @pytest.mark.slow(seconds=6)
 def test_a_round_whose_every_step_runs_in_another_process(tmp_path: Path) -> None:
-    from tilewright.tasks.cached_task import RecordSerializer
+    from tilewright.tasks.cached_task import Record, RecordSerializer
 
     serializer = RecordSerializer()
-    (tmp_path / "models").write_bytes(serializer.dumps(ExplorerState()))
-    (tmp_path / "history").write_bytes(serializer.dumps(History.empty(TASK.problem.space)))
+    (tmp_path / "models").write_bytes(serializer.dumps(Record(ExplorerState())))
+    (tmp_path / "history").write_bytes(serializer.dumps(Record(History.empty(TASK.problem.space))))
     elsewhere(tmp_path, "generate_candidates", "session", "n")
     elsewhere(tmp_path, "filter_candidates", "session", "generate_candidates", "n")
     elsewhere(tmp_path, "lower_candidates", "session", "filter_candidates", "n")
     elsewhere(tmp_path, "measure_batch", "lower_candidates", "known")
-    measured = serializer.loads((tmp_path / "measure_batch").read_bytes())
+    measured = serializer.loads((tmp_path / "measure_batch").read_bytes()).value
     here = tune_session(TASK, 8, 8)
     assert measured.cycles.tolist() == here.history.cycles.tolist()
     assert make_explorer(TASK.tuner).name == "ml2tuner"
