@@ -44,6 +44,7 @@ STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
     "measure_baseline": "timing the baseline",
+    "begin_models": "looking at the schedule space",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
     "lower_candidates": "lowering, Model A re-ranks",
