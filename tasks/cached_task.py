@@ -235,7 +235,8 @@ def passes(_: object, __: object, state: State[Any]) -> bool:
 
 def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callable[P, R]:
     """Give a function the name of a step, by which Prefect tells tasks from each other."""
-    function.__name__, function.__qualname__ = step.__name__, step.__qualname__
+    for name in ("__name__", "__qualname__"):
+        setattr(function, name, getattr(step, name))
     return function
 
 

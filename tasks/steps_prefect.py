@@ -116,41 +116,47 @@ def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
     return Key("measure_batch", 4, target.fingerprint, inputs, target.deterministic)
 
 
-STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {
-    stage.step: stage
-    for stage in (
-        Stage(network.import_model, "import {source}", _model_key, round_log.model),
-        Stage(
-            network.extract_subgraphs, "subgraphs of {model.name}", _extracted_key,
-            round_log.extracted,
-        ),
-        Stage(
-            verification.measure_baseline, "{layer}: baseline", _baseline_key, round_log.baselines
-        ),
-        Stage(round_steps.begin_models, "{layer}: begin", _begin_key),
-        Stage(
-            round_steps.retrain_models, "{layer} round {round}: retrain", _retrain_key,
-            round_log.learned,
-        ),
-        Stage(
-            round_steps.generate_candidates, "{layer} round {round}: candidates", _generate_key,
-            round_log.generated,
-        ),
-        Stage(
-            round_steps.filter_candidates, "{layer} round {round}: filter", _filter_key,
-            round_log.filtered,
-        ),
-        Stage(
-            round_steps.lower_candidates, "{layer} round {round}: lower", _lower_key,
-            round_log.lowered,
-        ),
-        Stage(
-            round_steps.measure_batch, "{layer} round {round}: simulate", _measure_key,
-            round_log.simulated,
-        ),
-        Stage(
-            verification.verify_schedule, "{layer}: verify", _verify_key, round_log.mismatches
-        ),
-    )
-}  # fmt: skip
+_STAGES: tuple[Stage[..., Any], ...] = (
+    Stage(network.import_model, "import {source}", _model_key, round_log.model),
+    Stage(
+        network.extract_subgraphs,
+        "subgraphs of {model.name}",
+        _extracted_key,
+        round_log.extracted,
+    ),
+    Stage(verification.measure_baseline, "{layer}: baseline", _baseline_key, round_log.baselines),
+    Stage(round_steps.begin_models, "{layer}: begin", _begin_key),
+    Stage(
+        round_steps.retrain_models,
+        "{layer} round {round}: retrain",
+        _retrain_key,
+        round_log.learned,
+    ),
+    Stage(
+        round_steps.generate_candidates,
+        "{layer} round {round}: candidates",
+        _generate_key,
+        round_log.generated,
+    ),
+    Stage(
+        round_steps.filter_candidates,
+        "{layer} round {round}: filter",
+        _filter_key,
+        round_log.filtered,
+    ),
+    Stage(
+        round_steps.lower_candidates,
+        "{layer} round {round}: lower",
+        _lower_key,
+        round_log.lowered,
+    ),
+    Stage(
+        round_steps.measure_batch,
+        "{layer} round {round}: simulate",
+        _measure_key,
+        round_log.simulated,
+    ),
+    Stage(verification.verify_schedule, "{layer}: verify", _verify_key, round_log.mismatches),
+)
+STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {each.step: each for each in _STAGES}
 """The stage of each step whose result is kept."""
