@@ -83,13 +83,12 @@ from tilewright.tuning.open_trials import record_of, trials_of_folder
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.outputs import TunedNetwork
 from tilewright.tuning.results import (
-    Schedule,
     TunedWorkload,
     choose_schedule,
     latency_to_beat,
     mean_errors,
 )
-from tilewright.tuning.run_flows import Flow, run_flows
+from tilewright.tuning.run_flows import Flow, run_in_threads, run_to_end
 from tilewright.tuning.schedulability import check_fits
 from tilewright.tuning.task_scheduler import SharingRules, StopGain, TaskScheduler, TaskState
 from tilewright.tuning.tuning_task import TuningTask, target_of
@@ -217,7 +216,10 @@ def tune_workloads(
             run.workload(tune_workload, options, task, session, store, options.trials)
             for task, session in starts
         ]
-        return run_flows(flows, at_a_time(options)), None
+        threads = at_a_time(options)
+        if threads > 1:
+            return run_in_threads(flows, threads), None
+        return [run_to_end(flow) for flow in flows], None
     most = options.trials * len(starts)
     flows = [
         run.workload(tune_workload, options, task, session, store, most, True)
@@ -267,32 +269,49 @@ def tune_workload(
     most_trials: int, shared: bool = False,
 ) -> Flow[TunedWorkload]:  # fmt: skip
     """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
-    Raises as `tune_network`."""
+
+    Yields None after each round. Where the trials of all workloads are `shared`, at most
+    `most_trials` together, yields a `TrialRequest` before each round. Raises as `tune_network`.
+    """
     begin, target, workload = time.perf_counter(), task.target, task.workload
-    repeats, waits = target.deterministic, list[float]()
+    waited = 0.0  # while other workloads had their rounds
     found, roofline = run(measure_baseline, task), roofline_of(target, workload)
-    baseline = found.baseline
+    baseline, final = found.baseline, None
     run.emit(WorkloadBegan(workload.id, found.before, roofline))
     timed: dict[int, Trial] = {}
-    record, start = record_of(store, task), session
-    rounds_of = partial(
-        _rounds, run, options, task, start, most_trials=most_trials, shared=shared,
-        baseline=baseline, waits=waits,
-    )  # fmt: skip
-    session, done = yield from rounds_of(record)
-    choice = ChoiceRecords(task, record, session.history, baseline, options.leaders)
-    final = None if repeats else held_choice(choice, timed, run.emit)
-    if repeats or any(each.reused for each in done):
-        while final is None and (wrong := wrong_winners(task, session.history, timed, run.emit)):
-            record_of(store, task).correct(wrong)
-            record = record_of(store, task)
-            session, done = yield from rounds_of(record)
-    if repeats:
+    start, looked = session, target.deterministic
+    while True:  # again where trials of the record turned out to be wrong
+        record, session, done = record_of(store, task), start, list[Round]()
+        for each in rounds(
+            run, task, session, record, trials=most_trials, batch=options.batch, shared=shared
+        ):
+            if isinstance(each, TrialRequest):
+                each.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
+                yield each
+                waited += time.perf_counter() - asked
+                if each.granted:
+                    run.emit(RoundScheduled(workload.id, each.made, most_trials))
+                continue
+            session = each.session
+            done.append(each)
+            run.call(log_round, task, each, *_counted(done), run.emit)
+            yield None
+        for problem in record.problems:
+            run.emit(Note(problem))
+        choice = ChoiceRecords(task, record, session.history, baseline, options.leaders)
+        if not looked:
+            final, looked = held_choice(choice, timed, run.emit), True
+        if final is not None or not (target.deterministic or any(each.reused for each in done)):
+            break
+        wrong = wrong_winners(task, session.history, timed, run.emit)
+        if not wrong:
+            break
+        record_of(store, task).correct(wrong)
+    if target.deterministic:
         chosen = choose_schedule(task, session.history, baseline)
         if chosen is not None and chosen is baseline:
             chosen = baseline = baseline_again(task, baseline, run.emit)
     else:
-        choice = ChoiceRecords(task, record, session.history, baseline, options.leaders)
         final = final or choice.make(partial(run, measure_leaders, task))
         chosen, baseline = final.chosen, final.baseline
     if chosen is not None:
@@ -312,7 +331,7 @@ def tune_workload(
         failed_compiles=len(session.history.failed),
         reused_trials=sum(len(each.configs) for each in done if each.reused),
         timed_again=len(timed),
-        wall_seconds=time.perf_counter() - begin - sum(waits),
+        wall_seconds=time.perf_counter() - begin - waited,
         validation=None if final is None else final.validation,
         model_errors=mean_errors(done),
         microjoules=microjoules_of(task, chosen),
@@ -321,34 +340,10 @@ def tune_workload(
     return tuned
 
 
-def _rounds(
-    run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session,
-    record: StoredRun, *, most_trials: int, shared: bool, baseline: Schedule | None,
-    waits: list[float],
-) -> Flow[tuple[Session, list[Round]]]:  # fmt: skip
-    """All rounds of a workload, those of the record first; adds to `waits` the seconds in which
-    other workloads had theirs."""
-    done: list[Round] = []
-    valid = 0
-    for each in rounds(
-        run, task, session, record, trials=most_trials, batch=options.batch, shared=shared
-    ):
-        if isinstance(each, TrialRequest):
-            each.baseline, begin = latency_to_beat(task, baseline), time.perf_counter()
-            yield each
-            waits.append(time.perf_counter() - begin)
-            if each.granted:
-                run.emit(RoundScheduled(task.workload.id, each.made, most_trials))
-            continue
-        done.append(each)
-        session = each.session
-        trials = sum(len(one.configs) for one in done)
-        valid += int(each.measured.valid.sum())
-        run.call(log_round, task, each, trials, valid / trials, run.emit)
-        yield None
-    for problem in record.problems:
-        run.emit(Note(problem))
-    return session, done
+def _counted(done: Sequence[Round]) -> tuple[int, float]:
+    """Trials of some rounds, and their valid share."""
+    trials = sum(len(each.configs) for each in done)
+    return trials, sum(int(each.measured.valid.sum()) for each in done) / trials
 
 
 # -- rounds ------------------------------------------------------------------------------------

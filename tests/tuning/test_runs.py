@@ -24,7 +24,7 @@ from tilewright.services.prefect_server import Login
 from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
 from tilewright.tuning.open_trials import trials_of_folder
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.run_flows import Flow, run_flows
+from tilewright.tuning.run_flows import Flow, run_to_end
 from tilewright.tuning.tuning_task import target_of, tuning_task_of
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +124,7 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
             ran.clear()
             task = tuning_task_of(options, subgraph.workload)
             given = (options, task, Session.start(task), store, options.trials)
-            (tuned,) = run_flows([run._tuned(flow, *given)], 1)
+            tuned = run_to_end(run._tuned(flow, *given))
             missing = 8 if lost and subgraph.workload.id == last else 0
             assert tuned.trials - tuned.reused_trials == missing
             assert len(ran) == 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.blas_threads import one_thread
+from tilewright.core.blas_threads import on_one_thread
 from tilewright.search.explorer import BatchChoice, Candidates, ExplorerState
 from tilewright.search.session import Batch, Session
 from tilewright.search.task import Task
@@ -38,30 +38,30 @@ Known = Mapping[int, Trial]
 """Measurements at hand by flat index."""
 
 
-@one_thread
 def begin_models(task: Task, session: Session) -> ExplorerState:
     """What the tuner knows before the first round."""
-    return task.explorer.begin(task.problem, session.models)
+    with on_one_thread():
+        return task.explorer.begin(task.problem, session.models)
 
 
-@one_thread
 def retrain_models(task: Task, session: Session) -> ExplorerState:
     """Models P, V and A after the first round that they have not seen."""
-    return task.explorer.learn(task.problem, session.models, session.unlearned[0])
+    with on_one_thread():
+        return task.explorer.learn(task.problem, session.models, session.unlearned[0])
 
 
-@one_thread
 def generate_candidates(task: Task, session: Session, n: int) -> Candidates:
     """The configs the tuner would try next, best first. Empty when the space is exhausted."""
-    return task.explorer.generate(task.problem, session.models, session.history, n)
+    with on_one_thread():
+        return task.explorer.generate(task.problem, session.models, session.history, n)
 
 
-@one_thread
 def filter_candidates(task: Task, session: Session, candidates: Candidates, n: int) -> Candidates:
     """Model V's veto: the candidates worth lowering."""
     if not len(candidates):
         return candidates
-    return task.explorer.veto(task.problem, session.models, session.history, candidates, n)
+    with on_one_thread():
+        return task.explorer.veto(task.problem, session.models, session.history, candidates, n)
 
 
 def lower_candidates(task: Task, session: Session, kept: Candidates, n: int) -> Batch:
@@ -70,14 +70,12 @@ def lower_candidates(task: Task, session: Session, kept: Candidates, n: int) -> 
     return replace(choose_batch(task, session, lowered, n), vetoed=kept.vetoed)
 
 
-@one_thread
 def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batch:
     """The batch to measure: Model A's re-ranking, where the tuner has one."""
-    choice = (
-        task.explorer.choose(task.problem, session.models, session.history, lowered, n)
-        if len(lowered)
-        else _nothing()
-    )
+    choice = BatchChoice(np.empty(0, dtype=np.int64))
+    if len(lowered):
+        with on_one_thread():
+            choice = task.explorer.choose(task.problem, session.models, session.history, lowered, n)
     beyond = np.ones(len(lowered), dtype=np.bool_)
     beyond[choice.rows] = False
     return Batch(
@@ -166,7 +164,3 @@ def _repeats(*parts: Measurements) -> Ragged | None:
             for row in range(len(part))
         ]
     )
-
-
-def _nothing() -> BatchChoice:
-    return BatchChoice(np.empty(0, dtype=np.int64))

@@ -29,18 +29,14 @@ class Stopped(TilewrightError):
         super().__init__("stopped; the same command resumes from here")
 
 
-def run_flows(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:
-    """Run flows that have their own trials, and return their results in order.
-
-    If one runs at a time, all run in this thread. After an error no other flow begins, and those
-    at work end after their round. Raises the first error.
-    """
+def run_in_threads(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:
+    """Run flows that have their own trials, some at a time in threads, and return their results in
+    order. After an error no other flow begins, and those at work end after their round. Raises the
+    first error."""
     stop = threading.Event()
-    if at_a_time == 1:
-        return [_run_to_end(flow, stop) for flow in flows]
     pool = ThreadPoolExecutor(at_a_time)
     try:
-        futures = [pool.submit(copy_context().run, _run_to_end, flow, stop) for flow in flows]
+        futures = [pool.submit(copy_context().run, run_to_end, flow, stop) for flow in flows]
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
             if future.done() and (error := future.exception()) is not None:
@@ -53,9 +49,10 @@ def run_flows(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run_to_end(flow: Flow[R], stop: threading.Event) -> R:
+def run_to_end(flow: Flow[R], stop: threading.Event | None = None) -> R:
+    """Run a flow, and return its result. It ends after its round once `stop` is set."""
     try:
-        while not stop.is_set():
+        while stop is None or not stop.is_set():
             next(flow)
         flow.throw(Stopped())
     except StopIteration as end:
