@@ -70,7 +70,7 @@ class Key:
     @cached_property
     def text(self) -> str:
         """The key of the record in the result storage: the stage, and a digest of all the rest."""
-        whole = {
+        whole: dict[str, Json] = {
             "stage": self.stage,
             "version": self.version,
             "target": self.fingerprint,
@@ -138,7 +138,7 @@ class _StoredRecord(Record[T]):
         return self.codec.decode(self._encoded)
 
 
-class RecordSerializer(Serializer[Record[Any]]):
+class RecordSerializer(Serializer):  # type: ignore[type-arg]  # Prefect registers no generic ones
     """Writes and reads records for Prefect, which finds it by its type."""
 
     type: Literal["tilewright"] = "tilewright"
@@ -248,8 +248,9 @@ class Stage(Generic[P, T]):
         flow."""
         if get_current_settings().tasks.refresh_cache:
             return False
-        store = get_result_store().update_for_task(self._task, _sync=True)
-        return store.exists(self.key(*args, **kwargs).text)
+        store: Any = get_result_store().update_for_task(self._task)
+        found: bool = store.exists(self.key(*args, **kwargs).text)
+        return found
 
     def show_known(self, after: Sequence[object], told: str, **names: object) -> State[None]:
         """Show a run of it that has nothing to do, since what it would give is recorded: it ends as

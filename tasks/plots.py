@@ -37,9 +37,9 @@ def _workload_key(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> Key
     return _picture_key("workload", [tuned], trials)
 
 
-def _picture_key(what: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
+def _picture_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
     inputs: dict[str, Json] = {
-        "what": what,
+        "what": network,
         "target": tuned[0].study.target.name,
         "trials": digest(outputs.parquet(trials)),
         "rows": [_shown(each) for each in tuned],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
@@ -158,7 +159,7 @@ def retrain_models(
     return Made(learned, {"models": list[Json](sorted(learned.models))})
 
 
-TASKS: dict[Callable[..., object], Stage[..., object]] = {
+TASKS: dict[Callable[..., object], Stage[..., Any]] = {
     round_steps.generate_candidates: generate_candidates,
     round_steps.filter_candidates: filter_candidates,
     round_steps.lower_candidates: lower_candidates,
