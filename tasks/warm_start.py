@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilewright.core.files import digest
 from tilewright.search import ExplorerState
 from tilewright.tasks import codecs
-from tilewright.tasks.cached_task import Record
 from tilewright.tasks.champion_registry import ChampionError, load_champion, registered
 from tilewright.tuning.tuning_task import TuningTask
 
@@ -19,7 +19,7 @@ def champion_state(study: TuningTask) -> tuple[TuningTask, ExplorerState] | None
     state = load_champion(study.target, study.space_name, study.workload, study.tuner)
     if state is None:
         return None
-    return replace(study, start=Record.of_content(codecs.STATE, state).key), state
+    return replace(study, start=digest(codecs.encode_state(state))[:32]), state
 
 
 def check_champions(studies: Sequence[TuningTask]) -> None:
