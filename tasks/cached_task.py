@@ -225,11 +225,11 @@ class Stage(Generic[P, T]):
             name=function.__name__, task_run_name="{title}", cache_policy=_BY_KEY,
             persist_result=True, result_serializer="tilewright", cache_result_in_memory=False,
             **_TRIED_AGAIN,
-        )(compute)  # fmt: skip
+        )(_named_like(function, compute))  # fmt: skip
         self._known: Any = task(
             name=function.__name__, task_run_name="{title}", cache_policy=NO_CACHE,
             persist_result=False,
-        )(_known)  # fmt: skip
+        )(_named_like(function, lambda told, title: _known(told, title)))  # fmt: skip
 
     def __call__(self, after: Sequence[object], *args: P.args, **kwargs: P.kwargs) -> Done[T]:
         key, given = self.key(*args, **kwargs), self._signature.bind(*args, **kwargs)
@@ -292,6 +292,12 @@ def passes(_: object, __: object, state: State[Any]) -> bool:
         status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
         return status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return isinstance(error, ConnectionError | TimeoutError | RequestException | DamagedRecord)
+
+
+def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callable[P, R]:
+    """Give a function the name of a step, by which Prefect tells tasks from each other."""
+    function.__name__, function.__qualname__ = step.__name__, step.__qualname__
+    return function
 
 
 def _known(told: str, title: str) -> State[None]:
