@@ -87,7 +87,7 @@ class Record(Generic[T]):
         self.value = value
 
 
-class RecordSerializer(Serializer):  # type: ignore[type-arg]  # Prefect registers no generic ones
+class RecordSerializer(Serializer):  # Prefect registers no generic ones
     """Writes and reads the results of stages for Prefect, which finds it by its type: the digest of
     the rest, then JSON with the encoded result in Base64."""
 
@@ -166,14 +166,14 @@ class Stage(Generic[P, T]):
         key: Callable[P, Key],
         told: Callable[..., str] = lambda value, *given: "",
     ) -> None:
-        self.step = step
+        self.step: Callable[..., T] = step
         self.run_name = run_name
-        self.key = key
+        self.key: Callable[..., Key] = key
         self.told = told
         self._signature = inspect.signature(step)
 
         def compute(key: Key, title: str, given: Sequence[Any]) -> Record[T]:
-            value = step(*given)
+            value = self.step(*given)
             say(told(value, *given))
             return Record(value)
 
@@ -190,7 +190,7 @@ class Stage(Generic[P, T]):
     def run(self, after: Sequence[object], names: Mapping[str, object], *given: Any) -> Done[T]:
         """Run the stage behind what is in `after`, states and results of other tasks; `names` fill
         the template of its name, too."""
-        key: Key = self.key(*given)
+        key = self.key(*given)
         title = self.run_name.format(**names, **self._signature.bind(*given).arguments)
         # Prefect searches what is not quoted for results of other tasks, and takes a new object at
         # the place in memory of one that is gone for that: edges that nobody meant.

@@ -76,7 +76,8 @@ class PrefectRunner(TrackedRunner):
         if step not in STAGES:
             return super().__call__(step, *given)
         self.announce(step)
-        return self._did(STAGES[step].run(self.before, {}, *given))
+        done: Done[T] = STAGES[step].run(self.before, {}, *given)
+        return self._did(done)
 
     def _did(self, done: Done[T]) -> T:
         self.before = [done.state]
@@ -255,7 +256,8 @@ class WorkloadRunner(PrefectRunner):
         self.announce(step)
         names = {"layer": self.layer, "round": self._round}
         with self._turns(step):
-            value = self._did(STAGES[step].run(self.before, names, *given))
+            done: Done[T] = STAGES[step].run(self.before, names, *given)
+        value = self._did(done)
         if isinstance(value, Baselines):
             self._beside = self._lines(value)
         return value

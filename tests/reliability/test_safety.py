@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from prefect.results import ResultRecord
 
 from tests.cli.conftest import TILEWRIGHT, Place
 from tests.reliability.commands import TUNE, Whole, left
@@ -17,6 +17,7 @@ from tilewright.services.prefect_server import Login
 from tilewright.services.secret_file import workspace_secret
 from tilewright.services.server_process import listening_socket
 from tilewright.services.workspace import Workspace
+from tilewright.tasks.cached_task import RecordSerializer
 
 DAMAGES = ("truncated", "emptied", "replaced")
 
@@ -115,6 +116,6 @@ def _pickle(marker: Path) -> bytes:
 
 def _is_whole(path: Path) -> bool:
     with suppress(Exception):
-        ResultRecord.deserialize(path.read_bytes())
+        RecordSerializer().loads(json.loads(path.read_bytes())["result"].encode())
         return True
     return False

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from tilewright.core.files import Json
 from tilewright.search import Candidates
 from tilewright.tasks import codecs
 from tilewright.tasks.cached_task import DamagedRecord, Key, Record, RecordSerializer
@@ -48,7 +49,7 @@ def test_a_type_without_a_codec_is_refused() -> None:
 
 
 def test_the_key_depends_on_stage_version_target_and_each_input() -> None:
-    inputs = {"state": "a", "history": "b", "n": 8}
+    inputs: dict[str, Json] = {"state": "a", "history": "b", "n": 8}
     base = Key("retrain_models", 1, "pynq", inputs).text
     others = [
         Key("filter_candidates", 1, "pynq", inputs).text,

@@ -43,7 +43,8 @@ class BudgetedRunner(LocalRunner):
             round_steps.lower_candidates: self._lower,
             round_steps.measure_batch: self._measure,
         }
-        return super().__call__(mine.get(step, step), *given)
+        done: T = super().__call__(mine.get(step, step), *given)
+        return done
 
     def _lower(self, task: Task, session: Session, kept: Candidates, n: int) -> Batch:
         lowered = self._evaluator.lower(self._design, task.problem.workload, kept.configs)
