@@ -135,6 +135,17 @@ def test_whatever_may_be_a_target_or_a_network_is_taken(good: dict[str, Any]) ->
     jsonschema.validate(tuners, schema_of("compare_tuners/weekly"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tune_network/nightly", "compare_tuners/weekly", "build_dataset/on-request",
+        "codesign/on-request", "sweep/on-request",
+    ],
+)  # fmt: skip
+def test_every_form_of_long_work_asks_for_a_cluster(name: str) -> None:
+    assert schema_of(name)["properties"]["cluster"]["default"] == ""
+
+
 def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
     from tilewright.flows.flat_parameters import flat
     from tilewright.tuning.options import TuningOptions

@@ -30,10 +30,10 @@ def _environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.nightly(seconds=30)
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    """A local cluster, then a scheduler and workers with keys of their own."""
-    local, start, run, *_ = blocks(ROOT / "docs" / "guides" / "cluster.md")
+    """A local cluster, commands that share a run, and a scheduler and workers with their keys."""
+    local, shared, start, run, *_ = blocks(ROOT / "docs" / "guides" / "cluster.md")
     port = str(free_port())
-    text = f"{local.text}\n{start.text}\n{run.text}".replace("8786", port)
+    text = f"{local.text}\n{shared.text}\n{start.text}\n{run.text}".replace("8786", port)
     same = "cmp on-dask/trials.parquet on-cluster/trials.parquet"
     script = f"trap 'kill $(jobs -p)' EXIT\n{text}\n{same}"
     done = subprocess.run(
@@ -41,4 +41,4 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("every schedule timed again and verified bit for bit") == 3
+    assert done.stdout.count("every schedule timed again and verified bit for bit") == 5

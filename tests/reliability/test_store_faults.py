@@ -179,6 +179,14 @@ def test_readers_keep_nobody_from_writing(tmp_path: Path) -> None:
         looker.join()
 
 
+def test_a_thread_that_reads_opens_no_second_connection(tmp_path: Path) -> None:
+    """It would wait for a writer that waits for the end of what the first connection reads."""
+    with TrialStore(tmp_path / FILE) as store, store.reading() as first:
+        assert store.note("version") == "1"
+        with store.reading() as second:
+            assert second is first
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_database_removed_while_it_is_written_is_told_at_once(

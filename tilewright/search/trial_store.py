@@ -115,6 +115,13 @@ class RunInUse(TilewrightError):
     """Another command works on the same output directory."""
 
 
+class _OpenConnections(threading.local):
+    """Connections in use by a thread."""
+
+    writer: sa.Connection | None = None
+    reader: sa.Connection | None = None
+
+
 class TrialStore:
     """Trials of one output directory. Use it as a context manager.
 
@@ -143,7 +150,7 @@ class TrialStore:
         self.problems: list[str] = []
         self._url = place if isinstance(place, str) else ""
         self._lease, self._pid, self._token = lease_seconds, os.getpid(), ""
-        self._lock, self._local = threading.RLock(), threading.local()
+        self._lock, self._open = threading.RLock(), _OpenConnections()
         self._closed = threading.Event()
         self._file: os.stat_result | None = None
         with self._explaining():
@@ -189,8 +196,8 @@ class TrialStore:
         """Write in a transaction, alone among all processes that write to the output directory. A
         transaction within another one of the same thread is part of it. Raises
         `TrialStoreError`, and `RunInUse` if another command became the owner."""
-        if (current := getattr(self._local, "connection", None)) is not None:
-            yield current
+        if self._open.writer is not None:
+            yield self._open.writer
             return
         self._check_usable()
         with self._explaining(), self._lock, self._engine.begin() as connection:
@@ -199,21 +206,26 @@ class TrialStore:
                 lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(self.folder, _LOCK))
                 connection.execute(sa.select(lock))
             self._renew(connection)
-            self._local.connection = connection
+            self._open.writer = connection
             try:
                 yield connection
             finally:
-                self._local.connection = None
+                self._open.writer = None
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """Read a consistent state. Raises `TrialStoreError`."""
-        if (current := getattr(self._local, "connection", None)) is not None:
+        # A second connection of this thread could wait for a writer that waits for the first one.
+        if (current := self._open.writer or self._open.reader) is not None:
             yield current
             return
         self._check_usable()
         with self._explaining(), self._engine.connect() as connection:
-            yield connection.execution_options(reads=True)
+            self._open.reader = connection.execution_options(reads=True)
+            try:
+                yield self._open.reader
+            finally:
+                self._open.reader = None
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:

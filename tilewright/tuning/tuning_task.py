@@ -20,7 +20,8 @@ from tilewright.targets import subprocess_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Watched, capability
 from tilewright.targets.cluster.connection import connect_early
-from tilewright.targets.cluster.target import on_cluster
+from tilewright.targets.cluster.remote_worker import prepare_worker
+from tilewright.targets.cluster.target import ClusterTarget, recipe_of
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.options import CHAMPION, OptionValue, TuningOptions
@@ -169,11 +170,13 @@ def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int
 def _target_on(
     cluster: str, name: str, space: str, isolate: float, state: tuple[int, int]
 ) -> Target:
-    connect_early(cluster)  # a mistake shows before any work
     kind, rest = kind_of(name)
     if kind.make_on is not None:
         return kind.make_on(rest, kind.space_named(space), cluster)
-    return on_cluster(make_target(name, space), name, space, isolate, cluster)
+    here = make_target(name, space)
+    target = ClusterTarget(here, recipe_of(here, name, space), cluster, isolate)
+    connect_early(cluster, prepare_worker, target.specification)  # a mistake shows before any work
+    return target
 
 
 @lru_cache(maxsize=8)

@@ -161,6 +161,15 @@ class Cluster:
             finally:
                 stop.set()
 
+    def call_everywhere(self, function: Function, *arguments: Any) -> None:
+        """Make a call on every worker. What goes wrong shows in the calls that follow."""
+        client = self._usable_client()
+        futures = [
+            client.submit(function, *arguments, pure=False, workers=[worker])
+            for worker in self._workers(client)
+        ]
+        distributed.wait(futures, timeout=WORKER_SECONDS)
+
     def slots(self) -> int:
         """Return how many calls run at a time on the workers without a board."""
         workers = self._workers(None, SEEN_SECONDS)
@@ -403,9 +412,14 @@ def connect(address: str) -> Cluster:
         return found
 
 
-def connect_early(address: str) -> None:
+def connect_early(address: str, function: Function, *arguments: Any) -> None:
     """Connect to a cluster before it is needed. The processes of `local:N` start beside other work
     of this process; what goes wrong there is raised by `connect`.
+
+    Args:
+        address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
+        function: a module-level function that prepares a process of `local:N` for its calls.
+        arguments: as those of `Cluster.call`.
 
     Raises:
         ClusterError: the cluster of another address cannot be used.
@@ -415,8 +429,8 @@ def connect_early(address: str) -> None:
         return
 
     def start() -> None:
-        with suppress(ClusterError):
-            connect(address)
+        with suppress(Exception):  # the command may have ended
+            connect(address).call_everywhere(function, *arguments)
 
     threading.Thread(target=start, daemon=True).start()
 

@@ -147,6 +147,15 @@ def rebuild_warm(**about: Any) -> Target:
     return ProgramKeeper(warmed_up(rebuild_target(**about)))
 
 
+def prepare_worker(target: Mapping[str, Json]) -> None:
+    """Make the target of a command on this worker, and load the kernels that it needs.
+
+    Args:
+        target: as for `lower_and_measure`.
+    """
+    warmed_up(target_of(target))
+
+
 def target_of(specification: Mapping[str, Json]) -> Target:
     """Return this thread's target for the specification of a command.
 
