@@ -60,7 +60,7 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
                 f"{built} is for {loaded.target}, whose inferences are simulated; name a library "
                 "that 'tilewright build --target cpu' made"
             )
-        source = run(write_model, options.model, options.input_shapes, Path(folder)).value
+        source = run(write_model, options.model, options.input_shapes, Path(folder))
         timed = run(
             time_engines,
             {OWN: built} | dict.fromkeys(options.against, source),
@@ -68,7 +68,7 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
             threads,
             Rounds(options.rounds, 3 * options.rounds, options.seconds),
             run.emit,
-        ).value
+        )
     return Benchmark(loaded.name, threads, timed, warnings)
 
 

@@ -49,7 +49,7 @@ from tilewright.tuning.build_cpu_library import (
     write_library,
 )
 from tilewright.tuning.build_options import BuildOptions
-from tilewright.tuning.fusion_file import labels_of
+from tilewright.tuning.fusion_interface import labels_of
 from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.schedule_lookup import pick_rules, pick_without_trials, read_picks
 
@@ -96,17 +96,17 @@ def build_program(
     nothing runs on the accelerator. Where outputs are further off than the usual bound, the CPU
     computes the noisiest layers in float. Raises as `build_artifact`."""
     try:
-        made = run(integer_network, options, target, refused).value
+        made = run(integer_network, options, target, refused)
     except NothingToOffload as error:
         if options.bare:
             raise
         network = networks.load(options.model, options.input_shapes, options.seed)
-        files, warnings = run(run_in_onnxruntime, options, target, network, str(error)).value
-        return BuiltArtifact(run(write_library, options, files).value, warnings)
+        files, warnings = run(run_in_onnxruntime, options, target, network, str(error))
+        return BuiltArtifact(run(write_library, options, files), warnings)
     artifact.check_possible(made.graph, target, options.out, bare=options.bare)
-    picks = run(choose_schedules, options, target, made.graph, run.emit).value
+    picks = run(choose_schedules, options, target, made.graph, run.emit)
     try:
-        manifest = run(link_artifact, options, target, made, picks).value
+        manifest = run(link_artifact, options, target, made, picks)
     except UncompilableError as error:
         failed = {name: str(error) for name in error.operators if name not in refused}
         if not failed:
@@ -135,15 +135,15 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
     check_library(options, target)
     if not options.sizes:
         made, warnings = compile_one(run, options, target)
-        return BuiltArtifact(run(write_library, options, made).value, warnings)
-    model = run(read_sizes, options).value
+        return BuiltArtifact(run(write_library, options, made), warnings)
+    model = run(read_sizes, options)
     each = [
         compile_one(run, options.model_copy(update={"input_shapes": at.shapes}), target)
         for at in model.wanted
     ]
-    joined = run(join_sizes, options, target, model, [made for made, _ in each]).value
+    joined = run(join_sizes, options, target, model, [made for made, _ in each])
     said = dict.fromkeys(warning for _, warnings in each for warning in warnings)
-    return BuiltArtifact(run(write_library, options, joined).value, tuple(said))
+    return BuiltArtifact(run(write_library, options, joined), tuple(said))
 
 
 def compile_one(
@@ -154,28 +154,28 @@ def compile_one(
     chose a type that is too short for the network, layers multiply float32. Operators that TVM does
     not compile, `refused` by name, run in onnxruntime, and so does a network without layers. Raises
     as `build_library`."""
-    network = run(read_layers, options, target, refused).value
+    network = run(read_layers, options, target, refused)
     if not network.layers:
-        return run(run_in_onnxruntime, options, target, network.network, network.why).value
-    picks, warnings = run(choose_kernels, options, target, network.layers, run.emit).value
+        return run(run_in_onnxruntime, options, target, network.network, network.why)
+    picks, warnings = run(choose_kernels, options, target, network.layers, run.emit)
     if not picks:
-        return run(run_in_onnxruntime, options, target, network.network, warnings[0]).value
+        return run(run_in_onnxruntime, options, target, network.network, warnings[0])
     try:
-        made = run(compile_library, options, target, network, picks).value
+        made = run(compile_library, options, target, network, picks)
         chosen = options.sizes or options.schedules is not None
-        why = "" if chosen else run(faster_in_onnxruntime, network.network, made).value
+        why = "" if chosen else run(faster_in_onnxruntime, network.network, made)
         if not why:
             return made, warnings
-        return run(run_in_onnxruntime, options, target, network.network, why).value
+        return run(run_in_onnxruntime, options, target, network.network, why)
     except UncompilableError as error:
         failed = {name: str(error) for name in error.operators if name not in refused}
         if not failed:
-            return run(run_in_onnxruntime, options, target, network.network, str(error)).value
+            return run(run_in_onnxruntime, options, target, network.network, str(error))
         return compile_one(run, options, target, {**refused, **failed})
     except InputError as error:
         if options.calibration is not None:
             raise
-        return run(run_in_onnxruntime, options, target, network.network, str(error)).value
+        return run(run_in_onnxruntime, options, target, network.network, str(error))
     except InaccurateError as error:
         longer = in_float32(target) if options.schedules is None else None
         if longer is None:

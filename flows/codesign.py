@@ -37,7 +37,7 @@ def codesign(
     """
     begin = time.perf_counter()
     check(options)
-    problem = problem or run(pose_problem, options).value
+    problem = problem or run(pose_problem, options)
     with open_store(
         options.folder.absolute(), store_url(options.store), fresh=options.fresh
     ) as store:
@@ -46,10 +46,10 @@ def codesign(
             store.clear()
         run.call(log_parameters, options, problem, run.emit)
         while True:
-            evaluator = run(search_designs, options, problem, store, run.emit).value
+            evaluator = run(search_designs, options, problem, store, run.emit)
             while store.problems:
                 run.emit(Note(store.problems.pop(0)))
-            front = run(prove_front, evaluator, options.objective).value
+            front = run(prove_front, evaluator, options.objective)
             if not isinstance(front, int):
                 break
             # The record was wrong: search again on what is true.

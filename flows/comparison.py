@@ -68,7 +68,7 @@ def run_comparison(
     """
     run(enumerate_spaces, plan, run.emit)
     runs = run(run_tuners, plan, folder, cluster, fresh, run.emit)
-    return run(judge_runs, plan, runs).value
+    return run(judge_runs, plan, runs)
 
 
 def compare_networks(
@@ -81,7 +81,7 @@ def compare_networks(
     Raises as `plan_sweep` and `flows.tuning.tune_network`, `RunInUse` if another command works on
     the folder.
     """
-    plan = plan or run(plan_sweep, options).value
+    plan = plan or run(plan_sweep, options)
     with alone(plan.folder):
         kept = SweptRuns(plan)
         missing = [job for job in plan.jobs if kept.find(job) is None]
@@ -89,9 +89,9 @@ def compare_networks(
         run.call(log_sweep_began, plan, len(plan.jobs) - len(missing), run.emit)
         for job in missing:
             run.emit(RunBegan(job.title))
-            summary = run(tune_run, job, run.emit).value
+            summary = run(tune_run, job, run.emit)
             run.call(keep_run, kept, job, summary, run.emit)
-        swept = run(judge_networks, plan, kept).value
+        swept = run(judge_networks, plan, kept)
         run.call(log_sweep, swept, plan.folder)
     return swept
 

@@ -54,7 +54,7 @@ def build_dataset(
     with alone(folder):
         plan = kept_plan(folder, options)
         if plan is None:
-            plan = store_plan(folder, run(make_plan, options).value)
+            plan = store_plan(folder, run(make_plan, options))
         finished = finished_files(folder)
         parts = {part: kept_part(folder, plan, part, finished) for part in plan.parts}
         kept = sum(part.rows for part, found in parts.items() if found is not None)
@@ -74,7 +74,7 @@ def _measured(
     """Yield parts with their files, here in the order of the plan, on a cluster as they finish."""
     if not cluster:
         for part in missing:
-            yield part, run(measure_part, plan, part, tell).value
+            yield part, run(measure_part, plan, part, tell)
     else:
         for part, data in measure_parts_on(cluster, plan, missing):
-            yield part, run(receive_part, plan, part, data, tell).value
+            yield part, run(receive_part, plan, part, data, tell)

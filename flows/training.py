@@ -23,10 +23,10 @@ from tilewright.search.events import Listener, Note
 def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
     """Train a model on part of a dataset, judge it on the rest, write its folder. Returns what
     `metrics.json` holds. Raises `DatasetError`, `TransferError`, `UnsafeFile` and `OSError`."""
-    table, digest = run(read_dataset, options).value
-    fitted = run(fit_model, options, table, partial(say, run.emit)).value
-    metrics = run(judge_model, options, fitted, digest).value
-    folder = run(store_model, options, fitted).value
+    table, digest = run(read_dataset, options)
+    fitted = run(fit_model, options, table, partial(say, run.emit))
+    metrics = run(judge_model, options, fitted, digest)
+    folder = run(store_model, options, fitted)
     run.call(log_model, options, folder, metrics)
     return metrics
 

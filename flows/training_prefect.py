@@ -11,7 +11,7 @@ from tilewright.flows.forms import confined, flat
 from tilewright.flows.training import train_model as run_training
 from tilewright.search.events import Listener, ignore
 from tilewright.services.workspace import use_workspace
-from tilewright.tasks.flow_log import logged
+from tilewright.tasks.run_progress import logged
 from tilewright.tasks.training import Registered, TrainingRunner
 
 

@@ -3,12 +3,12 @@
     a network    import_model → extract_subgraphs → its workloads → log_network
     a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
     a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
-                 → simulate_batch → log_round
+                 → measure_batch → log_round
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
-`tasks.runner` make a Prefect task of it, look into the cache, and log to MLflow. `--bare`, the
-library call and the Prefect flow execute these lines. On a cluster, the target sends its batches to
-workers.
+`tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow. `--bare`,
+the library call and the Prefect flow execute these lines. On a cluster, the target sends its
+batches to workers.
 
 A round first trains on the trials of earlier rounds, so nothing is trained after the last round.
 """
@@ -22,56 +22,53 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from tilewright.core.errors import TilewrightError
 from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
 from tilewright.fusion import decide_fusion
 from tilewright.search import (
+    Batch,
     Explorer,
     ExplorerState,
+    FinishedRound,
     Known,
     LocalRunner,
-    Proposal,
-    Result,
     Round,
     RunInUse,
     RunRecord,
     Session,
     StoredRun,
+    Task,
     Trial,
     TrialRequest,
     TrialStore,
+    make_task,
     run_id,
-    setting_of,
     shared_key,
 )
 from tilewright.search.round_steps import (
+    begin_models,
     filter_candidates,
     generate_candidates,
     lower_candidates,
+    measure_batch,
     retrain_models,
-    simulate_batch,
 )
-from tilewright.search.session import Stopwatch, rows_of_batch
-from tilewright.search.validation_records import ValidationMeasurement
-from tilewright.targets.base import Configs, Measurements, Target
+from tilewright.search.rounds import Stopwatch, describe_round
+from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import bound_of, roofline_of
 from tilewright.targets.cluster.connection import connect
 from tilewright.targets.registry import kind_of, target_remarks
 from tilewright.targets.workload import Workload
 from tilewright.tuning.events import Note, RoundScheduled, WorkloadBegan
-from tilewright.tuning.final_choice import ChoiceRecords, held_choice
-from tilewright.tuning.final_validation import measure_leaders
+from tilewright.tuning.final_validation import ChoiceRecords, held_choice, measure_leaders
 from tilewright.tuning.fusion_interface import Decided, ToDecide
 from tilewright.tuning.log_steps import (
-    Start,
-    load_starts,
     log_network,
     log_parameters,
     log_round,
     log_workload,
     log_workloads_added,
+    start_sessions,
 )
 from tilewright.tuning.network import (
     NetworkPart,
@@ -86,15 +83,15 @@ from tilewright.tuning.open_trials import record_of, trials_of_folder
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.outputs import TunedNetwork
 from tilewright.tuning.results import (
-    Schedule,
     TunedWorkload,
     choose_schedule,
     latency_to_beat,
     mean_errors,
 )
+from tilewright.tuning.run_flows import Flow, run_in_threads, run_to_end
 from tilewright.tuning.schedulability import check_fits
-from tilewright.tuning.task_scheduler import Flow, SharingRules, StopGain, TaskScheduler, TaskState
-from tilewright.tuning.tuning_task import TuningTask, target_of, tuning_task_of
+from tilewright.tuning.task_scheduler import SharingRules, StopGain, TaskScheduler, TaskState
+from tilewright.tuning.tuning_task import TuningTask, target_of
 from tilewright.tuning.verification import (
     baseline_again,
     measure_baseline,
@@ -102,12 +99,12 @@ from tilewright.tuning.verification import (
     verify_schedule,
     wrong_winners,
 )
-from tilewright.tuning.workload_job import WorkloadJob
 
 MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
 OWNER_SECONDS = 1.0
 """How often a command that shares a run looks whether the owner of the run has ended."""
+_NOTHING_KNOWN: Known = {}
 POLL_SECONDS = 0.05
 """How often a run looks again while all there is left to try is being measured by others."""
 
@@ -129,12 +126,9 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
         network = import_network(run, options, target)
         for reason in check_fits(target, [each.workload for each in network.subgraphs]):
             run.emit(Note(reason))
-        tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
-        starts = run.call(load_starts, options, network, tasks)
+        starts = run.call(start_sessions, options, network.subgraphs)
         run.call(log_parameters, options, network, [task for task, _ in starts], run.emit)
-        tuned, sharing = tune_workloads(
-            run, options, network.subgraphs, starts, store, options.stop_gain
-        )
+        tuned, sharing = tune_workloads(run, options, starts, store, options.stop_gain)
         decided = fuse_network(run, options, network, tuned, store) if options.fusion else None
         wall = time.perf_counter() - begin
         return run.call(log_network, options, network, tuned, wall, sharing, decided)
@@ -169,13 +163,13 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
     run.emit(Note(f"another command owns {options.folder}; this one makes trials beside it"))
     with trials_of_folder(options, run.emit, own=False) as store:
         network = import_network(here, options, target_of(options))
-        tasks = [tuning_task_of(options, each.workload) for each in network.subgraphs]
-        starts = run.call(load_starts, options, network, tasks)
+        starts = run.call(start_sessions, options, network.subgraphs)
         first = os.getpid() % len(starts)
-        for task, state in [*starts[first:], *starts[:first]]:
-            session = Session(task.setting, state, here)
+        for task, session in [*starts[first:], *starts[:first]]:
             record = record_of(store, task)
-            for _ in tune_rounds(session, record, trials=options.trials, batch=options.batch):
+            for _ in rounds(
+                here, task, session, record, trials=options.trials, batch=options.batch
+            ):
                 pass
 
 
@@ -190,42 +184,54 @@ def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> 
         return TuningNetwork(model, target, found, alone)
     imported = run(import_model, options.model, options.input_shapes)
     found = run(
-        extract_subgraphs, imported, target, options.epilogue_mode, options.max_waste,
-        options.input_shapes, options.calibration,
-    ).value  # fmt: skip
+        extract_subgraphs,
+        imported,
+        target,
+        options.epilogue_mode,
+        options.max_waste,
+        options.input_shapes,
+        options.calibration,
+    )
     if not options.layers:
-        return TuningNetwork(imported.value, target, found)
+        return TuningNetwork(imported, target, found)
     part: NetworkPart = {
         "layers": list(options.layers), "workloads_of_network": len(found.subgraphs),
     }  # fmt: skip
-    return TuningNetwork(imported.value, target, those_of(found, options.layers), part)
+    return TuningNetwork(imported, target, those_of(found, options.layers), part)
 
 
 def tune_workloads(
     run: LocalRunner,
     options: TuningOptions,
-    subgraphs: Sequence[Subgraph],
-    starts: Sequence[Start],
+    starts: Sequence[tuple[TuningTask, Session]],
     store: TrialStore,
     share: float | None,
 ) -> tuple[list[TunedWorkload], StopGain | None]:
-    """Tune workloads, each with its own trials; or, with the `share` of the latency that a round
-    has to save, with part of all trials, and what became of these. Raises as `tune_network`."""
-    rules = None if share is None else SharingRules(options.trials, options.batch, share)
-    most = options.trials * (len(subgraphs) if rules else 1)
-    jobs = [
-        WorkloadJob(options, subgraph, task, state, store, most, rules is not None)
-        for subgraph, (task, state) in zip(subgraphs, starts, strict=True)
+    """Tune workloads, each with its own trials. With the `share` of the latency that a round has to
+    save, they share all trials, and the second result says what became of these. Raises as
+    `tune_network`."""
+    store.add_runs([task.store_key for task, _ in starts])
+    if share is None:
+        flows = [
+            run.workload(tune_workload, options, task, session, store, options.trials)
+            for task, session in starts
+        ]
+        threads = at_a_time(options)
+        if threads > 1:
+            return run_in_threads(flows, threads), None
+        return [run_to_end(flow) for flow in flows], None
+    most = options.trials * len(starts)
+    flows = [
+        run.workload(tune_workload, options, task, session, store, most, True)
+        for task, session in starts
     ]
     scheduler = TaskScheduler(
-        [run.workload(tune_workload, job) for job in jobs],
-        [TaskState(job.subgraph.count, job.study.workload.macs) for job in jobs],
-        at_a_time(options) if rules is None else options.jobs,
-        rules,
+        flows,
+        [TaskState(task.count, task.workload.macs) for task, _ in starts],
+        options.jobs,
+        SharingRules(options.trials, options.batch, share),
     )
-    store.add_runs([task.store_key for task, _ in starts])
-    tuned = scheduler.run()
-    return tuned, scheduler.outcome
+    return scheduler.run(), scheduler.outcome
 
 
 def fuse_network(
@@ -239,13 +245,12 @@ def fuse_network(
     `tune_network`, and `FusionError`."""
 
     def tune_more(subgraphs: Sequence[Subgraph]) -> list[TunedWorkload]:
-        tasks = [tuning_task_of(options, each.workload) for each in subgraphs]
-        starts = run.call(load_starts, options, network, tasks)
+        starts = run.call(start_sessions, options, subgraphs)
         run.call(log_workloads_added, subgraphs, run.emit)
-        return tune_workloads(run, options, subgraphs, starts, store, None)[0]
+        return tune_workloads(run, options, starts, store, None)[0]
 
     asked = ToDecide(options, network.target, network.model.name, tuned, tune_more, run.emit)
-    return run(decide_fusion, asked).value
+    return run(decide_fusion, asked)
 
 
 def at_a_time(options: TuningOptions) -> int:
@@ -259,36 +264,62 @@ def at_a_time(options: TuningOptions) -> int:
 # -- a workload --------------------------------------------------------------------------------
 
 
-def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
+def tune_workload(
+    run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session, store: TrialStore,
+    most_trials: int, shared: bool = False,
+) -> Flow[TunedWorkload]:  # fmt: skip
     """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
-    Raises as `tune_network`."""
-    begin, task, subgraph = time.perf_counter(), job.study, job.subgraph
-    target, workload = task.target, task.workload
-    repeats, waits = target.deterministic, list[float]()
-    found, roofline = run(measure_baseline, task).value, roofline_of(target, workload)
-    baseline = found.baseline
+
+    Yields None after each round. Where the trials of all workloads are `shared`, at most
+    `most_trials` together, yields a `TrialRequest` before each round. Raises as `tune_network`.
+    """
+    begin, target, workload = time.perf_counter(), task.target, task.workload
+    waited = 0.0  # while other workloads had their rounds
+    found, roofline = run(measure_baseline, task), roofline_of(target, workload)
+    baseline, final = found.baseline, None
     run.emit(WorkloadBegan(workload.id, found.before, roofline))
     timed: dict[int, Trial] = {}
-    session, done = yield from _rounds(run, job, baseline, waits)
-    final = None if repeats else held_choice(_choice(job, session, baseline), timed, run.emit)
-    if repeats or any(each.reused for each in done):
-        while final is None and (wrong := wrong_winners(task, session.history, timed, run.emit)):
-            job.record().correct(wrong)
-            session, done = yield from _rounds(run, job, baseline, waits)
-    if repeats:
+    start, looked = session, target.deterministic
+    while True:  # again where trials of the record turned out to be wrong
+        record, session, done = record_of(store, task), start, list[Round]()
+        for each in rounds(
+            run, task, session, record, trials=most_trials, batch=options.batch, shared=shared
+        ):
+            if isinstance(each, TrialRequest):
+                each.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
+                yield each
+                waited += time.perf_counter() - asked
+                if each.granted:
+                    run.emit(RoundScheduled(workload.id, each.made, most_trials))
+                continue
+            session = each.session
+            done.append(each)
+            run.call(log_round, task, each, *_counted(done), run.emit)
+            yield None
+        for problem in record.problems:
+            run.emit(Note(problem))
+        choice = ChoiceRecords(task, record, session.history, baseline, options.leaders)
+        if not looked:
+            final, looked = held_choice(choice, timed, run.emit), True
+        if final is not None or not (target.deterministic or any(each.reused for each in done)):
+            break
+        wrong = wrong_winners(task, session.history, timed, run.emit)
+        if not wrong:
+            break
+        record_of(store, task).correct(wrong)
+    if target.deterministic:
         chosen = choose_schedule(task, session.history, baseline)
         if chosen is not None and chosen is baseline:
             chosen = baseline = baseline_again(task, baseline, run.emit)
     else:
-        measure = partial(_measure_leaders, run, task)
-        final = final or _choice(job, session, baseline).make(measure)
+        final = final or choice.make(partial(run, measure_leaders, task))
         chosen, baseline = final.chosen, final.baseline
     if chosen is not None:
         run(verify_schedule, task, chosen)
     tuned = TunedWorkload(
         study=task,
-        count=subgraph.count,
-        names=subgraph.names,
+        count=task.count,
+        names=task.names,
         baseline=baseline,
         fallback=found.fallback,
         chosen=chosen,
@@ -300,52 +331,19 @@ def tune_workload(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
         failed_compiles=len(session.history.failed),
         reused_trials=sum(len(each.configs) for each in done if each.reused),
         timed_again=len(timed),
-        wall_seconds=time.perf_counter() - begin - sum(waits),
+        wall_seconds=time.perf_counter() - begin - waited,
         validation=None if final is None else final.validation,
         model_errors=mean_errors(done),
         microjoules=microjoules_of(task, chosen),
     )
-    run.call(log_workload, job, tuned, session, run.emit)
+    run.call(log_workload, options, task, tuned, session, run.emit)
     return tuned
 
 
-def _rounds(
-    run: LocalRunner, job: WorkloadJob, baseline: Schedule | None, waits: list[float]
-) -> Flow[tuple[Session, list[Round]]]:
-    """All rounds of a workload, those of the record first; adds to `waits` the seconds in which
-    others had theirs."""
-    options, task = job.options, job.study
-    setting = task.setting
-    session, record = Session(setting, job.state, run), job.record()
-    done: list[Round] = []
-    for each in rounds(
-        session, record, trials=job.most_trials, batch=options.batch, shared=job.shared
-    ):
-        if isinstance(each, TrialRequest):
-            each.baseline, begin = latency_to_beat(task, baseline), time.perf_counter()
-            yield each
-            waits.append(time.perf_counter() - begin)
-            if each.granted:
-                run.emit(RoundScheduled(task.workload.id, each.made, job.most_trials))
-            continue
-        done.append(each)
-        trials = sum(len(one.configs) for one in done)
-        valid = float(np.mean(session.history.valid[:trials]))
-        run.call(log_round, task, each, trials, valid, run.emit)
-        yield None
-    for problem in record.problems:
-        run.emit(Note(problem))
-    return session, done
-
-
-def _choice(job: WorkloadJob, session: Session, baseline: Schedule | None) -> ChoiceRecords:
-    return ChoiceRecords(job.study, job.record(), session.history, baseline, job.options.leaders)
-
-
-def _measure_leaders(
-    run: LocalRunner, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
-) -> list[ValidationMeasurement]:
-    return run(measure_leaders, task, block, contenders, turns).value
+def _counted(done: Sequence[Round]) -> tuple[int, float]:
+    """Trials of some rounds, and their valid share."""
+    trials = sum(len(each.configs) for each in done)
+    return trials, sum(int(each.measured.valid.sum()) for each in done) / trials
 
 
 # -- rounds ------------------------------------------------------------------------------------
@@ -377,52 +375,70 @@ def tune(
         WorkloadError: the target has no schedule for the workload.
         TrialStoreError, RunInUse: as `TrialStore`.
     """
-    setting = setting_of(target, workload, explorer, seed)
+    task = make_task(target, workload, explorer, seed)
     key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
     record = RunRecord()
     if store is not None:
         record = StoredRun(
-            store, shared_key(key) if shared else key, setting.problem.space,
+            store, shared_key(key) if shared else key, task.problem.space,
             other_runs=target.deterministic, shared=shared,
         )  # fmt: skip
-    yield from tune_rounds(Session(setting, state), record, trials=trials, batch=batch)
-
-
-def tune_rounds(session: Session, record: RunRecord, *, trials: int, batch: int) -> Iterator[Round]:
-    """Tune until the record holds `trials` or the explorer has nothing left; yields each round when
-    it is done, those the record already holds first. Raises `TilewrightError` if `trials` or
-    `batch` is below 1, and what the record raises."""
-    for each in rounds(session, record, trials=trials, batch=batch):
-        assert isinstance(each, Round), "only shared trials are asked for"
-        yield each
+    session = Session.start(task, state)
+    for done in rounds(LocalRunner(), task, session, record, trials=trials, batch=batch):
+        assert isinstance(done, Round), "only shared trials are asked for"
+        yield done
 
 
 def rounds(
-    session: Session, record: RunRecord, *, trials: int, batch: int, shared: bool = False
-) -> Iterator[Round | TrialRequest]:
-    """As `tune_rounds`. Where trials are `shared`, yields a `TrialRequest` before each further
-    round, and one that says so when nothing is left to try; in no turn of the record. Raises
-    `TilewrightError` if `trials` or `batch` is below 1."""
+    run: LocalRunner, task: Task, session: Session, record: RunRecord, *, trials: int, batch: int,
+    shared: bool = False,
+) -> Iterator[Round | TrialRequest]:  # fmt: skip
+    """Tune until the record holds `trials` or the tuner has nothing left.
+
+    Yields each round when it is done, those that the record already holds first. Where workloads
+    share their trials (`shared`), yields a `TrialRequest` before each further round, and one that
+    says so when nothing is left to try; in no turn of the record. Raises `TilewrightError` if
+    `trials` or `batch` is below 1, and what the record raises.
+    """
     if trials < 1 or batch < 1:
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
-    allowed = 0 if shared else trials
+    allowed, late = 0 if shared else trials, dict[int, Batch]()
     while True:
-        if session.unlearned and allowed > len(session.history):
-            learn(session)  # not while others wait for their turn
+        clock, made = Stopwatch(), len(session.history)
+        if session.unlearned and allowed > made:
+            with clock.of("retrain"):  # not while others wait for their turn
+                session = learn(run, task, session)
         with record.turn():
-            news = record.news(session.history.round, trials - len(session.history))
+            news = record.news(session.history.round, trials - made)
             if not news:
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
-                n = min(batch, allowed - len(session.history) - busy)
-                proposal = propose_batch(session, n, pending) if n > 0 else None
-                known = {} if proposal is None else record.known()
-                if proposal is not None:
-                    record.claim(proposal.batch)
+                n = min(batch, allowed - made - busy)
+                chosen, known = None, _NOTHING_KNOWN
+                if n > 0:
+                    session = learn(run, task, session)
+                    chosen = propose_batch(run, task, session, n, pending, clock)
+                if chosen is not None:
+                    known = record.known()
+                    record.claim(chosen)
         if news:
-            yield from session.take_up(news)
-        elif proposal is not None:
-            yield from _measured(session, record, proposal, known)
+            for finished in news:
+                own = late.pop(finished.index, None)
+                again = own or recorded_batch(task, finished)
+                session = session.after(again)
+                yield describe_round(session, again, None if own else finished.errors)
+        elif chosen is not None:
+            measured = measured_batch(run, task, chosen, known, clock)
+            with record.turn(), clock.of("record"):
+                index, kept = record.settle(session.history.round, chosen, measured.measurements())
+            measured = replace(measured.take(kept), stage_seconds=clock.seconds)
+            if not len(kept):
+                continue  # others had claimed all of it
+            if index > session.history.round:
+                late[index] = measured  # others were faster
+                continue
+            session = session.after(measured)
+            yield describe_round(session, measured)
         elif busy:
             time.sleep(POLL_SECONDS)
         elif n > 0 or not shared:
@@ -434,73 +450,82 @@ def rounds(
             yield request
             if request.granted < 1:
                 return
-            allowed = min(len(session.history) + request.granted, trials)
+            allowed = min(made + request.granted, trials)
 
 
-def tune_round(session: Session, n: int) -> Round | None:
-    """One round of up to `n` trials without a record; None if there is nothing to propose."""
-    proposal = propose_batch(session, n)
-    if proposal is None:
-        return None
-    return session.finish(*measure_batch(session, proposal, {}))
+def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Session | None:
+    """Make one round of up to `n` trials without a record. Return the session after it, or None if
+    there is nothing to propose."""
+    session = learn(run, task, session)
+    batch = propose_batch(run, task, session, n)
+    return None if batch is None else session.after(measured_batch(run, task, batch, {}))
 
 
-def propose_batch(session: Session, n: int, pending: Configs | None = None) -> Proposal | None:
-    """What to measure next, at most `n` configs, none of them tried or `pending` (p, knobs); None
-    if there is nothing left."""
+def tune_session(task: Task, trials: int, batch: int) -> Session:
+    """Tune without a record, in rounds of `batch` trials. Return the session after them."""
+    run, session = LocalRunner(), Session.start(task)
+    while left := max(trials - len(session.history), 0):
+        done = tune_round(run, task, session, min(batch, left))
+        if done is None:
+            break
+        session = done
+    return session
+
+
+def learn(run: LocalRunner, task: Task, session: Session) -> Session:
+    """Retrain Models P, V and A on the rounds that they have not seen."""
+    if not session.begun:
+        session = session.with_begun(run(begin_models, task, session))
+    while session.unlearned:
+        session = session.with_learned(run(retrain_models, task, session))
+    return session
+
+
+def propose_batch(
+    run: LocalRunner, task: Task, session: Session, n: int, pending: Configs | None = None,
+    clock: Stopwatch | None = None,
+) -> Batch | None:  # fmt: skip
+    """Choose what to measure next.
+
+    Args:
+        run: performs the steps.
+        task: what is tuned.
+        session: its trials so far, and models that have seen all of them.
+        n: at most so many configs.
+        pending: configs that others are measuring, shape (p, knobs).
+        clock: times the steps.
+
+    Returns:
+        The batch, whose configs were neither tried nor are they pending; None if nothing is left.
+    """
+    clock, session = clock or Stopwatch(), session.with_pending(pending)
     with BLAS_ON_ONE_THREAD:
-        run, setting, state = session.run, session.setting, learn(session)
-        clock, session.learning = Stopwatch({"retrain": session.learning}), 0.0
-        history = session.history_for_steps(pending)
         with clock.of("generate"):
-            candidates = run(generate_candidates, setting, state, history, n)
+            candidates = run(generate_candidates, task, session, n)
         with clock.of("filter"):
-            kept = run(filter_candidates, setting, state, history, candidates, n)  # Model V
-        if not len(kept.value):
+            kept = run(filter_candidates, task, session, candidates, n)  # Model V
+        if not len(kept):
             return None
         with clock.of("lower"):
-            batch = run(lower_candidates, setting, state, history, kept, n)  # Model A
-    return Proposal(batch, len(candidates.value), kept.value.vetoed, clock.seconds)
+            batch = run(lower_candidates, task, session, kept, n)  # Model A
+    return replace(batch, candidates=len(candidates))
 
 
-def measure_batch(
-    session: Session, proposal: Proposal, known: Known
-) -> tuple[Proposal, Measurements]:
-    """Simulate a batch, but for what is `known`."""
-    clock, history = Stopwatch(proposal.stage_seconds), session.history_for_steps()
-    flat = session.setting.problem.space.ravel(proposal.batch.rows.configs)
+def measured_batch(
+    run: LocalRunner, task: Task, batch: Batch, known: Known, clock: Stopwatch | None = None
+) -> Batch:
+    """Measure a batch, except for the configs whose measurements are `known`."""
+    flat = task.problem.space.ravel(batch.rows.configs)
     held = {int(i): known[int(i)] for i in flat if int(i) in known}
-    with clock.of("measure"):
-        measured = session.run(simulate_batch, session.setting, history, proposal.result, held)
-    return replace(proposal, stage_seconds=clock.seconds), measured.value
+    with (clock or Stopwatch()).of("measure"):
+        return replace(batch, measured=run(measure_batch, task, batch, held))
 
 
-def learn(session: Session) -> Result[ExplorerState]:
-    """What the tuner knows after the rounds so far: Models P, V and A, retrained on those that they
-    have not seen (`retrain_models`)."""
-    run, begun = session.run, time.perf_counter()
-    state = session.state or run.begin(session.setting, session.start)
-    histories = [run.keep(history) for history in session.unlearned]
-    if histories:
-        state = run.after_each(retrain_models, session.setting, state, histories)
-        session.learning += time.perf_counter() - begun
-    session.learned(state, histories)
-    return state
-
-
-def _measured(
-    session: Session, record: RunRecord, proposal: Proposal, known: Known
-) -> Iterator[Round]:
-    """Measure a batch and record it; no round where others had claimed all of it."""
-    proposal, measured = measure_batch(session, proposal, known)
-    clock = Stopwatch(proposal.stage_seconds)
-    with record.turn(), clock.of("record"):
-        index, kept = record.settle(session.history.round, proposal.batch, measured)
-    if not len(kept):
-        return
-    counted = Result(rows_of_batch(proposal.batch, kept))
-    proposal = replace(proposal, result=counted, stage_seconds=clock.seconds)
-    if index == session.history.round:
-        yield session.finish(proposal, measured.rows(kept))
-    else:
-        session.settled(index, proposal, measured.rows(kept))
+def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
+    """A round of the record: nothing is proposed or measured, models learn from it when they are
+    needed."""
+    rows = task.target.lower(task.problem.workload, finished.configs)
+    return Batch(
+        rows, {}, finished.failed, finished.lowered, candidates=len(finished.configs),
+        measured=finished.measured,
+    )  # fmt: skip

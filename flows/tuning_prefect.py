@@ -7,16 +7,18 @@ import os
 
 from prefect import Flow, flow
 from prefect.client.schemas.objects import State
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.settings import (
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_TASKS_REFRESH_CACHE,
+    temporary_settings,
+)
 from prefect.states import Completed
 
 from tilewright.flows.forms import flat, named
 from tilewright.flows.tuning import tune_network as run_network
 from tilewright.services.workspace import use_workspace
-from tilewright.tasks.artifact_store import CacheUse
-from tilewright.tasks.flow_log import logged
-from tilewright.tasks.run_progress import RunProgress
-from tilewright.tasks.runner import NetworkRunner
+from tilewright.tasks.run_progress import RunProgress, logged
+from tilewright.tasks.runner_prefect import NetworkRunner
 from tilewright.tuning.events import Listener, ignore
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
@@ -50,15 +52,16 @@ def tuned(
 ) -> tuple[Summary, str]:
     """What the flow of a network does, within one: its results, and what is to be said of a run
     that had nothing to do, empty of others."""
-    workspace, progress = use_workspace(), RunProgress()
+    use_workspace()
+    progress = RunProgress()
     emit = logged(progress.hearing(listen))
     options = confined(options)
-    cache = CacheUse(str(workspace.cache), options.fresh)
 
+    refresh = {PREFECT_TASKS_REFRESH_CACHE: True} if options.fresh else {}
     # A subflow's heartbeat thread would be joined at its end, for a second each.
-    quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-    runner = NetworkRunner(cache, emit, progress, parent, system_metrics=tracking.system_metrics)
-    with quiet, runner as run:
+    settings = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} | refresh)
+    runner = NetworkRunner(emit, progress, parent, system_metrics=tracking.system_metrics)
+    with settings, runner as run:
         summary = run_network(run, options).summary
     return summary, progress.remark(summary)
 

@@ -12,7 +12,7 @@ from tilewright.flows.build import SchedulesFound, choose_kernels, choose_schedu
 from tilewright.reports.artifact import built_note
 from tilewright.reports.markdown import plain
 from tilewright.search.events import Event, StageBegan
-from tilewright.tasks.progress import Progress
+from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.build_artifact import BuiltArtifact, integer_network, link_artifact
 from tilewright.tuning.build_cpu_library import (

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,7 +35,9 @@ from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.base import Target
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE
 from tilewright.targets.workload import Workload
+from tilewright.tasks import codecs
 from tilewright.tasks.mlflow_flavors import file_of
+from tilewright.tuning.tuning_task import TuningTask
 
 ALIAS = "champion"
 PREFIX = "tilewright"
@@ -218,3 +221,24 @@ def features_of(target: Target, problem: Problem) -> str:
     if problem.estimate is not None:
         views.append(problem.estimate(config))
     return digest(canonical([list(view.names) for view in views]))[:16]
+
+
+def champion_state(study: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
+    """The champion's state, and the study that starts there: another than one that starts from
+    nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
+    not fit."""
+    state = load_champion(study.target, study.space_name, study.workload, study.tuner)
+    if state is None:
+        return None
+    return replace(study, start=codecs.digest_of(state)[:32]), state
+
+
+def check_champions(studies: Sequence[TuningTask]) -> None:
+    """Raises `ChampionError` unless one of the workloads has a champion."""
+    if any(registered(s.target.name, s.space_name, s.workload) for s in studies):
+        return
+    first = studies[0]
+    raise ChampionError(
+        f"there is no champion for any of these workloads on {first.target.name}, space "
+        f"{first.space_name}; 'tilewright compare' makes one, or leave out --warm-start"
+    )

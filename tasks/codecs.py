@@ -1,17 +1,27 @@
-"""Encodes what passes between stages as bytes: arrays as NPZ, learned models in native formats."""
+"""Encodes the results of stages as bytes: arrays as NPZ, learned models in native formats, the rest
+as JSON."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import asdict
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import (
+    Json,
+    as_int,
+    as_list,
+    as_object,
+    as_text,
+    digest,
     pack_arrays,
     pack_files,
     read_json,
@@ -24,9 +34,41 @@ from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
+from tilewright.tuning.fusion_interface import Decided, FusionDecision
+from tilewright.tuning.network import Extracted, Model
+from tilewright.tuning.results import (
+    Baselines,
+    latency_from_json,
+    latency_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
+
+T = TypeVar("T")
 
 _SCORE, _COUNTER, _REPEATS = "score_", "counter_", "repeats"
 _FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher levels
+
+
+@dataclass(frozen=True)
+class Codec(Generic[T]):
+    """How the results of a kind are stored."""
+
+    name: str
+    type: Any  # of the values
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+
+
+def _json_codec(
+    name: str, kind: Any, to_json: Callable[[T], Json], from_json: Callable[[Json], T]
+) -> Codec[T]:
+    """A codec for values that are JSON. The order of keys is kept."""
+
+    def encode(value: T) -> bytes:
+        return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False).encode()
+
+    return Codec(name, kind, encode, lambda data: from_json(json.loads(data)))
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
@@ -49,11 +91,14 @@ def encode_batch(batch: Batch) -> bytes:
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(
         {
+            "workload": np.array(json.dumps(rows.workload.to_json())),
             "configs": rows.configs,
             "failures": _text(rows.failures),
             "reasons": _text(rows.reasons),
             "failed": batch.failed,
             "lowered": np.array(batch.lowered),
+            "vetoed": np.array(batch.vetoed),
+            "all_reasons": _text(batch.reasons),
         }
         | _features(rows.hidden)
         | write_programs(rows.programs)
@@ -62,12 +107,12 @@ def encode_batch(batch: Batch) -> bytes:
     )
 
 
-def decode_batch(data: bytes, workload: Workload) -> Batch:
-    """`workload` is what the batch was lowered for."""
+def decode_batch(data: bytes) -> Batch:
+    """What `encode_batch` wrote."""
     arrays = unpack_arrays(data)
     return Batch(
         rows=Lowered(
-            workload=workload,
+            workload=Workload.from_json(as_object(read_json(str(arrays["workload"])))),
             configs=arrays["configs"],
             failures=arrays["failures"].astype(object),
             reasons=arrays["reasons"].astype(object),
@@ -77,6 +122,8 @@ def decode_batch(data: bytes, workload: Workload) -> Batch:
         scores=_named(arrays, _SCORE),
         failed=arrays["failed"],
         lowered=int(arrays["lowered"]),
+        vetoed=int(arrays["vetoed"]),
+        reasons=tuple(map(str, arrays["all_reasons"])),
     )
 
 
@@ -176,3 +223,142 @@ def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:
     """As text that can be read back: without halves of characters, which a path may hold."""
     plain = [str(value).encode("utf-8", "replace").decode() for value in values]
     return np.array(plain, dtype=np.str_)
+
+
+def _extracted_from_json(values: Json) -> Extracted:
+    return Extracted.from_json(as_object(values))
+
+
+def _model_to_json(model: Model) -> Json:
+    return {"source": model.source, "name": model.name, "digest": model.digest}
+
+
+def _model_from_json(values: Json) -> Model:
+    row = as_object(values)
+    return Model(*(as_text(row[name]) for name in ("source", "name", "digest")))
+
+
+def _baselines_to_json(found: Baselines) -> Json:
+    return {
+        "schedule": None if found.baseline is None else schedule_to_json(found.baseline),
+        "fallback": None if found.fallback is None else latency_to_json(found.fallback),
+    }
+
+
+def _baselines_from_json(values: Json) -> Baselines:
+    row = as_object(values)
+    baseline, fallback = row["schedule"], row["fallback"]
+    return Baselines(
+        None if baseline is None else schedule_from_json(as_object(baseline)),
+        None if fallback is None else latency_from_json(as_object(fallback)),
+    )
+
+
+def _decided_to_json(decided: Decided) -> Json:
+    return {"summary": cast(Json, decided.summary), "file": decided.file}
+
+
+def _decided_from_json(values: Json) -> Decided:
+    row = as_object(values)
+    said = as_object(row["summary"])
+    return Decided(
+        {
+            "mode": as_text(said["mode"]),
+            "decisions": [_decision(as_object(each)) for each in as_list(said["decisions"])],
+            "cycles": {name: as_int(n) for name, n in as_object(said["cycles"]).items()},
+            "dram_bytes": {name: as_int(n) for name, n in as_object(said["dram_bytes"]).items()},
+            "evaluations": as_int(said["evaluations"]),
+            "tuned": as_int(said["tuned"]),
+        },
+        as_object(row["file"]),
+    )
+
+
+def _decision(row: dict[str, Json]) -> FusionDecision:
+    cycles, size = row["cycles_saved"], row["dram_bytes_saved"]
+    return {
+        "name": as_text(row["name"]),
+        "kind": as_text(row["kind"]),
+        "fused": row["fused"] is True,
+        "cycles_saved": None if cycles is None else as_int(cycles),
+        "dram_bytes_saved": None if size is None else as_int(size),
+        "estimated": row["estimated"] is True,
+    }
+
+
+PICTURE: Codec[bytes] = Codec("picture", bytes, bytes, bytes)
+
+CODECS: Mapping[str, Codec[Any]] = {
+    codec.name: codec
+    for codec in (
+        Codec("candidates", Candidates, encode_candidates, decode_candidates),
+        Codec("batch", Batch, encode_batch, decode_batch),
+        Codec("measurements", Measurements, encode_measurements, decode_measurements),
+        Codec("history", History, encode_history, decode_history),
+        Codec("state", ExplorerState, encode_state, decode_state),
+        PICTURE,
+        _json_codec("model", Model, _model_to_json, _model_from_json),
+        _json_codec("extracted", Extracted, Extracted.to_json, _extracted_from_json),
+        _json_codec("baselines", Baselines, _baselines_to_json, _baselines_from_json),
+        _json_codec("number", int | None, lambda number: number, lambda number: number),
+        _json_codec("decided", Decided, _decided_to_json, _decided_from_json),
+    )
+}
+"""Every codec by its name, which a stored result carries."""
+
+
+def encode(value: object) -> tuple[Codec[Any], bytes]:
+    """Return how a value is stored, and its bytes. Raises `TypeError` if no codec knows it."""
+    for codec in CODECS.values():
+        if isinstance(value, codec.type):
+            data = codec.encode(value)
+            _RECENT.remember(value, digest(data))
+            return codec, data
+    raise TypeError(f"no codec for {type(value).__name__}")
+
+
+def decode(name: str, data: bytes) -> Any:
+    """Return the value that was encoded by the codec of a name."""
+    content = digest(data)
+    value = _RECENT.value(content)
+    if value is None:
+        value = CODECS[name].decode(data)
+        _RECENT.remember(value, content)
+    return value
+
+
+def digest_of(value: object) -> str:
+    """Return a digest of the content of a value, by its codec."""
+    return _RECENT.digest(value) or digest(encode(value)[1])
+
+
+class _Recent:
+    """The values that were last encoded or decoded, with the digests of their bytes."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, object] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def remember(self, value: object, content: str) -> None:
+        """Keep a value instead of the oldest."""
+        if value is None:
+            return
+        with self._changing:
+            self._held[content] = value
+            self._held.move_to_end(content)
+            while len(self._held) > _KEPT:
+                self._held.popitem(last=False)
+
+    def value(self, content: str) -> object | None:
+        """Return the value of some content."""
+        with self._changing:
+            return self._held.get(content)
+
+    def digest(self, value: object) -> str | None:
+        """Return the digest of a value that is this object."""
+        with self._changing:
+            return next((name for name, held in self._held.items() if held is value), None)
+
+
+_KEPT = 64
+_RECENT = _Recent()

@@ -28,7 +28,7 @@ from tilewright.search.events import Event, Listener, Note
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step, unsearched
-from tilewright.tasks.progress import Progress
+from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.output_dir import identity

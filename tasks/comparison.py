@@ -47,8 +47,8 @@ from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.log_comparison import log_runs
 from tilewright.tasks.log_results import PREFECT_LINK
-from tilewright.tasks.progress import Progress
 from tilewright.tasks.register_champion import register_champion
+from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.options import TuningOptions

@@ -1,7 +1,7 @@
 """Performs the steps of building a dataset as Prefect tasks: a plan, and a file of rows after the
 other.
 
-`tasks.artifact_store` caches none of it: what is finished lies in the dataset's own folder. A plan
+Prefect caches none of it: what is finished lies in the dataset's own folder. A plan
 has thousands of cells: Prefect does not search them for futures.
 """
 

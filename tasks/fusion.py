@@ -3,16 +3,14 @@ the result under what decides it, and records its curves in MLflow."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.core.files import Json, as_int, as_list, as_object, as_text, read_json
+from tilewright.core.files import Json
 from tilewright.fusion import decide_fusion as decide_fusion_now
 from tilewright.tasks import tracking
-from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tilewright.tasks.cached_task import Done, Key, Result, reuse_or_do, stage
-from tilewright.tuning.fusion_interface import Decided, FusionDecision, ToDecide
+from tilewright.tasks.cached_task import Done, Key, Stage
+from tilewright.tuning.fusion_interface import Decided, ToDecide
 
 if TYPE_CHECKING:
     from tilewright.fusion.evaluator import Evaluation
@@ -23,34 +21,16 @@ EVERY = "fusion/evaluations"
 
 
 def decide_fusion(
-    after: Sequence[object], cache: CacheUse, asked: ToDecide, model: str, run_id: str
-) -> Done:
+    after: Sequence[object], asked: ToDecide, model: str, run_id: str
+) -> Done[Decided]:
     """What is fused, decided behind the tasks `after`; from the cache if that was done under the
     same conditions, `model` being what the model was imported to. Raises as
     `tilewright.fusion.decide_fusion`."""
     key = _key(asked, model)
     decided = None
-    if cache.refresh or cache.store.find(key.stage, key.text) is None:
+    if not _DECISION.is_stored(asked.network, key, None):
         decided = _decided(asked, run_id)
-    return _decide_fusion(after, cache, asked.network, key, decided)
-
-
-def read_decided(manifest: Manifest) -> Decided:
-    """What the stage gave."""
-    values = manifest.values
-    said = as_object(read_json(as_text(values["summary"])))
-    rows = [as_object(each) for each in as_list(said["decisions"])]
-    return Decided(
-        {
-            "mode": as_text(said["mode"]),
-            "decisions": [_decision(row) for row in rows],
-            "cycles": {k: as_int(v) for k, v in as_object(said["cycles"]).items()},
-            "dram_bytes": {k: as_int(v) for k, v in as_object(said["dram_bytes"]).items()},
-            "evaluations": as_int(said["evaluations"]),
-            "tuned": as_int(said["tuned"]),
-        },
-        as_object(read_json(as_text(values["file"]))),
-    )
+    return _DECISION.run(after, {}, asked.network, key, decided)
 
 
 def figures(decided: Decided) -> dict[str, float]:
@@ -62,16 +42,17 @@ def figures(decided: Decided) -> dict[str, float]:
     return found | {"fusion/decisions": float(len(said["decisions"])), "fusion/fused": float(fused)}
 
 
-@stage("what is fused in {network}")
-def _decide_fusion(cache: CacheUse, network: str, key: Key, decided: Decided | None) -> Result:
+def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
     """Keep what was decided, or find what was decided before."""
+    assert decided is not None, "what the cache has is not decided again"
+    return decided
 
-    def work() -> tuple[dict[str, Json], dict[str, str]]:
-        assert decided is not None, "what the cache has is not decided again"
-        # As texts: the cache keeps no order of keys, and what a folder gets has one.
-        return {"summary": json.dumps(decided.summary), "file": json.dumps(decided.file)}, {}
 
-    return reuse_or_do(cache, key, work)
+def _given_key(network: str, key: Key, decided: Decided | None) -> Key:
+    return key
+
+
+_DECISION = Stage(keep_decision, "what is fused in {network}", _given_key)
 
 
 def _decided(asked: ToDecide, run_id: str) -> Decided:
@@ -116,18 +97,6 @@ def _key(asked: ToDecide, model: str) -> Key:
         "schedules": schedules,
     }
     return Key("decide_fusion", VERSION, asked.target.fingerprint, about)
-
-
-def _decision(row: dict[str, Json]) -> FusionDecision:
-    cycles, size = row["cycles_saved"], row["dram_bytes_saved"]
-    return {
-        "name": as_text(row["name"]),
-        "kind": as_text(row["kind"]),
-        "fused": row["fused"] is True,
-        "cycles_saved": None if cycles is None else as_int(cycles),
-        "dram_bytes_saved": None if size is None else as_int(size),
-        "estimated": row["estimated"] is True,
-    }
 
 
 def _models(mode: str) -> str:

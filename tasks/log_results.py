@@ -24,7 +24,6 @@ from tilewright.search import Session
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.targets.display_names import layer
 from tilewright.tasks import tracking
-from tilewright.tasks.artifact_store import CacheUse
 from tilewright.tasks.cached_task import step
 from tilewright.tasks.comparison_tags import comparison_tags
 from tilewright.tasks.logged_models import (
@@ -38,12 +37,11 @@ from tilewright.tasks.metrics import network_curves
 from tilewright.tasks.plots import network_picture, workload_picture
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
 from tilewright.tuning import output_dir, outputs
-from tilewright.tuning.gains import before, before_all
+from tilewright.tuning.gains import Total, before, before_all
 from tilewright.tuning.network import Model
-from tilewright.tuning.network_totals import Total
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow
-from tilewright.tuning.workload_job import WorkloadJob
+from tilewright.tuning.tuning_task import TuningTask
 
 _DIGITS = 6  # of a metric that is no count
 PREFECT_LINK = "the flow run in Prefect"
@@ -87,9 +85,11 @@ def log_network_dataset(run_id: str, model: Model) -> None:
     tracking.log_dataset(run_id, read, "network")
 
 
-def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json]) -> str:
+def open_workload_run(
+    options: TuningOptions, task: TuningTask, parent: str, params: Mapping[str, Json]
+) -> str:
     """The child run of one workload."""
-    options, workload, names = job.options, job.study.workload, job.subgraph.names
+    workload, names = task.workload, task.names
     about = {"parent": parent, "workload": workload.id}
     name = layer(names, workload)
     run_id = tracking.open_run(
@@ -104,7 +104,7 @@ def open_workload_run(job: WorkloadJob, parent: str, params: Mapping[str, Json])
     title = title_of(params)
     links = {title: tracking.run_url(parent), PREFECT_LINK: flow_run_url(str(flow_run.id))}
     note = run_description.workload_note(
-        names, workload, job.subgraph.count, title, options.command_line("tune"), links
+        names, workload, task.count, title, options.command_line("tune"), links
     )
     tracking.describe_run(run_id, note)
     return run_id
@@ -120,7 +120,6 @@ def title_of(params: Mapping[str, Json]) -> str:
 @step("{layer}: artifacts")
 def log_artifacts(
     layer: str,
-    cache: CacheUse,
     tuned: TunedWorkload,
     folder: Path,
     run_id: str,
@@ -148,13 +147,12 @@ def log_artifacts(
     tracking.log_results(run_id, known | figures_of(row, had.gain(row)))
     tracking.tag_run(run_id, {GAIN_OVER: had.over})
     _say_outcome(run_id, run_description.outcome_line(row, had))
-    read = _log_files(run_id, layer, trials, workload_picture(cache, tuned, trials))
-    _log_models(run_id, tuned, read, version, learned_models(session))
+    read = _log_files(run_id, layer, trials, workload_picture(layer, tuned, trials))
+    _log_models(run_id, tuned, read, version, learned_models(tuned.study, session))
 
 
 @step("artifacts of the network")
 def log_network_artifacts(
-    cache: CacheUse,
     folder: Path,
     target: outputs.TargetRow,
     found: outputs.TunedNetwork,
@@ -165,7 +163,7 @@ def log_network_artifacts(
     which begins with the `remark`, if there is any."""
     summary, tuned = found.summary, found.workloads
     written = outputs.write_outputs(folder, target, found)
-    picture = network_picture(cache, summary["network"], tuned, outputs.trials_of(folder, tuned))
+    picture = network_picture(summary["network"], tuned, outputs.trials_of(folder, tuned))
     write_atomically(folder / output_dir.CONVERGENCE, picture)
     pictures = [folder / output_dir.CONVERGENCE, *write_fusion_page(folder, found)]
     for path in (*written, *pictures):

@@ -20,9 +20,10 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, Schema
 
 from tilewright.core.files import Json
-from tilewright.search import Session
+from tilewright.search import Session, Task
 from tilewright.search.cost_model_protocols import CostModel
-from tilewright.search.explorer import ROLES, trials_of
+from tilewright.search.explorer import ROLES
+from tilewright.search.history import trials_of
 from tilewright.targets.display_names import layer_name
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
@@ -66,13 +67,10 @@ class LearnedModel:
         return pd.DataFrame(rows.matrix, columns=list(rows.names))
 
 
-def learned_models(session: Session) -> list[LearnedModel]:
+def learned_models(task: Task, session: Session) -> list[LearnedModel]:
     """The models of a session as they are now, with features of its valid trials."""
-    setting, history = session.setting, session.history
-    if session.state is None:
-        return []
-    state, problem = session.state.value, setting.problem
-    asked = setting.explorer.model_inputs(problem, state, history, trials_of(problem, history))
+    state, history, problem = session.models, session.history, task.problem
+    asked = task.explorer.model_inputs(problem, state, history, trials_of(problem, history))
     unit = "cycles" if (history.cycles > 0).any() else "seconds"
     found = []
     for role, model in sorted(state.models.items()):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.targets.capabilities import Latency
 from tilewright.tasks.tracking import STEP_METRIC
-from tilewright.tuning.network_totals import Total
+from tilewright.tuning.gains import Total
 from tilewright.tuning.results import TunedWorkload
 
 

@@ -3,7 +3,7 @@ what draws."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache as once
 from importlib.metadata import version
 from pathlib import Path
@@ -12,9 +12,8 @@ import pandas as pd
 
 from tilewright import reports
 from tilewright.core.files import Json, digest
-from tilewright.tasks.artifact_store import CacheUse
-from tilewright.tasks.cached_task import Key, Made, find_or_do
-from tilewright.tasks.import_tasks import NO_TARGET
+from tilewright.tasks.cached_task import Key, Stage
+from tilewright.tasks.steps_prefect import NO_TARGET
 from tilewright.tuning import outputs
 from tilewright.tuning.results import TunedWorkload
 
@@ -23,49 +22,47 @@ _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
 """Of a workload's row, what no picture shows."""
 
 
-def workload_picture(cache: CacheUse, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
+def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
     """As `reports.convergence.convergence`."""
-
-    def draw() -> bytes:
-        from tilewright.reports.run_pictures import convergence
-
-        return convergence(tuned, trials)
-
-    return _kept(cache, "workload", [tuned], trials, draw)
+    return _WORKLOAD.run([], {"layer": layer}, tuned, trials).value
 
 
-def network_picture(
-    cache: CacheUse, network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame
-) -> bytes:
+def network_picture(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
     """As `reports.convergence.network_convergence`."""
-
-    def draw() -> bytes:
-        from tilewright.reports.run_pictures import network_convergence
-
-        return network_convergence(network, tuned, trials)
-
-    return _kept(cache, network, tuned, trials, draw)
+    return _NETWORK.run([], {}, network, tuned, trials).value
 
 
-def _kept(
-    cache: CacheUse,
-    what: str,
-    tuned: Sequence[TunedWorkload],
-    trials: pd.DataFrame,
-    draw: Callable[[], bytes],
-) -> bytes:
-    def work() -> Made:
-        return {}, {"picture": cache.store.put(draw(), bytes, ".png")}
+def draw_workload(tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
+    """Draw the convergence of a workload."""
+    from tilewright.reports.run_pictures import convergence
 
+    return convergence(tuned, trials)
+
+
+def draw_network(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
+    """Draw the convergence of a network."""
+    from tilewright.reports.run_pictures import network_convergence
+
+    return network_convergence(network, tuned, trials)
+
+
+def _workload_key(tuned: TunedWorkload, trials: pd.DataFrame) -> Key:
+    return _network_key("workload", [tuned], trials)
+
+
+def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
     inputs: dict[str, Json] = {
-        "what": what,
+        "what": network,
         "target": tuned[0].study.target.name,
         "trials": digest(outputs.parquet(trials)),
         "rows": [_shown(each) for each in tuned],
         "code": _code(),
     }
-    _, manifest = find_or_do(cache, Key("picture", 1, NO_TARGET, inputs), work)
-    return cache.store.get(manifest.files["picture"], bytes)
+    return Key("picture", 1, NO_TARGET, inputs)
+
+
+_WORKLOAD = Stage(draw_workload, "{layer}: picture", _workload_key)
+_NETWORK = Stage(draw_network, "picture of {network}", _network_key)
 
 
 def _shown(tuned: TunedWorkload) -> Json:

@@ -17,8 +17,8 @@ from tilewright.core.files import Json
 from tilewright.core.formats import CHAMPION
 from tilewright.evaluation.compare.leaderboard import LeaderboardRow, Results
 from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan
-from tilewright.flows.tuning import learn, tune_round
-from tilewright.search import Session, problem_of, setting_of
+from tilewright.flows.tuning import learn, tune_session
+from tilewright.search import LocalRunner, make_task, problem_of
 from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.display_names import title
 from tilewright.targets.workload import Workload
@@ -89,14 +89,11 @@ def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel
     """A run's models by role, by running it again."""
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
-    session = Session(setting_of(plan.test_bed.open(job.workload), workload, explorer, job.seed))
-    while (left := plan.trials - len(session.history)) > 0:
-        if tune_round(session, min(plan.batch, left)) is None:
-            break
-    learn(session)
+    task = make_task(plan.test_bed.open(job.workload), workload, explorer, job.seed)
+    session = learn(LocalRunner(), task, tune_session(task, plan.trials, plan.batch))
     return {
         each.role: each
-        for each in learned_models(session)
+        for each in learned_models(task, session)
         if each.features is not None and len(each.features)
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 from uuid import UUID
@@ -11,6 +12,7 @@ from prefect.client.schemas.filters import (
     FlowFilter,
     FlowFilterName,
     FlowRunFilter,
+    FlowRunFilterEndTime,
     FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
@@ -19,6 +21,7 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import flow_run
 from prefect.states import Crashed
 from pydantic.fields import FieldInfo
@@ -110,3 +113,30 @@ def _same_folder(parameters: dict[str, Any], options: OutputOptions) -> bool:
     except (AttributeError, ValueError, TilewrightError):
         return False
     return theirs.folder.absolute() == options.folder.absolute()
+
+
+PAGE = 200
+
+
+def ended_before(seconds: float) -> list[UUID]:
+    """The runs, subflows among them, that ended before a time in seconds of the epoch."""
+    ended = FlowRunFilterEndTime.model_validate(
+        {"before_": datetime.fromtimestamp(seconds, UTC), "is_null_": False}
+    )
+    found: list[UUID] = []
+    with get_client(sync_client=True) as client:
+        while page := client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(end_time=ended),
+            sort=FlowRunSort.END_TIME_DESC,
+            limit=PAGE,
+            offset=len(found),
+        ):
+            found += [run.id for run in page]
+    return found
+
+
+def delete_runs(runs: list[UUID]) -> None:
+    """Delete these records, with those of their tasks."""
+    with get_client(sync_client=True) as client:
+        for run in runs:
+            client.delete_flow_run(run)

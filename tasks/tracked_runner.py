@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from tilewright.search.events import Listener, StageBegan
-from tilewright.search.runner import LocalRunner, Result, values
+from tilewright.search.runner import LocalRunner
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import RunName, step, unsearched
 
@@ -60,12 +60,12 @@ class TrackedRunner(LocalRunner):
         if self.run_id:
             tracking.close_run(self.run_id, tracking.ended_by(error))
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
         self.announce(step)
         perform: Callable[..., T] = self.own.get(step, step)
-        return Result(perform(*values(given)))
+        return perform(*given)
 
-    def call(self, step: Callable[..., T], *given: object) -> T:
+    def call(self, step: Callable[..., T], *given: Any) -> T:
         done: T = super().call(self.own.get(step, step), *given)
         return done
 

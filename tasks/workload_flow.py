@@ -9,26 +9,26 @@ from prefect import flow
 
 from tilewright.targets.display_names import ascii_only, layer
 from tilewright.tasks.run_tags import Params
-from tilewright.tuning.network import Subgraph
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.task_scheduler import Flow
-from tilewright.tuning.workload_job import WorkloadJob
+from tilewright.tuning.run_flows import Flow
+from tilewright.tuning.tuning_task import TuningTask
 
 WORKLOAD_FLOW = "tune_workload"
 
 
 def workload_flow(
     steps: Callable[[], Flow[TunedWorkload]],
-    job: WorkloadJob,
+    options: TuningOptions,
+    task: TuningTask,
     params: Params,
     parent: str,
     after: Sequence[object],
 ) -> Flow[TunedWorkload]:
     """Run the steps of a workload in a Prefect flow, behind the tasks `after`. It stops where they
     stop. `parent` is the network's run in MLflow."""
-    title = layer(job.subgraph.names, job.study.workload)
-    name = f"{job.options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
+    title = layer(task.names, task.workload)
+    name = f"{options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
 
     @flow(
         name=WORKLOAD_FLOW,
@@ -37,11 +37,11 @@ def workload_flow(
         validate_parameters=False,
     )
     def tune_workload(
-        options: TuningOptions, params: Params, subgraph: Subgraph, parent_run_id: str
+        options: TuningOptions, params: Params, task: TuningTask, parent_run_id: str
     ) -> Flow[TunedWorkload]:
         """Tune one workload: rounds of candidates until the trials are spent, then the proof."""
         return (yield from steps())
 
     flow_run: Any = tune_workload  # which takes `wait_for`, too
-    shown: Flow[TunedWorkload] = flow_run(job.options, params, job.subgraph, parent, wait_for=after)
+    shown: Flow[TunedWorkload] = flow_run(options, params, task, parent, wait_for=after)
     return shown

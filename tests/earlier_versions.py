@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tests.reliability.artifact_formats import sealed_text, signed_network
 from tests.reliability.mutants import checked_line
 from tests.trial_tables import rows
-from tilewright.core.files import canonical, pack_files, unpack_files
+from tilewright.core.files import canonical, digest, pack_files, unpack_files
 from tilewright.core.formats import FORMATS
 from tilewright.search import open_store
 
@@ -91,6 +91,12 @@ def future_state(data: bytes) -> bytes:
     files = unpack_files(data)
     about = json.loads(files["state.json"]) | {"version": FUTURE}
     return pack_files({**files, "state.json": json.dumps(about).encode()})
+
+
+def future_record(data: bytes) -> bytes:
+    """The result of a stage, with the digest that its bytes have."""
+    text = json.dumps(json.loads(data[64:]) | {"version": FUTURE}).encode()
+    return digest(text).encode() + text
 
 
 def future_champion(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ from tilewright.evaluation.row_cache import RowCache
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.hardware_search.output_folder import check_own_run
 from tilewright.models.model_registry import load_model as load_learned
-from tilewright.models.saved_state import StoreError
 from tilewright.models.transfer.files import identity_of, read_index
 from tilewright.models.transfer.registry import load_model
 from tilewright.networks.artifact import Artifact, ArtifactError, load
@@ -43,12 +41,12 @@ from tilewright.targets.ground_truth import read_ground_truth
 from tilewright.targets.vta.board.program_check import BoardError
 from tilewright.targets.vta.board.program_image import is_bare, read_image
 from tilewright.targets.workload import parse_workload
-from tilewright.tasks.artifact_store import Store
+from tilewright.tasks.cached_task import DamagedRecord, Record, RecordSerializer
 from tilewright.tasks.champion_registry import champion_file
 from tilewright.tasks.champion_registry import digest_of as champion_digest
 from tilewright.tasks.codecs import decode_state
 from tilewright.tuning.export import export_autotvm
-from tilewright.tuning.fusion_file import labels_of
+from tilewright.tuning.fusion_interface import labels_of
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.read_trials import read_trials
 from tilewright.tuning.run_metadata import (
@@ -190,18 +188,6 @@ def test_an_enumerated_space_is_read(folder: Path) -> None:
     found = read_ground_truth(path, target, parse_workload(LAYERS[1], USUAL))
     assert found is not None
     assert found.optimum.cycles > 0
-
-
-def test_finished_stages_are_found_with_their_data(folder: Path) -> None:
-    store, stages = Store(folder / "cache"), set()
-    for path in sorted((folder / "cache" / "manifests").glob("*/*.json")):
-        found = store.find(path.parent.name, path.stem)
-        assert found is not None, path
-        stages.add(found.stage)
-        if found.stage in ("begin", "retrain_models"):
-            for name in found.files.values():
-                store.get(name, decode_state)
-    assert {"begin", "simulate_batch"} <= stages
 
 
 def test_a_champion_is_loaded(folder: Path) -> None:
@@ -453,10 +439,9 @@ def test_caches_of_the_future_are_made_again(newest: Path) -> None:
     earlier.future_parquet(table)
     target = make_target("vta-pynq", "extended")
     assert read_ground_truth(table, target, parse_workload(LAYERS[1], USUAL)) is None
-    store = Store(newest / "cache")
-    for path in sorted((newest / "cache" / "manifests").glob("*/*.json")):
-        earlier.change_json(path, version=FUTURE)
-        assert store.find(path.parent.name, path.stem) is None
+    serializer = RecordSerializer()
+    with pytest.raises(DamagedRecord, match="another version"):
+        serializer.loads(earlier.future_record(serializer.dumps(Record(b""))))
     assert {name for name, each in FORMATS.items() if each.cache} == {
         "finished_runs", "ground_truth", "stage",
     }  # fmt: skip
@@ -479,13 +464,3 @@ def test_a_run_of_the_future_is_not_replaced(newest: Path) -> None:
     assert {path.name: path.read_bytes() for path in (newest / "tuned").iterdir()} == before
     assert place.run(*command, "--fresh").returncode == 0
     assert read_run(newest / "tuned") is not None
-
-
-def test_data_that_a_cache_cannot_read_is_typed(newest: Path) -> None:
-    """A state of the future under the digest that its bytes have."""
-    state = min((newest / "cache" / "data").glob("*.zip"), key=lambda path: path.stat().st_size)
-    data = earlier.future_state(state.read_bytes())
-    name = hashlib.sha256(data).hexdigest() + ".zip"
-    (newest / "cache" / "data" / name).write_bytes(data)
-    with pytest.raises(StoreError, match=f"a tuner's state of version {FUTURE}"):
-        Store(newest / "cache").get(name, decode_state)

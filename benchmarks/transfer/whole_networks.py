@@ -35,14 +35,14 @@ from benchmarks.results import KeptRows
 from benchmarks.transfer.controls import controls
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.datasets.folder import read_about
-from tilewright.flows.tuning import tune_round
+from tilewright.flows.tuning import learn, measured_batch, propose_batch
 from tilewright.models import make_explorer
 from tilewright.models.transfer.model import prior_from
 from tilewright.models.transfer.registry import load_model
-from tilewright.search import Session
+from tilewright.search import LocalRunner, Session
 from tilewright.search.expected_gain import best_latency
 from tilewright.search.problem import Problem, TransferredPrior
-from tilewright.search.setting import Setting, problem_of
+from tilewright.search.task import GivenTask, problem_of
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.network import Subgraph, extract_subgraphs, import_model
@@ -190,12 +190,13 @@ def _performed(units: Sequence[Unit], jobs: int) -> Iterator[dict[str, Any]]:
 
 def perform(unit: Unit) -> dict[str, Any]:
     """Tune a network until it is as fast as the goal, or the trials are spent."""
-    target = make_target(unit.target)
+    run, target = LocalRunner(), make_target(unit.target)
     layers = [Subgraph.from_json(each) for each in unit.subgraphs]
     begin, computed = time.perf_counter(), time.process_time()
     model = load_model(Path(unit.model)) if unit.tuner.warm else None
     asked = (lambda problem: prior_from(model, problem)) if model is not None else None
-    sessions = [_session(unit, target, each.workload, asked) for each in layers]
+    tasks = [_task(unit, target, each.workload, asked) for each in layers]
+    sessions = [Session.start(task) for task in tasks]
     rules = SharingRules(TRIALS, unit.tuner.batch, 0.0)
     at: dict[str, float | None] = {}
     compiled = trials = 0
@@ -206,11 +207,13 @@ def perform(unit: Unit) -> dict[str, Any]:
     begin += time.perf_counter() - paused[0]
     computed += time.process_time() - paused[1]
     for place, n in (_scheduled if unit.tuner.scheduled else _in_turn)(sessions, layers, rules):
-        done = tune_round(sessions[place], n)
-        if done is None:
+        task, before = tasks[place], learn(run, tasks[place], sessions[place])
+        batch = propose_batch(run, task, before, n)
+        if batch is None:
             continue
-        compiled += done.lowered
-        trials += len(done.configs)
+        sessions[place] = before.after(measured_batch(run, task, batch, {}))
+        compiled += batch.lowered
+        trials += len(batch.rows)
         total = sum(
             each.count * (best_latency(session.history) or other)
             for each, session, other in zip(layers, sessions, spare, strict=True)
@@ -236,14 +239,14 @@ def _baseline(unit: Unit, workload: Workload) -> float:
     return min((float(each.cycles) for each in known if each is not None), default=np.inf)
 
 
-def _session(
+def _task(
     unit: Unit, target: Any, workload: Workload, asked: Callable[[Problem], TransferredPrior] | None
-) -> Session:
+) -> GivenTask:
     problem = problem_of(target, workload, unit.seed)
     if asked is not None:
         problem = replace(problem, transferred=asked(problem))
     explorer = make_explorer(unit.tuner.explorer, dict(unit.tuner.options))
-    return Session(Setting(target, explorer, problem))
+    return GivenTask(target, explorer, problem)
 
 
 def _in_turn(

@@ -14,6 +14,7 @@ ones (`benchmarks.layers`). Their spaces are enumerated first, below --spaces.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,11 +30,8 @@ from benchmarks.results import Batch, LayerNames, Redraw, Seeds, Trials
 from benchmarks.tuners.enumerated_spaces import SpaceName, enumerated, target_of
 from tilewright.flows.tuning import learn
 from tilewright.models import make_explorer
-from tilewright.search import Session, setting_of
-from tilewright.search.explorer import ExplorerState
-from tilewright.search.round_steps import choose_batch, simulate_batch
-from tilewright.search.runner import Result
-from tilewright.search.session import Proposal
+from tilewright.search import LocalRunner, Session, Task, make_task
+from tilewright.search.round_steps import choose_batch, measure_batch
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.ground_truth import replayed
 from tilewright.targets.workload import Workload
@@ -71,31 +69,32 @@ def _run(
 ) -> list[dict[str, Any]]:
     """A row a retraining that a batch followed."""
     explorer = make_explorer("ml2tuner", {"learner": learner})
-    session = Session(setting_of(target, workload, explorer, seed))
-    problem = session.setting.problem
+    run, task = LocalRunner(), make_task(target, workload, explorer, seed)
+    session, problem = Session.start(task), task.problem
     rows: list[dict[str, Any]] = []
     while len(session.history) < trials:
-        state, history = learn(session).value, session.history
+        session = learn(run, task, session)
+        state, history = session.models, session.history
         named = explorer.generate(problem, state, history, batch)
         kept = explorer.veto(problem, state, history, named, batch)
         lowered = target.lower(workload, kept.configs)
-        chosen = choose_batch(session.setting, state, history, lowered, batch)
-        measured = simulate_batch(session.setting, history, chosen, {})
+        chosen = choose_batch(task, session, lowered, batch)
+        measured = measure_batch(task, chosen, {})
         if "A" in state.models:
             row: dict[str, Any] = {"trials": len(history)}
-            row |= _errors(session, state, chosen.rows, measured, "measured")
-            row |= _errors(session, state, lowered, target.measure(lowered), "compiled")
+            row |= _errors(task, session, chosen.rows, measured, "measured")
+            row |= _errors(task, session, lowered, target.measure(lowered), "compiled")
             rows.append(row)
-        session.finish(Proposal(Result(chosen), len(named), kept.vetoed, {}), measured)
+        session = session.after(replace(chosen, measured=measured))
     return rows
 
 
 def _errors(
-    session: Session, state: ExplorerState, lowered: Lowered, measured: Measurements, of: str
+    task: Task, session: Session, lowered: Lowered, measured: Measurements, of: str
 ) -> dict[str, float]:
     """Sums of squared errors over the valid rows, and how many these are."""
-    setting = session.setting
-    asked = setting.explorer.model_inputs(setting.problem, state, session.history, lowered)
+    state = session.models
+    asked = task.explorer.model_inputs(task.problem, state, session.history, lowered)
     found: dict[str, float] = {f"{of} valid": float(measured.valid.sum())}
     for role in ("P", "A"):
         rows = asked[role].rows

@@ -25,8 +25,14 @@ use_workspace()
 from tilewright.flows.build_prefect import build_artifact
 from tilewright.flows.codesign_prefect import codesign
 from tilewright.flows.dataset_prefect import build_dataset
+from tilewright.flows.build_prefect import build_artifact
+from tilewright.flows.codesign_prefect import codesign
+from tilewright.flows.comparison_prefect import compare_tuners
+from tilewright.flows.dataset_prefect import build_dataset
 from tilewright.flows.nightly import tune_network
 from tilewright.flows.comparison_prefect import compare_tuners
+from tilewright.flows.training_prefect import train_model
+from tilewright.flows.sweep_prefect import sweep
 from tilewright.flows.training_prefect import train_model
 
 flows = [

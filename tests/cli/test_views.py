@@ -34,8 +34,7 @@ from tilewright.targets.display_names import layer, shape
 from tilewright.targets.registry import target_kinds
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.events import Event, StageBegan, WorkloadTuned
-from tilewright.tuning.gains import before_all
-from tilewright.tuning.network_totals import totals
+from tilewright.tuning.gains import before_all, totals
 from tilewright.tuning.outputs import Summary, trials_of
 
 PIPE = 0

@@ -69,8 +69,8 @@ def tuned(**changes: Any) -> dict[str, Any]:
 
 
 def _written() -> set[tuple[Path, int]]:
-    manifests = current_workspace().root / "cache" / "manifests"
-    return {(path, path.stat().st_mtime_ns) for path in manifests.rglob("*.json")}
+    cache = current_workspace().cache
+    return {(path, path.stat().st_mtime_ns) for path in cache.glob("*/*")}
 
 
 def main() -> dict[str, Any]:

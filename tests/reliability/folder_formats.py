@@ -29,7 +29,7 @@ def _schedules(name: str) -> object:
         from tilewright.targets.workload import parse_workload
         from tilewright.tuning.build_artifact import _labelled
         from tilewright.tuning.build_options import BuildOptions
-        from tilewright.tuning.fusion_file import labels_of
+        from tilewright.tuning.fusion_interface import labels_of
         from tilewright.tuning.schedule_lookup import pool_rule
 
         example, target = small_cnn(), make_target("vta-pynq")

@@ -24,12 +24,12 @@ WORKLOADS, ROUNDS = 2, 2
 IMPORT = {"import_model": 1, "extract_subgraphs": 1}
 STOCK, PROOF = {"measure_baseline": WORKLOADS}, {"verify_schedule": WORKLOADS}
 COSTS = {"extract_subgraphs": 1}  # a layer is offloaded where the target is the faster
-BEGUN = {"begin": WORKLOADS}  # what a tuner knows before its first trial
+BEGUN = {"begin_models": WORKLOADS}  # what a tuner knows before its first trial
 ASKED = ("generate_candidates", "filter_candidates", "lower_candidates", "retrain_models")
 
 
 def rounds(number: int, *, simulated: bool = True) -> dict[str, int]:
-    names = (*ASKED, "simulate_batch") if simulated else ASKED
+    names = (*ASKED, "measure_batch") if simulated else ASKED
     return dict.fromkeys(names, number * WORKLOADS)
 
 
@@ -67,7 +67,7 @@ def test_a_change_computes_what_depends_on_it(
     if change == "more trials":  # a better schedule is verified, the same one is not
         assert found.pop("verify_schedule", 0) <= WORKLOADS
     # pictures are drawn of what was measured, one a workload and one of all
-    assert found.pop("picture", 0) == (WORKLOADS + 1 if "simulate_batch" in computed else 0)
+    assert found.pop("picture", 0) == (WORKLOADS + 1 if "measure_batch" in computed else 0)
     assert found == computed
     assert runs[change]["reused"] == reused
 

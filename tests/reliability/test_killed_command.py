@@ -34,9 +34,9 @@ from tests.sharing import free_port, prefect_beside
 
 pytestmark = pytest.mark.nightly(seconds=45)
 
-KILLS = (65, 99, 205, 120)
-"""After how many write boundaries each of the killed commands dies: the first before a rename, the
-others in what is left to do; the whole run has about 630."""
+KILLS = (42, 55, 60, 65)
+"""After how many write boundaries each of the killed commands dies: the first within a record of
+Prefect's, the others in what is left to do; the whole run has about 290."""
 
 
 def test_a_command_killed_again_and_again_ends_like_one_that_was_not(

@@ -20,10 +20,19 @@ from tests.reliability.commands import recorded, wait_for
 from tests.reliability.postgres import postgres
 from tests.reliability.sharing_worker import WORK
 from tests.trial_tables import frame, rows, tables
-from tilewright.flows.tuning import tune, tune_rounds
+from tilewright.flows.tuning import rounds, tune
 from tilewright.models import make_explorer
-from tilewright.search import Session, StoredRun, TrialStore, read_store, run_id, setting_of
-from tilewright.search.round_steps import Batch
+from tilewright.search import (
+    LocalRunner,
+    Round,
+    Session,
+    StoredRun,
+    TrialStore,
+    make_task,
+    read_store,
+    run_id,
+)
+from tilewright.search.session import Batch
 from tilewright.search.trial_store import CLAIMS, FILE, OWNERS
 from tilewright.targets.fault_injection import FaultyTarget
 
@@ -87,9 +96,9 @@ def test_a_claim_that_outlived_its_time_is_lost_to_who_claims_next(tmp_path: Pat
 
     with TrialStore(tmp_path / FILE, own=False) as store:
         record = StoredRun(store, key, space, other_runs=True, shared=True, claim_seconds=0.0)
-        session = Session(setting_of(Overtaken({}), WORK, explorer, 0))
-        slow = tune_rounds(session, record, trials=space.size, batch=8)
-        assert sum(len(done.measured) for done in slow) == space.size
+        task = make_task(Overtaken({}), WORK, explorer, 0)
+        slow = rounds(LocalRunner(), task, Session.start(task), record, trials=space.size, batch=8)
+        assert sum(len(done.measured) for done in slow if isinstance(done, Round)) == space.size
     assert made == [8]
     trials = frame(tmp_path)
     assert len(trials) == trials["config"].map(str).nunique() == space.size
@@ -98,7 +107,7 @@ def test_a_claim_that_outlived_its_time_is_lost_to_who_claims_next(tmp_path: Pat
 def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: Path) -> None:
     """Its claim was removed while it was stopped; what nobody else has made still counts."""
     target, explorer = FaultyTarget({}), make_explorer("random", {})
-    setting, key = setting_of(target, WORK, explorer, 0), (WORK.id, target.fingerprint, "shared")
+    setting, key = make_task(target, WORK, explorer, 0), (WORK.id, target.fingerprint, "shared")
     space = setting.problem.space
     lowered = target.lower(WORK, space.unravel(np.arange(6)))
     first, second = (Batch(lowered.rows(np.arange(*ends)), {}, lowered.configs[:0], 0)

@@ -40,7 +40,7 @@ def _logs(folder: Path) -> tuple[Draw, Read]:
 
 def _databases(folder: Path) -> tuple[Draw, Read]:
     """Of MetaSchedule."""
-    from tilewright.tuning.metaschedule_database import RECORDS, WORKLOADS
+    from tilewright.tuning.foreign_trials import RECORDS, WORKLOADS
     from tilewright.tuning.read_trials import read_trials
 
     again = folder / "database"

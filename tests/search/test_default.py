@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright.flows.tuning import tune, tune_round
+from tilewright.flows.tuning import tune, tune_session
 from tilewright.models import make_explorer
-from tilewright.search.session import Session
-from tilewright.search.setting import setting_of
+from tilewright.search.task import make_task
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
 from tilewright.targets.vta.estimates import CYCLES
@@ -51,8 +50,6 @@ def test_a_wrong_estimate_does_not_hide_the_optimum(seed: int) -> None:
 @pytest.mark.parametrize("tuner", ["default", "default-blind"])
 def test_no_program_is_measured_twice_while_others_are_left(tuner: str) -> None:
     workload = parse_workload("conv2d:n=1,c=271,h=1,w=7,o=64,k=1,s=2,p=0")
-    session = Session(setting_of(VtaTarget(PYNQ), workload, make_explorer(tuner), 0))
-    for _ in range(4):
-        tune_round(session, 8)
+    session = tune_session(make_task(VtaTarget(PYNQ), workload, make_explorer(tuner), 0), 32, 8)
     valid = session.history.hidden.rows(session.history.valid).matrix
     assert len(np.unique(valid, axis=0)) == len(valid)

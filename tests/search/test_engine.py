@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -15,18 +15,26 @@ from threadpoolctl import threadpool_info
 
 from tilewright.core.thread_pools import one_thread
 from tilewright.evaluation.tuner_conformance import WORKLOAD, ToyTarget
-from tilewright.flows.tuning import learn, measure_batch, propose_batch, tune, tune_round
+from tilewright.flows.tuning import (
+    learn,
+    measured_batch,
+    propose_batch,
+    rounds,
+    tune,
+    tune_session,
+)
 from tilewright.models import make_explorer
 from tilewright.search import (
-    History,
     LocalRunner,
+    Round,
+    RunRecord,
     Session,
     Trial,
     TrialStore,
-    setting_of,
+    make_task,
 )
-from tilewright.search.round_steps import Batch, retrain_models, simulate_batch
-from tilewright.search.runner import Result, values
+from tilewright.search.round_steps import measure_batch, retrain_models
+from tilewright.search.session import Batch
 from tilewright.search.trial_store import TRIALS
 from tilewright.targets.base import Lowered, Measurements, Ragged
 
@@ -99,12 +107,11 @@ def test_a_deterministic_target_is_never_measured_twice(tmp_path: Path) -> None:
 
 def test_known_rows_take_their_place_among_measured_ones() -> None:
     target = NoisyTarget()
-    setting = setting_of(target, WORKLOAD, make_explorer("random"), 0)
+    setting = make_task(target, WORKLOAD, make_explorer("random"), 0)
     rows = target.lower(WORKLOAD, setting.problem.space.unravel(np.array([40, 41, 42, 43])))
     known = {41: Trial("valid", "", -1, 0.5, (0.5, 0.6)), 43: Trial("timeout", "late", -1, np.nan)}
     batch = Batch(rows, {}, rows.configs[:0], 0)
-    empty = History.empty(setting.problem.space)
-    measured = simulate_batch(setting, empty, batch, known)
+    measured = measure_batch(setting, batch, known)
     assert target.measured == 2
     assert measured.seconds[1] == 0.5
     assert measured.status[3] == "timeout"
@@ -115,35 +122,36 @@ def test_known_rows_take_their_place_among_measured_ones() -> None:
 def test_a_session_learns_when_it_is_asked_and_not_before() -> None:
     target = ToyTarget()
     explorer = make_explorer("ml2tuner", {"first": 8})
-    done = Session(setting_of(target, WORKLOAD, explorer, 0))
-    while len(done.history) < 40:
-        tune_round(done, 8)
-    again = Session(setting_of(target, WORKLOAD, explorer, 0))
+    run, task = LocalRunner(), make_task(target, WORKLOAD, explorer, 0)
+    done = tune_session(task, 40, 8)
+    again = Session.start(task)
     while len(again.history) < 40:
-        proposal = propose_batch(again, 8)
-        assert proposal is not None
-        again.finish(*measure_batch(again, proposal, {}))
+        again = learn(run, task, again)
+        batch = propose_batch(run, task, again, 8)
+        assert batch is not None
+        again = again.after(measured_batch(run, task, batch, {}))
     assert np.array_equal(done.history.configs, again.history.configs)
-    assert learn(again).value.models.keys() == learn(done).value.models.keys()
+    assert learn(run, task, again).models.models.keys() == (
+        learn(run, task, done).models.models.keys()
+    )
 
 
 def test_nothing_is_learned_from_a_last_round() -> None:
-    setting = setting_of(ToyTarget(), WORKLOAD, make_explorer("default"), 0)
+    setting = make_task(ToyTarget(), WORKLOAD, make_explorer("default"), 0)
     learned: list[int] = []
 
     class Counting(LocalRunner):
-        def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+        def __call__(self, step: Callable[..., T], *given: Any) -> T:
             if step is retrain_models:
-                learned.append(values(given)[2].round)  # type: ignore[attr-defined]
+                learned.append(given[1].unlearned[0].round)
             return super().__call__(step, *given)
 
-    session = Session(setting, run=Counting())
-    done = [tune_round(session, 2) for _ in range(3)]
+    run, session = Counting(), Session.start(setting)
+    made = list(rounds(run, setting, session, RunRecord(), trials=6, batch=2))
+    done = [each for each in made if isinstance(each, Round)]
     assert learned == [1, 2]
-    assert [each is not None and each.stage_seconds["retrain"] > 0 for each in done] == [
-        False, True, True,
-    ]  # fmt: skip
-    assert learn(session).value.models
+    assert [each.stage_seconds.get("retrain", 0) > 0 for each in done] == [False, True, True]
+    assert learn(run, setting, done[-1].session).models.models
     assert learned == [1, 2, 3]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.flows.tuning import learn, tune_round
+from tilewright.flows.tuning import learn, tune, tune_round, tune_session
 from tilewright.models import LEARNERS, make_explorer
-from tilewright.search import Session, Setting, problem_of
+from tilewright.search import GivenTask, LocalRunner, make_task, problem_of
 from tilewright.search.candidates import untried
 from tilewright.search.registry import registered_tuners
-from tilewright.search.session import Round
+from tilewright.search.rounds import Round
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 
@@ -22,16 +22,19 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
     """Share of measured configs that P ranked behind its best tenth of what was untried."""
     target = make_target("vta-pynq", "unchecked")
     problem = problem_of(target, WORKLOAD, 0)
-    session = Session(Setting(target, make_explorer(tuner, {"explore": explore}), problem))
-    while len(session.history) < 32:
-        tune_round(session, n)
+    run = LocalRunner()
+    task = GivenTask(target, make_explorer(tuner, {"explore": explore}), problem)
+    session = tune_session(task, 32, n)
     outside, measured = 0, 0
     for _ in range(rounds):
-        model = learn(session).value.models["P"]
+        session = learn(run, task, session)
+        model = session.models.models["P"]
         left = untried(problem.space, session.history.tried(problem.space))
         said = model.predict(LEARNERS.tree_features(problem, problem.space.unravel(left)))
         before = len(session.history)
-        tune_round(session, n)
+        done = tune_round(run, task, session, n)
+        assert done is not None
+        session = done
         chosen = problem.space.ravel(session.history.configs[before:])
         limit = np.quantile(said, BEST)
         outside += int((said[np.searchsorted(left, chosen)] > limit).sum())
@@ -53,9 +56,7 @@ def test_nothing_is_random_by_default_as_published() -> None:
 def rounds(options: dict[str, object], count: int) -> list[Round]:
     target = make_target("vta-pynq", "unchecked")
     explorer = make_explorer("ml2tuner", options)
-    session = Session(Setting(target, explorer, problem_of(target, WORKLOAD, 0)))
-    found = [tune_round(session, 8) for _ in range(count)]
-    return [each for each in found if each is not None]
+    return list(tune(target, WORKLOAD, explorer, trials=8 * count, batch=8))
 
 
 def test_v_vetoes_the_second_batch_where_it_learns_from_the_first() -> None:
@@ -69,13 +70,12 @@ def test_v_vetoes_the_second_batch_where_it_learns_from_the_first() -> None:
 def test_gaussian_processes_are_models_p_and_a_and_trees_are_v() -> None:
     target = make_target("vta-pynq", "unchecked")
     explorer = make_explorer("ml2tuner", {"learner": "gaussian"})
-    session = Session(Setting(target, explorer, problem_of(target, WORKLOAD, 0)))
-    while len(session.history) < 32:
-        tune_round(session, 8)
-    models = learn(session).value.models
+    task = make_task(target, WORKLOAD, explorer, 0)
+    session = learn(LocalRunner(), task, tune_session(task, 32, 8))
+    models = session.models.models
     assert {role: model.kind for role, model in models.items()} == {
         "P": "gaussian", "A": "gaussian", "V": "xgboost",
     }  # fmt: skip
     assert set(models["P"].columns) < set(models["A"].columns)
-    named = explorer.generate(session.setting.problem, learn(session).value, session.history, 8)
+    named = explorer.generate(task.problem, session.models, session.history, 8)
     assert (np.diff(named.scores["P"]) >= 0).all()

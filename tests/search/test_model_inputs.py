@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.flows.tuning import learn, tune_round
+from tilewright.flows.tuning import learn, tune_session
 from tilewright.models import make_explorer
-from tilewright.search import Session, Setting, problem_of
-from tilewright.search.explorer import trials_of
+from tilewright.search import GivenTask, LocalRunner, problem_of
+from tilewright.search.history import trials_of
 from tilewright.targets import Target, make_target
 from tilewright.targets.workload import parse_workload
 
@@ -25,16 +25,15 @@ def target() -> Target:
 def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
     problem = problem_of(target, WORKLOAD, 0)
     explorer = make_explorer(tuner)
-    session = Session(Setting(target, explorer, problem))
-    while len(session.history) < 48:
-        tune_round(session, 16)
+    task = GivenTask(target, explorer, problem)
+    session = learn(LocalRunner(), task, tune_session(task, 48, 16))
     trials = trials_of(problem, session.history)
-    asked = explorer.model_inputs(problem, learn(session).value, session.history, trials)
+    asked = explorer.model_inputs(problem, session.models, session.history, trials)
     assert {"P", "V", "A"} <= set(asked)
     counts = {f"hidden {name}" for name in session.history.hidden.names}
     for role in "PVA":
         names = asked[role].features.names
-        assert names == learn(session).value.models[role].columns
+        assert names == session.models.models[role].columns
         assert len(set(names)) == len(names)
         assert any("tile_h" in name for name in names)
         revealed = counts if tuner == "ml2tuner" else SUMS
@@ -46,12 +45,11 @@ def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
 def test_a_column_holds_what_it_is_named_after(target: Target) -> None:
     problem = problem_of(target, WORKLOAD, 0)
     explorer = make_explorer("ml2tuner")
-    session = Session(Setting(target, explorer, problem))
-    while len(session.history) < 48:
-        tune_round(session, 16)
+    task = GivenTask(target, explorer, problem)
+    session = learn(LocalRunner(), task, tune_session(task, 48, 16))
     history = session.history
     trials = trials_of(problem, history)
-    features = explorer.model_inputs(problem, learn(session).value, history, trials)["A"].features
+    features = explorer.model_inputs(problem, session.models, history, trials)["A"].features
     values = problem.space.values(history.configs[history.valid])
     knob = [knob.name for knob in problem.space.knobs].index("tile_w")
     np.testing.assert_allclose(

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from tilewright.flows.tuning import learn, propose_batch, tune_round
 from tilewright.models import make_explorer
-from tilewright.search import ExplorerState, Session
+from tilewright.search import GivenTask, LocalRunner, Session
 from tilewright.search.prior import prior_of, weight_of
 from tilewright.search.problem import Belief
-from tilewright.search.setting import setting_of
+from tilewright.search.task import make_task
 from tilewright.search.tuners.default import Default
 from tilewright.search.tuners.surrogate import Beliefs
 from tilewright.targets.base import Configs
@@ -66,7 +66,7 @@ def _truth(workload: Workload) -> dict[int, float]:
 def _regrets(sign: float, seed: int) -> list[float]:
     """Regret after every batch of 8 with a model that knows the truth times `sign`."""
     truth = _truth(LAYER)
-    setting = setting_of(PYNQ, LAYER, make_explorer("default-blind"), seed)
+    setting = make_task(PYNQ, LAYER, make_explorer("default-blind"), seed)
     space = setting.problem.space
 
     def ask(configs: Configs, hidden: Features | None) -> Belief:
@@ -75,9 +75,10 @@ def _regrets(sign: float, seed: int) -> list[float]:
         return replace(believed(sign * np.nan_to_num(known, nan=16.0)), chance=chance)
 
     problem = replace(setting.problem, transferred=ask)
-    session, best = Session(replace(setting, problem=problem)), []
+    task, best = replace(setting, problem=problem), []
+    session = Session.start(task)
     for _ in range(6):
-        tune_round(session, 8)
+        session = unwrap(tune_round(LocalRunner(), task, session, 8))
         assert session.history.best is not None
         best.append(float(session.history.log_latency[session.history.best]))
     optimum = min(truth.values())
@@ -93,7 +94,7 @@ def test_a_right_one_is_used_at_once_and_a_wrong_one_is_got_over() -> None:
 
 
 def test_estimates_are_taken_before_it_and_it_is_a_column_beside_them() -> None:
-    problem = setting_of(PYNQ, LAYER, make_explorer("default"), 0).problem
+    problem = make_task(PYNQ, LAYER, make_explorer("default"), 0).problem
     configs = problem.space.unravel(np.arange(5))
     said = believed(np.arange(5, dtype=np.float64))
     prior, alone = prior_of(problem, configs, said), prior_of(problem, configs)
@@ -109,10 +110,10 @@ def test_estimates_are_taken_before_it_and_it_is_a_column_beside_them() -> None:
 LARGE = parse_workload("conv2d:n=1,c=240,h=14,w=14,o=80,k=1")
 
 
-def _asked_about(sign: float) -> tuple[Session, list[int]]:
-    """A session on a large space with a model that prefers even knobs, or odd ones; and how many
+def _asked_about(sign: float) -> tuple[GivenTask, list[int]]:
+    """A task with a large space and a model that prefers even knobs, or odd ones; and how many
     configs it was asked about at a time, before they were compiled."""
-    setting = setting_of(PYNQ, LARGE, make_explorer("default-blind"), 0)
+    setting = make_task(PYNQ, LARGE, make_explorer("default-blind"), 0)
     asked: list[int] = []
 
     def ask(configs: Configs, hidden: Features | None) -> Belief:
@@ -121,30 +122,31 @@ def _asked_about(sign: float) -> tuple[Session, list[int]]:
         return believed(sign * configs.sum(axis=1).astype(np.float64))
 
     problem = replace(setting.problem, transferred=ask)
-    return Session(replace(setting, problem=problem)), asked
+    return replace(setting, problem=problem), asked
 
 
 def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
-    session, asked = _asked_about(1.0)
+    task, asked = _asked_about(1.0)
+    session = learn(LocalRunner(), task, Session.start(task))
     space = PYNQ.space(LARGE)
     assert space.size > 50_000
-    propose_batch(session, 4)
+    propose_batch(LocalRunner(), task, session, 4)
     assert 3500 < asked[0] <= 4096  # nothing twice
-    screened = space.unravel(_beliefs(session).screened)
+    screened = space.unravel(_beliefs(task, session).screened)
     assert len(screened) == 2048
     assert (
         screened.sum(axis=1).mean() < 0.9 * space.unravel(np.arange(space.size)).sum(axis=1).mean()
     )
     before = len(asked)
-    propose_batch(session, 4)
+    propose_batch(LocalRunner(), task, session, 4)
     assert sum(asked[before:]) < 512
 
 
 def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> None:
-    session, asked = _asked_about(1.0)
-    tune_round(session, 4)
+    task, asked = _asked_about(1.0)
+    session = unwrap(tune_round(LocalRunner(), task, Session.start(task), 4))
     before = len(asked)
-    tune_round(session, 4)
+    tune_round(LocalRunner(), task, session, 4)
     questions = asked[before:]  # of trials and failures, new draws, what is compiled
     assert 1 <= len(questions) <= 3
     near = 8 * sum(PYNQ.space(LARGE).cardinalities)
@@ -152,16 +154,20 @@ def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> Non
 
 
 def test_of_a_wrong_one_is_not_kept_what_it_chose() -> None:
-    session, _ = _asked_about(1.0)
-    state = learn(session).value
+    task, _ = _asked_about(1.0)
+    session = learn(LocalRunner(), task, Session.start(task))
+    state = session.models
     for weight, kept in ((0.9, 2048), (0.1, 0)):
         arrays = {**state.arrays, "weights": np.array([weight, weight])}
-        assert len(_beliefs(session, replace(state, arrays=arrays)).screened) == kept
+        assert (
+            len(_beliefs(task, replace(session, models=replace(state, arrays=arrays))).screened)
+            == kept
+        )
 
 
 def test_what_is_remembered_is_what_it_says() -> None:
-    session, _ = _asked_about(-1.0)
-    about = _beliefs(session)
+    task, _ = _asked_about(-1.0)
+    about = _beliefs(task, learn(LocalRunner(), task, Session.start(task)))
     for flat in (about.screened[:50], np.arange(50)):
         configs = PYNQ.space(LARGE).unravel(flat)
         prior = about.prior(configs)
@@ -169,9 +175,12 @@ def test_what_is_remembered_is_what_it_says() -> None:
         np.testing.assert_array_equal(prior.log_latency, -configs.sum(axis=1))
 
 
-def _beliefs(session: Session, state: ExplorerState | None = None) -> Beliefs:
-    explorer = session.setting.explorer
+def _beliefs(task: GivenTask, session: Session) -> Beliefs:
+    explorer = task.explorer
     assert isinstance(explorer, Default)
-    return Beliefs(
-        explorer.options, explorer.learners, session.setting.problem, state or learn(session).value
-    )
+    return Beliefs(explorer.options, explorer.learners, task.problem, session.models)
+
+
+def unwrap(session: Session | None) -> Session:
+    assert session is not None
+    return session

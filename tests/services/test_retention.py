@@ -13,58 +13,56 @@ import pytest
 from tilewright.services import retention
 from tilewright.services.retention import DAY, compact_database, prune_daily, unused_cache
 from tilewright.services.workspace import Workspace
-from tilewright.tasks.artifact_store import Manifest, Store
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """One with stages `old` and `new` in its cache, both of 40 days ago, that share a data file."""
+    """One with files `old` and `new` in its cache, both of 40 days ago."""
     found = Workspace(tmp_path / "workspace")
-    store = Store(found.cache)
-    shared, own = (store.put(data, bytes, ".npz") for data in (b"shared", b"own"))
-    store.save(Manifest("stage", "a" * 32, {}, {"one": shared, "two": own}))
-    store.save(Manifest("stage", "b" * 32, {}, {"one": shared}))
-    for path in found.cache.rglob("*.*"):
+    for name in ("old", "new"):
+        path = found.cache / "stage" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
         os.utime(path, (time.time() - 40 * DAY,) * 2)
     return found
 
 
+def read(path: Path) -> None:
+    """Date a file as a disk does that is read."""
+    os.utime(path, (time.time(), path.stat().st_mtime))
+
+
 def names(workspace: Workspace) -> list[str]:
-    return sorted(path.read_bytes().decode() for path in workspace.cache.glob("data/*"))
+    return sorted(path.name for path in workspace.cache.rglob("*") if path.parent.name == "stage")
 
 
-def test_what_is_found_again_stays_with_the_data_it_names(workspace: Workspace) -> None:
-    assert Store(workspace.cache).find("stage", "b" * 32) is not None
+def test_what_was_read_again_stays(workspace: Workspace) -> None:
+    read(workspace.cache / "stage" / "new")
     unused = unused_cache(workspace, time.time() - 30 * DAY)
-    assert unused.remove() == unused.size > 0
-    assert names(workspace) == ["shared"]
-    assert Store(workspace.cache).find("stage", "b" * 32) is not None
-    assert Store(workspace.cache).find("stage", "a" * 32) is None
+    assert (unused.remove(), unused.whole) == (3, 6)
+    assert names(workspace) == ["new"]
 
 
 def test_what_is_as_old_as_asked_goes_and_a_dry_look_removes_nothing(workspace: Workspace) -> None:
     assert unused_cache(workspace, time.time() - 50 * DAY).files == ()
     unused = unused_cache(workspace, time.time() - 30 * DAY)
-    assert len(unused.files) == 4
+    assert len(unused.files) == 2
     assert unused.size == unused.whole
-    assert names(workspace) == ["own", "shared"]
+    assert names(workspace) == ["new", "old"]
 
 
 def test_what_is_used_between_a_look_and_its_removal_stays(workspace: Workspace) -> None:
     unused = unused_cache(workspace, time.time() - 30 * DAY)
-    store = Store(workspace.cache)
-    assert store.find("stage", "b" * 32) is not None
-    store.put(b"shared", bytes, ".npz")
+    read(workspace.cache / "stage" / "new")
     unused.remove()
-    assert names(workspace) == ["shared"]
-    assert Store(workspace.cache).find("stage", "b" * 32) is not None
+    assert names(workspace) == ["new"]
 
 
 def test_a_cache_is_pruned_once_a_day(workspace: Workspace) -> None:
     prune_daily(workspace)
     assert names(workspace) == []
-    Store(workspace.cache).put(b"later", bytes, ".npz")
-    (later,) = workspace.cache.glob("data/*")
+    later = workspace.cache / "stage" / "later"
+    later.write_text("later")
     os.utime(later, (0, 0))
     prune_daily(workspace)
     assert names(workspace) == ["later"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tilewright.core.files import pack_arrays, unpack_arrays
-from tilewright.flows.tuning import learn, tune, tune_round
+from tilewright.flows.tuning import learn, tune, tune_session
 from tilewright.models import make_explorer
-from tilewright.search import Batch, History, Session, setting_of
+from tilewright.search import Batch, History, LocalRunner, Session, make_task
 from tilewright.search.round_steps import generate_candidates, lower_candidates
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
@@ -16,15 +18,12 @@ from tilewright.tasks import codecs
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1")
 TARGET = make_target("vta-pynq")
+TASK = make_task(TARGET, WORKLOAD, make_explorer("ml2tuner"), 0)
 
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    explorer = make_explorer("ml2tuner")
-    session = Session(setting_of(TARGET, WORKLOAD, explorer, 0))
-    while len(session.history) < 32:
-        tune_round(session, 16)
-    return session
+    return learn(LocalRunner(), TASK, tune_session(TASK, 32, 16))
 
 
 def test_a_history_comes_back_whole(session: Session) -> None:
@@ -45,30 +44,30 @@ def test_an_empty_history_comes_back_empty() -> None:
 
 
 def test_learned_models_predict_the_same_after_the_way(session: Session) -> None:
-    back = codecs.decode_state(codecs.encode_state(learn(session).value))
-    assert back.models.keys() == learn(session).value.models.keys() == {"P", "V", "A"}
+    back = codecs.decode_state(codecs.encode_state(session.models))
+    assert back.models.keys() == session.models.models.keys() == {"P", "V", "A"}
     following = [
-        generate_candidates(session.setting, state, session.history, 16)
-        for state in (learn(session).value, back)
+        generate_candidates(TASK, each, 16) for each in (session, replace(session, models=back))
     ]
     assert np.array_equal(following[0].configs, following[1].configs)
     assert np.array_equal(following[0].scores["P"], following[1].scores["P"])
 
 
 def test_candidates_batches_and_measurements_come_back(session: Session) -> None:
-    known = (session.setting, learn(session).value, session.history)
-    named = generate_candidates(*known, 8)
+    named = generate_candidates(TASK, session, 8)
     candidates = codecs.decode_candidates(codecs.encode_candidates(named))
     assert np.array_equal(candidates.configs, named.configs)
-    batch = lower_candidates(*known, named.take(np.arange(16)), 8)
-    again = codecs.decode_batch(codecs.encode_batch(batch), WORKLOAD)
+    batch = lower_candidates(TASK, session, named.take(np.arange(16)), 8)
+    again = codecs.decode_batch(codecs.encode_batch(batch))
     assert isinstance(again, Batch)
+    assert again.rows.workload == WORKLOAD
     assert np.array_equal(again.rows.configs, batch.rows.configs)
     assert np.array_equal(again.rows.hidden.matrix, batch.rows.hidden.matrix, equal_nan=True)
     for name, part in batch.rows.programs.items():
         assert np.array_equal(again.rows.programs[name].values, part.values)
         assert np.array_equal(again.rows.programs[name].offsets, part.offsets)
     assert (again.lowered, again.scores.keys()) == (batch.lowered, batch.scores.keys())
+    assert again.reasons == batch.reasons
     measured = TARGET.measure(again.rows)
     assert measured.cycles.tolist() == TARGET.measure(batch.rows).cycles.tolist()
     back = codecs.decode_measurements(codecs.encode_measurements(measured))

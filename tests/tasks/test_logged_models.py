@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tilewright.flows.tuning import learn, tune_round
+from tilewright.flows.tuning import learn, tune_session
 from tilewright.models import make_explorer
-from tilewright.search import Session, setting_of
+from tilewright.search import LocalRunner, Session, Task, make_task
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 from tilewright.tasks.logged_models import EXAMPLES, learned_models, model_name
@@ -18,14 +18,10 @@ from tilewright.tasks.logged_models import EXAMPLES, learned_models, model_name
 WORKLOAD = parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1")
 
 
-def session_of(tuner: str, **options: object) -> Session:
+def session_of(tuner: str, **options: object) -> tuple[Task, Session]:
     """After three rounds, with what was learned from them."""
-    explorer = make_explorer(tuner, options)
-    session = Session(setting_of(make_target("vta-pynq"), WORKLOAD, explorer, 0))
-    for _ in range(3):
-        tune_round(session, 8)
-    learn(session)
-    return session
+    task = make_task(make_target("vta-pynq"), WORKLOAD, make_explorer(tuner, options), 0)
+    return task, learn(LocalRunner(), task, tune_session(task, 24, 8))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +36,7 @@ def session_of(tuner: str, **options: object) -> Session:
 def test_every_model_names_its_features_and_the_unit_of_what_it_predicts(
     tuner: str, predicts: dict[str, str]
 ) -> None:
-    learned = learned_models(session_of(tuner))
+    learned = learned_models(*session_of(tuner))
     assert {each.role: each.predicts for each in learned} == predicts
     for each in learned:
         assert each.example is not None
@@ -51,7 +47,7 @@ def test_every_model_names_its_features_and_the_unit_of_what_it_predicts(
 
 
 def test_a_model_that_its_tuner_asks_by_itself_has_a_signature_without_an_example() -> None:
-    (ranker,) = learned_models(session_of("autotvm", plan=8))
+    (ranker,) = learned_models(*session_of("autotvm", plan=8))
     assert ranker.predicts == "score of the tuner's own"
     assert ranker.example is None
     assert len(ranker.signature.inputs.inputs) == len(ranker.model.columns) > 0
@@ -77,7 +73,7 @@ from tilewright.tasks import tracking
 from tilewright.tasks.logged_models import ModelEntry, learned_models, log_model
 run = tracking.open_run("n", "key", params={}, tags={})
 for tuner in "default", "baco":
-    for each in learned_models(session_of(tuner)):
+    for each in learned_models(*session_of(tuner)):
         expected = each.model.predict(each.features)[:5]
         model_id = log_model(MlflowClient(), ModelEntry(f"{tuner} {each.role}", run), each)
         found = mlflow.pyfunc.load_model(f"models:/{model_id}")

@@ -1,71 +1,61 @@
-"""Checks that a stage needs nothing but its arguments: it may run in any process."""
+"""Checks that a step needs nothing but its arguments: it may run in any process."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from tests import warm
-from tilewright.flows.tuning import tune_round
+from tilewright.flows.tuning import tune_session
 from tilewright.models import make_explorer
 from tilewright.search import ExplorerState, History
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.tuning_task import TuningTask
 
 ROOT = Path(__file__).parents[2]
-STUDY = TuningTask(
+TASK = TuningTask(
     parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"), "vta-pynq", "extended",
     "ml2tuner", 0, 8,
 )  # fmt: skip
 
 STAGE = """
-import json, sys
+import sys
 from tilewright.services.workspace import Workspace, use_workspace
 from pathlib import Path
-use_workspace(Workspace(Path(sys.argv[1])))
-from tilewright.tasks import round_tasks
-from tilewright.tasks.artifact_store import CacheUse, Manifest
-from tests.tasks.test_stages import STUDY
-name, arguments = sys.argv[2], json.loads(sys.argv[3])
-cache = CacheUse(**arguments.pop("cache"))
-given = {k: Manifest(**v) if isinstance(v, dict) and "stage" in v else v
-         for k, v in arguments.items()}
-result = getattr(round_tasks, name).function(cache, "conv", STUDY, **given)
-print(json.dumps(vars(result)))
+folder = Path(sys.argv[1])
+use_workspace(Workspace(folder / "workspace"))
+from tilewright.search import Session, round_steps
+from tilewright.tasks.cached_task import Record, RecordSerializer
+from tests.tasks.test_stages import TASK
+def read(name):
+    return RecordSerializer().loads((folder / name).read_bytes()).value
+step = getattr(round_steps, sys.argv[2])
+given = {"session": Session(read("history"), read("models"), begun=True), "n": 8, "known": {}}
+result = step(TASK, *(given[each] if each in given else read(each) for each in sys.argv[3:]))
+(folder / sys.argv[2]).write_bytes(RecordSerializer().dumps(Record(result)))
 """
 
 
-def elsewhere(workspace: Path, name: str, **arguments: object) -> dict[str, object]:
-    """What a stage gives in a process of its own."""
-    given = json.dumps({"cache": {"root": str(workspace / "cache")}, **arguments})
-    done = warm.run([str(workspace), name, given], ROOT, os.environ, 300, program=STAGE)
+def elsewhere(folder: Path, name: str, *given: str) -> None:
+    """Run a step in a process of its own. Its result is written to a file of its name."""
+    done = warm.run([str(folder), name, *given], ROOT, os.environ, 300, program=STAGE)
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 @pytest.mark.slow(seconds=6)
-def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> None:
-    from tilewright.search import Session
-    from tilewright.tasks.artifact_store import CacheUse, Manifest
-    from tilewright.tasks.round_tasks import keep_history, keep_state, read_measurements
+def test_a_round_whose_every_step_runs_in_another_process(tmp_path: Path) -> None:
+    from tilewright.tasks.cached_task import Record, RecordSerializer
 
-    cache = CacheUse(str(tmp_path / "cache"))
-    state = vars(keep_state(cache, ExplorerState()))
-    history = vars(keep_history(cache, History.empty(STUDY.problem.space)))
-    common = {"round_index": 0, "state": state, "history": history, "n": 8}
-    named = elsewhere(tmp_path, "generate_candidates", **common)
-    kept = elsewhere(tmp_path, "filter_candidates", **common, named=named)
-    batch = elsewhere(tmp_path, "lower_candidates", **common, kept=kept)
-    done = elsewhere(
-        tmp_path, "simulate_batch", round_index=0, history=history, batch=batch, known={}
-    )
-    measured = read_measurements(cache, Manifest(**done))  # type: ignore[arg-type]
-    session = Session(STUDY.setting)
-    here = tune_round(session, 8)
-    assert here is not None
-    assert measured.cycles.tolist() == here.measured.cycles.tolist()
-    assert make_explorer(STUDY.tuner).name == "ml2tuner"
+    serializer = RecordSerializer()
+    (tmp_path / "models").write_bytes(serializer.dumps(Record(ExplorerState())))
+    (tmp_path / "history").write_bytes(serializer.dumps(Record(History.empty(TASK.problem.space))))
+    elsewhere(tmp_path, "generate_candidates", "session", "n")
+    elsewhere(tmp_path, "filter_candidates", "session", "generate_candidates", "n")
+    elsewhere(tmp_path, "lower_candidates", "session", "filter_candidates", "n")
+    elsewhere(tmp_path, "measure_batch", "lower_candidates", "known")
+    measured = serializer.loads((tmp_path / "measure_batch").read_bytes()).value
+    here = tune_session(TASK, 8, 8)
+    assert measured.cycles.tolist() == here.history.cycles.tolist()
+    assert make_explorer(TASK.tuner).name == "ml2tuner"

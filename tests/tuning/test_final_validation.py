@@ -21,7 +21,7 @@ from tests.noisy import REPEATS, NoisyTarget, TimedProduct, registered
 from tests.trial_tables import frame, rows, tables
 from tests.tune_bare import tune_options
 from tilewright.models import make_explorer
-from tilewright.search import StoredRun, TrialStore, read_store, setting_of
+from tilewright.search import StoredRun, TrialStore, make_task, read_store
 from tilewright.search.round_steps import Trial
 from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.capabilities import Latency
@@ -413,7 +413,7 @@ def test_a_forged_report_is_not_taken_where_the_choice_goes_on(tmp_path: Path) -
 
 def test_a_store_that_processes_share_holds_the_choice(tmp_path: Path) -> None:
     work, explorer = parse_workload(WORKLOAD), make_explorer("random")
-    setting = setting_of(NoisyTarget(), work, explorer, 0)
+    setting = make_task(NoisyTarget(), work, explorer, 0)
     found = [
         replace(each, config=(each.slot, 2, 3))
         for each in Machine([1.0, 1.1], 0)(0, [schedule(0), schedule(1)], 2)

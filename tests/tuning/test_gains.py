@@ -6,8 +6,8 @@ import pytest
 
 from tests.reports.outcomes import outcome, summary
 from tilewright.tuning.gains import BOTH, FALLBACK, PUBLISHED, RULE, before, before_all
+from tilewright.tuning.intervals import ValidationStats
 from tilewright.tuning.results import WorkloadRow
-from tilewright.tuning.validation_stats import ValidationStats
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,15 +18,14 @@ from tests.trial_tables import frame, rows, tables
 from tests.tune_bare import tune_bare, tune_options
 from tilewright import tuning
 from tilewright.flows.tuning import import_network, tune_workload
-from tilewright.search import ExplorerState, LocalRunner
+from tilewright.search import LocalRunner, Session
 from tilewright.search.events import ignore
 from tilewright.services.prefect_server import Login
 from tilewright.tuning.events import Event, RoundDone, WorkloadTuned
 from tilewright.tuning.open_trials import trials_of_folder
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.task_scheduler import Flow, TaskScheduler, TaskState
+from tilewright.tuning.run_flows import Flow, run_to_end
 from tilewright.tuning.tuning_task import target_of, tuning_task_of
-from tilewright.tuning.workload_job import WorkloadJob
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ["conv3", "fc"]
@@ -66,7 +66,8 @@ def test_a_bare_run_loads_neither_prefect_nor_mlflow(tmp_path: Path) -> None:
         "import sys, tilewright\n"
         "tilewright.tune(model='digits_cnn', tuner='random', trials=4, out='out')\n"
         "import tilewright.cli.commands.tune, tilewright.reports.run_pictures\n"
-        "rooms = [f'tilewright.{room}' for room in ('tasks', 'flows.tuning_flow', 'evaluation')]\n"
+        "names = ('tasks', 'flows.tuning_prefect', 'evaluation')\n"
+        "rooms = [f'tilewright.{room}' for room in names]\n"
         "print([m for m in sys.modules if m in ('prefect', 'mlflow', *rooms)])"
     )
     done = subprocess.run(
@@ -92,9 +93,8 @@ def test_workloads_at_a_time_give_the_same_schedules(library: Path, tmp_path: Pa
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path, lost: int) -> None:
     """Whether the record has it all, or a trial of the last round is gone."""
-    from tilewright.tasks.artifact_store import CacheUse
     from tilewright.tasks.run_progress import RunProgress
-    from tilewright.tasks.runner import NetworkRunner, WorkloadRunner
+    from tilewright.tasks.runner_prefect import NetworkRunner, WorkloadRunner
 
     out = tmp_path / "out"
     shutil.copytree(library, out)
@@ -103,28 +103,28 @@ def test_a_repeated_command_tunes_a_workload_once(library: Path, tmp_path: Path,
         rows(out, "delete from trials where id = (select max(id) from trials)")
     ran: list[LocalRunner] = []
 
-    def flow(run: LocalRunner, job: WorkloadJob) -> Flow[TunedWorkload]:
+    def flow(run: LocalRunner, *given: Any) -> Flow[TunedWorkload]:
         ran.append(run)
-        return tune_workload(LocalRunner(), job)
+        return tune_workload(LocalRunner(), *given)
 
     class Network(NetworkRunner):
         """One whose runs in MLflow are not opened."""
 
         def _tracked(
-            self, flow: Callable[[LocalRunner, WorkloadJob], Flow[TunedWorkload]], job: WorkloadJob
+            self, flow: Callable[..., Flow[TunedWorkload]], *given: Any
         ) -> Flow[TunedWorkload]:
-            return flow(self, job)
+            return flow(self, *given)
 
     options = tuning.TuningOptions.parse(**RUN, out=str(out))
-    run = Network(CacheUse(str(tmp_path / "cache")), ignore, RunProgress())
+    run = Network(ignore, RunProgress())
     run._repeats = True
     with trials_of_folder(options, ignore) as store:
         network = import_network(LocalRunner(), options, target_of(options))
         for subgraph in network.subgraphs:
             ran.clear()
             task = tuning_task_of(options, subgraph.workload)
-            job = WorkloadJob(options, subgraph, task, ExplorerState(), store, options.trials)
-            (tuned,) = TaskScheduler([run._tuned(flow, job)], [TaskState(1, 1)], 1, None).run()
+            given = (options, task, Session.start(task), store, options.trials)
+            tuned = run_to_end(run._tuned(flow, *given))
             missing = 8 if lost and subgraph.workload.id == last else 0
             assert tuned.trials - tuned.reused_trials == missing
             assert len(ran) == 1

@@ -23,11 +23,10 @@ from tilewright.search.expected_gain import expected_saving
 from tilewright.services.prefect_server import Login
 from tilewright.tuning.events import Event, RoundDone, RoundScheduled, WorkloadTuned, ignore
 from tilewright.tuning.outputs import Summary
+from tilewright.tuning.run_flows import Flow, Stopped
 from tilewright.tuning.run_metadata import is_complete
 from tilewright.tuning.task_scheduler import (
-    Flow,
     SharingRules,
-    Stopped,
     TaskScheduler,
     TaskState,
     next_round,

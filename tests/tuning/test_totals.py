@@ -16,7 +16,7 @@ from tests.tune_bare import tune_bare
 from tilewright.cli.views.tuning_results import coverage, headline
 from tilewright.networks.errors import NothingToOffload
 from tilewright.targets.capabilities import is_published
-from tilewright.tuning.network_totals import totals
+from tilewright.tuning.gains import totals
 
 
 def _save(

@@ -138,8 +138,8 @@ TUNER_STATE = Format(
     unmarked=1,
 )  # fmt: skip
 STAGE = Format(
-    "a finished stage", "cache/manifests/STAGE/KEY.json", "version", 1, (1,),
-    "the stage is performed again", unmarked=1, cache=True,
+    "a finished stage", "cache/STAGE/KEY", "version", 2, (2,),
+    "the stage is performed again", cache=True,
 )  # fmt: skip
 GROUND_TRUTH = Format(
     "an enumerated space", "WORKLOAD-TARGET.parquet", "tilewright.version", 1, (1,),

@@ -19,8 +19,9 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache, partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -58,13 +59,20 @@ BLAS_ON_ONE_THREAD = _OneThread()
 """A context. Within it `one_thread` costs little: the limit is set and lifted once."""
 
 
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Let BLAS and OpenMP use one thread within the context, whatever else calls them meanwhile."""
+    # OpenMP has a limit for every thread that calls it.
+    with BLAS_ON_ONE_THREAD, _controller("openmp").limit(limits=1):
+        yield
+
+
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
     """Let BLAS and OpenMP use one thread within `function`, whatever else calls it meanwhile."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        # OpenMP has a limit for every thread that calls it.
-        with BLAS_ON_ONE_THREAD, _controller("openmp").limit(limits=1):
+        with on_one_thread():
             return function(*args, **kwargs)
 
     return limited

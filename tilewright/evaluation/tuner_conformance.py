@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tilewright.flows.tuning import tune
 from tilewright.search.explorer import Explorer
-from tilewright.search.session import Round
+from tilewright.search.rounds import Round
 from tilewright.search.trial_store import TrialStore
 from tilewright.targets.base import Configs, Knob, Lowered, Measurements, Ragged, Space
 from tilewright.targets.capabilities import Estimates, offers

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from tilewright.hardware_search.objectives import METRICS, Objective
 from tilewright.hardware_search.problem import Design
-from tilewright.search.round_steps import Batch, Known, Trial, measurements_of, trial_at
+from tilewright.search.round_steps import Known, Trial, measurements_of, trial_at
 from tilewright.search.run_record import StoredRun
+from tilewright.search.session import Batch
 from tilewright.search.trial_store import TrialStore
 from tilewright.targets.base import Configs, Lowered, Measurements
 from tilewright.targets.capabilities import MeasuresInOnePass, capability, picojoules_of

@@ -10,17 +10,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.flows.tuning import measure_batch, propose_batch
+from tilewright.flows.tuning import learn, measured_batch, propose_batch
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.objectives import METRICS, estimate_objective, scale_to_latency
 from tilewright.hardware_search.problem import Design
 from tilewright.models import make_explorer
 from tilewright.search import Session, round_steps
-from tilewright.search.explorer import Candidates, ExplorerState, History
+from tilewright.search.explorer import Candidates
 from tilewright.search.registry import registered_tuners
-from tilewright.search.round_steps import Batch, Known
-from tilewright.search.runner import LocalRunner, Result
-from tilewright.search.setting import Setting, problem_of
+from tilewright.search.round_steps import Known
+from tilewright.search.runner import LocalRunner
+from tilewright.search.session import Batch
+from tilewright.search.task import GivenTask, Task, problem_of
 from tilewright.targets.base import Measurements
 
 T = TypeVar("T")
@@ -37,32 +38,29 @@ class BudgetedRunner(LocalRunner):
         super().__init__()
         self._evaluator, self._design = evaluator, design
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
         mine: dict[object, Callable[..., Any]] = {
             round_steps.lower_candidates: self._lower,
-            round_steps.simulate_batch: self._measure,
+            round_steps.measure_batch: self._measure,
         }
-        return super().__call__(mine.get(step, step), *given)
+        done: T = super().__call__(mine.get(step, step), *given)
+        return done
 
-    def _lower(
-        self, setting: Setting, state: ExplorerState, history: History, kept: Candidates, n: int
-    ) -> Batch:
-        lowered = self._evaluator.lower(self._design, setting.problem.workload, kept.configs)
+    def _lower(self, task: Task, session: Session, kept: Candidates, n: int) -> Batch:
+        lowered = self._evaluator.lower(self._design, task.problem.workload, kept.configs)
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
-        batch = round_steps.choose_batch(setting, state, history, made, n)
+        batch = round_steps.choose_batch(task, session, made, n)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.failed
         return replace(batch, failed=left, lowered=len(lowered) - len(batch.rows))
 
-    def _measure(
-        self, setting: Setting, history: History, batch: Batch, known: Known
-    ) -> Measurements:
+    def _measure(self, task: Task, batch: Batch, known: Known) -> Measurements:
         """With another objective in the place of latency."""
         measured = self._evaluator.measure(self._design, batch.rows)
         objective = self._evaluator.objective
         if objective == "latency" or not len(measured):
             return measured
-        flats = setting.problem.space.ravel(batch.rows.configs).tolist()
-        workload = setting.problem.workload
+        flats = task.problem.space.ravel(batch.rows.configs).tolist()
+        workload = task.problem.workload
         costs = self._evaluator.metrics(self._design, workload, flats, objective).prod(axis=0)
         costs = scale_to_latency(self._design.target, workload, objective, costs)
         return replace(measured, cycles=np.full(len(measured), -1, np.int64), seconds=costs)
@@ -77,43 +75,46 @@ class LayerTuning:
     ) -> None:  # fmt: skip
         self.design, self.evaluator, self.seed = design, evaluator, seed
         self._tuner, self._options = tuner, _looking(tuner) | dict(options or {})
-        self._sessions: dict[int, Session] = {}
+        self._run = BudgetedRunner(evaluator, design)
+        self._layers: dict[int, tuple[Task, Session]] = {}
 
     def advance(self, layer: int, trials: int) -> NDArray[np.float64]:
         """A round of so many trials of a layer, or none where nothing compiles. Returns the metrics
         of a call by its best trial so far, shape (metrics,) as `METRICS` of the evaluator's
         objective, infinite without one. Raises `BudgetSpent`."""
-        if layer not in self._sessions:
-            self._sessions[layer] = self._session(layer)
-        session = self._sessions[layer]
+        if layer not in self._layers:
+            self._layers[layer] = self._start(layer)
+        task, session = self._layers[layer]
         until = self.evaluator.compiled + RETRIES
         while self.evaluator.compiled < until:
-            proposal = propose_batch(session, trials)
-            if proposal is None:
+            session = learn(self._run, task, session)
+            batch = propose_batch(self._run, task, session, trials)
+            if batch is None:
                 break
-            batch = proposal.batch
             if batch.rows.ok.any():
-                session.finish(*measure_batch(session, proposal, {}))
+                session = session.after(measured_batch(self._run, task, batch, {}))
                 break
             # known without a measurement: look elsewhere
             known = [session.history.failed, batch.rows.configs, batch.failed]
-            session.history = replace(session.history, failed=np.concatenate(known))
+            history = replace(session.history, failed=np.concatenate(known))
+            session = replace(session, history=history)
+        self._layers[layer] = (task, session)
         best, objective = session.history.best, self.evaluator.objective
         if best is None:
             return np.full(len(METRICS[objective]), np.inf)
-        problem = session.setting.problem
+        problem = task.problem
         flat = problem.space.ravel(session.history.configs[best][None]).tolist()
         return self.evaluator.metrics(self.design, problem.workload, flat, objective)[:, 0]
 
-    def _session(self, layer: int) -> Session:
+    def _start(self, layer: int) -> tuple[Task, Session]:
         target = self.design.target
         workload, objective = self.design.layers[layer].workload, self.evaluator.objective
         problem = problem_of(target, workload, self.seed)
         if objective != "latency" and problem.estimate is not None:
             estimate = partial(estimate_objective, target, workload, objective=objective)
             problem = replace(problem, estimate=estimate)
-        setting = Setting(target, make_explorer(self._tuner, self._options), problem)
-        return Session(setting, run=BudgetedRunner(self.evaluator, self.design))
+        task = GivenTask(target, make_explorer(self._tuner, self._options), problem)
+        return task, Session.start(task)
 
 
 def _looking(tuner: str) -> dict[str, object]:

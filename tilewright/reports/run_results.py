@@ -21,8 +21,7 @@ from tilewright.reports.markdown import (
 from tilewright.reports.number_format import counted, milliseconds, percent, ranged, speedup, whole
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload, parse_workload
-from tilewright.tuning.gains import Before, before, before_all
-from tilewright.tuning.network_totals import Total
+from tilewright.tuning.gains import Before, Total, before, before_all
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
 

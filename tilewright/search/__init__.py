@@ -10,13 +10,14 @@
             print(round.index, round.best_cycles, round.lowered, round.failed_compiles)
 
 `flows.tuning` calls the steps of a round (`search.round_steps`, functions on plain data) through a
-runner (`search.runner`). A `Session` keeps what they take and give:
+runner (`search.runner`). They take a task, its session and the batch of the round:
 
-    session = Session(setting_of(target, workload, explorer, seed))
-    proposal = propose_batch(session, n)             → Proposal; None: the space is exhausted
-    proposal, measured = measure_batch(session, proposal, known)
-    done = session.finish(proposal, measured)        → Round; session.history goes on
-    state = learn(session)                           → what the tuner knows now
+    task = make_task(target, workload, explorer, seed)
+    session = Session.start(task)
+    session = learn(run, task, session)                  # Models P, V and A see the last rounds
+    batch = propose_batch(run, task, session, n)         → Batch; None: the space is exhausted
+    batch = measured_batch(run, task, batch, known)
+    session = session.after(batch)                       # tune_round does all four
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
 formats. `history` is arrays, and the rounds of a run in the store (`StoredRun.finished`) rebuild
@@ -31,8 +32,8 @@ from tilewright.search.explorer import (
     Candidates,
     Explorer,
     ExplorerState,
-    History,
 )
+from tilewright.search.history import History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import (
     OptionError,
@@ -42,16 +43,18 @@ from tilewright.search.registry import (
     register,
     registered_tuners,
 )
-from tilewright.search.round_steps import Batch, Known, Trial, model_errors
+from tilewright.search.round_steps import Known, Trial, model_errors
+from tilewright.search.rounds import Round, TrialRequest
 from tilewright.search.run_record import FinishedRound, RunRecord, StoredRun
-from tilewright.search.runner import LocalRunner, Result
-from tilewright.search.session import Proposal, Round, Session, TrialRequest
-from tilewright.search.setting import (
+from tilewright.search.runner import LocalRunner
+from tilewright.search.session import Batch, Session
+from tilewright.search.task import (
+    GivenTask,
     RunKey,
-    Setting,
+    Task,
+    make_task,
     problem_of,
     run_id,
-    setting_of,
     shared_key,
 )
 from tilewright.search.trial_store import (
@@ -70,27 +73,27 @@ __all__ = [
     "Explorer",
     "ExplorerState",
     "FinishedRound",
+    "GivenTask",
     "History",
     "Known",
     "LocalRunner",
     "OptionError",
     "Options",
     "Problem",
-    "Proposal",
     "Registration",
-    "Result",
     "Round",
     "RunInUse",
     "RunKey",
     "RunRecord",
     "Session",
-    "Setting",
     "StoredRun",
+    "Task",
     "Trial",
     "TrialRequest",
     "TrialStore",
     "TrialStoreError",
     "create",
+    "make_task",
     "model_errors",
     "open_store",
     "problem_of",
@@ -98,6 +101,5 @@ __all__ = [
     "register",
     "registered_tuners",
     "run_id",
-    "setting_of",
     "shared_key",
 ]  # fmt: skip

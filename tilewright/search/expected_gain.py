@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.search.explorer import History
+from tilewright.search.history import History
 
 DISCOUNT = 0.5
 """What a round says of the next one, for every round that lies between them."""

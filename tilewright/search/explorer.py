@@ -9,8 +9,7 @@ one would.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -18,131 +17,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from tilewright.search.cost_model_protocols import CostModel, Learners, VetoModel
-from tilewright.search.noise import figure_variance
+from tilewright.search.history import History
 from tilewright.search.problem import Problem
-from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Space, latency_of
+from tilewright.targets.base import Configs, Lowered
 from tilewright.targets.features import Features
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class History:
-    """All that complete rounds have shown, oldest first.
-
-    Arrays have one row a trial (n): configs (n, knobs) int32, status (n,), cycles (n,) int64 and
-    seconds (n,) float64 as in `Measurements`, rounds (n,) int32, hidden features with NaN where
-    compiling failed.
-    `failed` (m, knobs) holds configs that were lowered beyond the trials and did not compile.
-    Configs that compiled and were never measured are censored: they leave no trace here.
-    """
-
-    configs: Configs
-    status: NDArray[np.object_]
-    cycles: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    rounds: NDArray[np.int32]
-    hidden: Features
-    failed: Configs
-    round: int = 0  # index of the round to come
-    pending: Configs | None = None  # (p, knobs): what others are measuring at this moment
-    repeats: Ragged | None = None  # seconds of every repetition, where the target repeats
-
-    @staticmethod
-    def empty(space: Space) -> History:
-        """Before the first round."""
-        knobs = len(space.knobs)
-        return History(
-            np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
-            np.empty(0), np.empty(0, np.int32), Features.none(0), np.empty((0, knobs), np.int32),
-        )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.configs)
-
-    @cached_property
-    def valid(self) -> NDArray[np.bool_]:
-        """Shape (n,): which trials ran and gave the right numbers."""
-        return np.asarray(self.status == "valid", dtype=np.bool_)
-
-    @cached_property
-    def latency(self) -> NDArray[np.float64]:
-        """What is minimised, shape (n,): cycles where the target counts them, else seconds; NaN
-        where a trial is not valid."""
-        return np.where(self.valid, latency_of(self.cycles, self.seconds), np.nan)
-
-    @cached_property
-    def possible(self) -> NDArray[np.float64]:
-        """Latency, shape (n,), in its unit: infinite where a trial gave none that can be true."""
-        found = self.latency
-        return np.where(np.isfinite(found) & (np.nan_to_num(found) > 0), found, np.inf)
-
-    @property
-    def log_latency(self) -> NDArray[np.float64]:
-        """log2 of it, shape (n,): what models of performance learn."""
-        return np.log2(self.latency)
-
-    @property
-    def throughput(self) -> NDArray[np.float64]:
-        """1 / latency, shape (n,); 0 where a trial is not valid."""
-        return np.where(self.valid, 1.0 / self.latency, 0.0)
-
-    @property
-    def best(self) -> int | None:
-        """Row of the fastest valid trial, or None."""
-        return int(self.fastest(1)[0]) if self.valid.any() else None
-
-    def fastest(self, count: int) -> NDArray[np.int64]:
-        """Rows of the fastest valid trials, shape (at most `count`,), fastest first."""
-        valid = np.flatnonzero(self.valid)
-        return valid[np.argsort(self.latency[valid], kind="stable")[:count]]
-
-    def tried(self, space: Space) -> NDArray[np.int64]:
-        """Flat indices that must not be proposed again, ascending."""
-        known = np.concatenate(
-            [self.configs, self.failed, *([] if self.pending is None else [self.pending])]
-        )
-        return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
-
-    def after(self, lowered: Lowered, measured: Measurements, failed: Configs) -> History:
-        """The history one round later. `lowered` holds the measured rows, in order of trials."""
-        columns = lowered.hidden.columns if len(self) == 0 else self.hidden.columns
-        new = lowered.hidden.matrix if lowered.hidden.columns == columns else None
-        if new is None:  # the target revealed nothing of these
-            new = np.full((len(lowered), len(columns)), np.nan)
-        past = self.hidden.matrix if len(self) else np.empty((0, len(columns)))
-        return replace(
-            self,
-            configs=np.concatenate([self.configs, lowered.configs]),
-            status=np.concatenate([self.status, measured.status]),
-            cycles=np.concatenate([self.cycles, measured.cycles]),
-            seconds=np.concatenate([self.seconds, measured.seconds]),
-            rounds=np.concatenate([self.rounds, np.full(len(lowered), self.round, dtype=np.int32)]),
-            hidden=Features(np.concatenate([past, new]), columns),
-            failed=np.concatenate([self.failed, failed]),
-            round=self.round + 1,
-            repeats=self._repeats(len(lowered), measured.repeats),
-        )
-
-    def _repeats(self, rows: int, new: Ragged | None) -> Ragged | None:
-        if self.repeats is None and new is None:
-            return None
-        return Ragged.joined([(len(self), self.repeats), (rows, new)])
-
-
-def trials_of(problem: Problem, history: History) -> Lowered:
-    """The valid trials as a batch without programs: what models of performance learned from."""
-    rows = np.flatnonzero(history.valid)
-    texts = np.full(len(rows), "", dtype=object)
-    return Lowered(problem.workload, history.configs[rows], texts, texts, history.hidden.rows(rows))
-
-
-def noise_of(problem: Problem, history: History) -> NDArray[np.float64] | None:
-    """Variance of the `log_latency` of each valid trial by its repeats, shape (valid trials,); None
-    where measuring repeats, or nothing tells."""
-    if problem.deterministic or history.repeats is None:
-        return None
-    return figure_variance(history.repeats.rows(history.valid))
 
 
 Scores = dict[str, NDArray[np.float64]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from tilewright.core.files import as_object, read_json, read_plain
 from tilewright.core.formats import LEDGER
-from tilewright.search.setting import RunKey
+from tilewright.search.task import RunKey
 from tilewright.search.trial_rows import Rejected, RoundRow, TrialRow, check_rows
 
 LEDGERS = ("ledger.jsonl", "trials.ledger")

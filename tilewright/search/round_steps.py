@@ -1,24 +1,26 @@
 """Implements the steps of a tuning round: plain functions of plain data.
 
-`flows.tuning` calls them in this order, and a runner (`search.runner`) performs each call.
+`flows.tuning` calls them in this order, and a runner (`search.runner`) performs each call. A step
+takes a task and a session, or the batch of the round.
 
-    begin → generate_candidates → filter_candidates → lower_candidates → simulate_batch
-        → retrain_models
+    begin_models → retrain_models → generate_candidates → filter_candidates → lower_candidates
+        → measure_batch
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.core.thread_pools import one_thread
-from tilewright.search.explorer import BatchChoice, Candidates, ExplorerState, History
-from tilewright.search.setting import Setting
-from tilewright.targets.base import Configs, Lowered, Measurements, Ragged, Status
+from tilewright.core.thread_pools import on_one_thread
+from tilewright.search.explorer import BatchChoice, Candidates, ExplorerState
+from tilewright.search.session import Batch, Session
+from tilewright.search.task import Task
+from tilewright.targets.base import Lowered, Measurements, Ragged, Status
 
 
 class Trial(NamedTuple):
@@ -36,64 +38,44 @@ Known = Mapping[int, Trial]
 """Measurements at hand by flat index."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The rows of a round that are measured, with their programs, and what else it lowered.
-
-    `failed` (m, knobs) are configs lowered beyond the batch that did not compile, `lowered` counts
-    all lowered beyond the batch. `reasons` says of each of all that failed why; it is of the batch
-    that was just lowered, and empty of one that was stored.
-    """
-
-    rows: Lowered
-    scores: dict[str, NDArray[np.float64]]
-    failed: Configs
-    lowered: int
-    reasons: tuple[str, ...] = ()
-
-
-@one_thread
-def begin(setting: Setting, state: ExplorerState) -> ExplorerState:
+def begin_models(task: Task, session: Session) -> ExplorerState:
     """What the tuner knows before the first round."""
-    return setting.explorer.begin(setting.problem, state)
+    with on_one_thread():
+        return task.explorer.begin(task.problem, session.models)
 
 
-@one_thread
-def generate_candidates(
-    setting: Setting, state: ExplorerState, history: History, n: int
-) -> Candidates:
+def retrain_models(task: Task, session: Session) -> ExplorerState:
+    """Models P, V and A after the first round that they have not seen."""
+    with on_one_thread():
+        return task.explorer.learn(task.problem, session.models, session.unlearned[0])
+
+
+def generate_candidates(task: Task, session: Session, n: int) -> Candidates:
     """The configs the tuner would try next, best first. Empty when the space is exhausted."""
-    return setting.explorer.generate(setting.problem, state, history, n)
+    with on_one_thread():
+        return task.explorer.generate(task.problem, session.models, session.history, n)
 
 
-@one_thread
-def filter_candidates(
-    setting: Setting, state: ExplorerState, history: History, candidates: Candidates, n: int
-) -> Candidates:
+def filter_candidates(task: Task, session: Session, candidates: Candidates, n: int) -> Candidates:
     """Model V's veto: the candidates worth lowering."""
     if not len(candidates):
         return candidates
-    return setting.explorer.veto(setting.problem, state, history, candidates, n)
+    with on_one_thread():
+        return task.explorer.veto(task.problem, session.models, session.history, candidates, n)
 
 
-def lower_candidates(
-    setting: Setting, state: ExplorerState, history: History, kept: Candidates, n: int
-) -> Batch:
+def lower_candidates(task: Task, session: Session, kept: Candidates, n: int) -> Batch:
     """Lower all of them, and choose the `n` to measure. Failures to lower are kept as rows."""
-    lowered = setting.target.lower(setting.problem.workload, kept.configs)
-    return choose_batch(setting, state, history, lowered, n)
+    lowered = task.target.lower(task.problem.workload, kept.configs)
+    return replace(choose_batch(task, session, lowered, n), vetoed=kept.vetoed)
 
 
-@one_thread
-def choose_batch(
-    setting: Setting, state: ExplorerState, history: History, lowered: Lowered, n: int
-) -> Batch:
+def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batch:
     """The batch to measure: Model A's re-ranking, where the tuner has one."""
-    choice = (
-        setting.explorer.choose(setting.problem, state, history, lowered, n)
-        if len(lowered)
-        else _nothing()
-    )
+    choice = BatchChoice(np.empty(0, dtype=np.int64))
+    if len(lowered):
+        with on_one_thread():
+            choice = task.explorer.choose(task.problem, session.models, session.history, lowered, n)
     beyond = np.ones(len(lowered), dtype=np.bool_)
     beyond[choice.rows] = False
     return Batch(
@@ -105,22 +87,16 @@ def choose_batch(
     )
 
 
-def simulate_batch(setting: Setting, history: History, batch: Batch, known: Known) -> Measurements:
-    """Measure the batch that follows `history`. Rows that `known` holds are not measured again."""
-    flat = setting.problem.space.ravel(batch.rows.configs)
+def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
+    """Measure a batch. Rows that `known` holds are not measured again."""
+    flat = task.problem.space.ravel(batch.rows.configs)
     unknown = np.array([int(i) not in known for i in flat], dtype=np.bool_)
     if unknown.all():
-        return setting.target.measure(batch.rows)
+        return task.target.measure(batch.rows)
     held = measurements_of([known[int(i)] for i in flat[~unknown]])
     if not unknown.any():
         return held
-    return _merged(unknown, setting.target.measure(batch.rows.rows(unknown)), held)
-
-
-@one_thread
-def retrain_models(setting: Setting, state: ExplorerState, history: History) -> ExplorerState:
-    """Models P, V and A after the round that `history` ends with."""
-    return setting.explorer.learn(setting.problem, state, history)
+    return _merged(unknown, task.target.measure(batch.rows.rows(unknown)), held)
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
@@ -142,11 +118,6 @@ def measurements_of(trials: Sequence[Trial]) -> Measurements:
         seconds=np.array([trial.seconds for trial in trials], dtype=np.float64),
         repeats=Ragged.of([np.array(t.repeats) for t in trials]) if repeated else None,
     )
-
-
-def extend_history(history: History, batch: Batch, measured: Measurements) -> History:
-    """The history with the finished round."""
-    return history.after(batch.rows, measured, batch.failed)
 
 
 def model_errors(
@@ -193,7 +164,3 @@ def _repeats(*parts: Measurements) -> Ragged | None:
             for row in range(len(part))
         ]
     )
-
-
-def _nothing() -> BatchChoice:
-    return BatchChoice(np.empty(0, dtype=np.int64))

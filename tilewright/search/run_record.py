@@ -24,15 +24,9 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from tilewright.core.process_info import ProcessStamp
-from tilewright.search.round_steps import (
-    Batch,
-    Known,
-    Trial,
-    measurements_of,
-    model_errors,
-    trial_at,
-)
-from tilewright.search.setting import RunKey
+from tilewright.search.round_steps import Known, Trial, measurements_of, model_errors, trial_at
+from tilewright.search.session import Batch
+from tilewright.search.task import RunKey
 from tilewright.search.trial_rows import (
     Rejected,
     RoundRow,

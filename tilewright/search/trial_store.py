@@ -36,7 +36,7 @@ from tilewright.core.formats import TRIAL_STORE
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.process_info import ProcessStamp
 from tilewright.search.ledger_import import LEDGERS, MAX_LINE_BYTES, read_ledger
-from tilewright.search.setting import RunKey
+from tilewright.search.task import RunKey
 from tilewright.search.trial_rows import Rejected, TrialRow, check_rows
 
 if TYPE_CHECKING:

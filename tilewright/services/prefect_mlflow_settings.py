@@ -163,7 +163,7 @@ def default_settings(workspace: Workspace) -> dict[str, str]:
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_HOME": str(workspace.root / "prefect"),
         **own_settings(),
-        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.prefect_storage),
+        "PREFECT_LOCAL_STORAGE_PATH": str(workspace.cache),
         "PREFECT_API_DATABASE_CONNECTION_URL": sqlite_address(
             workspace.prefect_database, "aiosqlite"
         ),

@@ -1,13 +1,13 @@
 """How long a workspace keeps what: removes stages of the cache that were not used for 30 days.
 
-A cached stage counts as used when it is found again (`tasks.artifact_store`): its manifest's date
-says when. Runs in MLflow are kept until the user deletes them. Prefect's server forgets flow runs
-after 90 days and events after a week (`prefect_mlflow_settings`).
+A file of the cache counts as used when it was written or last read. A disk that does not record
+when files are read (`noatime`) counts from when they were written. Runs in MLflow are kept until
+the user deletes them. Prefect's server forgets flow runs after 90 days and events after a week
+(`prefect_mlflow_settings`).
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from contextlib import closing, suppress
@@ -26,8 +26,8 @@ _BUSY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no stage used since `before` (seconds since the epoch),
-    manifests first; sizes in bytes."""
+    """Files of a cache folder that no stage used since `before` (seconds of the epoch); sizes in
+    bytes."""
 
     root: Path
     before: float
@@ -49,15 +49,11 @@ class UnusedCache:
 
 
 def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
-    """Return what no stage used since `before` (seconds since the epoch): manifests, and data files
-    that no other manifest names."""
+    """Find what no stage used since `before` (seconds of the epoch)."""
     root = workspace.cache
-    manifests = sorted(root.glob("manifests/*/*.json"))
-    data = sorted(root.glob("data/*"))
-    old = [path for path in manifests if _used(path) < before]
-    kept = set().union(*(_named(path) for path in set(manifests) - set(old)))
-    old += [path for path in data if path.name not in kept and _used(path) < before]
-    size, whole = (sum(map(_size, files)) for files in (old, [*manifests, *data]))
+    files = sorted(path for path in root.rglob("*") if path.is_file() and path != root / _LOOKED)
+    old = [path for path in files if _used(path) < before]
+    size, whole = (sum(map(_size, some)) for some in (old, files))
     return UnusedCache(root, before, tuple(old), size, whole)
 
 
@@ -87,18 +83,10 @@ def compact_database(database: Path) -> int | None:
     return max(0, before - _size(database) - _size(Path(f"{database}-wal")))
 
 
-def _named(manifest: Path) -> set[str]:
-    """The data files that a manifest names; none if it cannot be read, and is of no use."""
-    try:
-        found = json.loads(manifest.read_bytes())
-        return set(found["manifest"]["files"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return set()
-
-
 def _used(path: Path) -> float:
     try:
-        return path.stat().st_mtime
+        state = path.stat()
+        return max(state.st_atime, state.st_mtime)
     except OSError:
         return 0.0
 

@@ -49,13 +49,8 @@ class Workspace:
 
     @property
     def cache(self) -> Path:
-        """Finished stages (`tasks.artifact_store`)."""
+        """Results of finished stages, which Prefect keeps (`tasks.cached_task`)."""
         return self.root / "cache"
-
-    @property
-    def prefect_storage(self) -> Path:
-        """Folder in which Prefect would put results; no flow here has it keep any."""
-        return self.root / "prefect" / "results"
 
     @property
     def mlflow_database(self) -> Path:

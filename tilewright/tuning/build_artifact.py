@@ -26,7 +26,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.registry import check_target, kind_of
 from tilewright.tuning.build_options import BuildOptions
-from tilewright.tuning.fusion_file import labels_of
+from tilewright.tuning.fusion_interface import labels_of
 from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.preflight import check_source
 from tilewright.tuning.schedule_lookup import PickError, pool_rule

@@ -1,4 +1,7 @@
-"""Defines what the trials of other tuners are read as: the table that a trial store gives."""
+"""Reads the trials of other tuners into the table that a trial store gives: logs of AutoTVM (TVM
+0.6 to 0.19), with one JSON record per line, and databases of MetaSchedule (TVM since 0.9), a folder
+with two files of JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 import pandas as pd
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import Json, read_plain
+from tilewright.core.files import (
+    Json,
+    as_int,
+    as_list,
+    as_number,
+    as_object,
+    as_text,
+    read_json,
+    read_plain,
+)
 from tilewright.search.trial_store import COLUMNS
 
 TOLD_LINES = 5
@@ -80,3 +93,93 @@ def _table(trials: Sequence[ForeignTrial]) -> pd.DataFrame:
         )  # fmt: skip
         count[each.workload] += 1
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+_ERRORS = {
+    1: ("compile_error", "the template has no such schedule"),
+    2: ("compile_error", "it does not compile for the host"),
+    3: ("compile_error", "it does not compile for the device"),
+    4: ("run_error", "it ended with an error on the device"),
+    5: ("wrong_result", "its result is wrong"),
+    6: ("timeout", "it took too long to compile"),
+    7: ("timeout", "it took too long to run"),
+}
+"""`tvm.autotvm.MeasureErrorNo`."""
+
+
+def read_autotvm_log(path: Path) -> ForeignTrials:
+    """The trials of a log; a workload is a task with its arguments, a knob that splits has the
+    extents of its parts. Raises as `read_lines`."""
+    return read_lines(path, _trial)
+
+
+def _trial(line: bytes) -> ForeignTrial:
+    record = as_object(read_json(line))
+    if "i" in record:  # version 0.1, until TVM 0.6
+        _, task, arguments, _, _, config, *_ = as_list(record["i"])
+        entity, result = as_object(config)["e"], record["r"]
+    else:
+        _, task, arguments, *_ = as_list(record["input"])
+        entity, result = as_object(record["config"])["entity"], record["result"]
+    knobs = {as_text(name): value for name, _, value in map(as_list, as_list(entity))}
+    costs, code, *_ = as_list(result)
+    workload = " ".join([as_text(task), *map(_short, as_list(arguments))])
+    if code := as_int(code):
+        status, reason = _ERRORS.get(code, ("run_error", f"error {code}"))
+        return ForeignTrial(workload, knobs, (), status, reason)
+    return ForeignTrial(workload, knobs, [as_number(each) for each in as_list(costs)])
+
+
+def _short(argument: Json) -> str:
+    """`1x3x224x224:float32` of a tensor, `1,1` of a list."""
+    if not isinstance(argument, list):
+        return str(argument)
+    if len(argument) == 3 and argument[0] == "TENSOR":
+        return "x".join(map(str, as_list(argument[1]))) + f":{argument[2]}"
+    return ",".join(map(str, argument))
+
+
+WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+_SAMPLE = "Sample"
+
+T = TypeVar("T")
+
+
+def read_metaschedule_database(folder: Path) -> ForeignTrials:
+    """The trials of a database. A workload is the structural hash of its module; a knob is a random
+    decision of the schedule's trace, in the order of these. Raises as `read_lines`, and
+    `FileNotFoundError` where one of the files is missing."""
+    lines = [line for line in read_plain(folder / WORKLOADS).split(b"\n") if line.strip()]
+
+    def trial(line: bytes) -> ForeignTrial:
+        place, record = as_list(read_json(line))
+        trace, seconds, *_ = as_list(record)
+        workload, *_ = as_list(read_json(_at(lines, place)))
+        return ForeignTrial(
+            as_text(workload), _decisions(trace), [as_number(each) for each in as_list(seconds)]
+        )
+
+    return read_lines(folder / RECORDS, trial)
+
+
+def _decisions(trace: Json) -> dict[str, Json]:
+    """`PerfectTile 0` and its like by what was drawn: the extents of the parts of a loop, the value
+    of a category."""
+    instructions, drawn = map(as_list, as_list(trace))
+    count: Counter[str] = Counter()
+    found: dict[str, Json] = {}
+    for place, decision in map(as_list, drawn):
+        name, _, attributes, *_ = as_list(_at(instructions, place))
+        kind = as_text(name).removeprefix(_SAMPLE)
+        if kind == "Categorical":
+            decision = _at(as_list(as_list(attributes)[0]), decision)
+        found[f"{kind} {count[kind]}"] = decision
+        count[kind] += 1
+    return found
+
+
+def _at(values: Sequence[T], place: Json) -> T:
+    """Raises `IndexError` also for a negative place, which Python counts from the end."""
+    if (index := as_int(place)) < 0:
+        raise IndexError(f"there is no place {index}")
+    return values[index]

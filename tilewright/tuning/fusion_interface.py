@@ -1,19 +1,23 @@
 """Defines what a summary says of fusion, and what a run gives to the code that decides it
-(`fusion`, which this package does not import).
+(`fusion`, which this package does not import). Reads what a tuned folder says is fused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypedDict
 
-from tilewright.core.files import Json
+from tilewright.core import formats
+from tilewright.core.files import Json, as_list, as_object, as_text, read_json_file
 from tilewright.targets.base import Target
 from tilewright.tuning.events import Listener
 from tilewright.tuning.network import Subgraph
 from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.output_dir import FUSION
 from tilewright.tuning.results import TunedWorkload
+from tilewright.tuning.schedule_lookup import PickError
 
 
 class FusionDecision(TypedDict):
@@ -65,3 +69,27 @@ class ToDecide:
     tuned: Sequence[TunedWorkload]
     more: TuneMore
     emit: Listener
+
+
+def labels_of(folder: Path) -> dict[str, bool] | None:
+    """Whether each thing that may be fused is, by its name, where a tuned folder says so; None
+    where it does not. Raises `PickError` for a file of another version, and for one that holds no
+    such labels."""
+    path = folder / FUSION
+    try:
+        found = as_object(read_json_file(path))
+        if refusal := formats.FUSION.refusal(path, formats.FUSION.version_in(found)):
+            raise PickError(refusal)
+        rows = [as_object(each) for each in as_list(found["labels"])]
+        labels = {as_text(row["name"]): row["fused"] for row in rows}
+        if not all(isinstance(label, bool) for label in labels.values()):
+            raise ValueError("a label is not true or false")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise PickError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError):
+        raise PickError(
+            f"{path} does not say what is fused; tune again with 'tilewright tune --fusion'"
+        ) from None
+    return {name: label is True for name, label in labels.items()}

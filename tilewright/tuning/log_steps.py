@@ -1,6 +1,6 @@
 """Implements the steps that record a run: its parameters, its rounds, its results.
 
-A runner that tracks runs does these and tells MLflow, too (`tasks.runner`).
+A runner that tracks runs does these and tells MLflow, too (`tasks.runner_prefect`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.core.options import OptionsError
-from tilewright.search import ExplorerState, Round, Session
+from tilewright.search import Round, Session
 from tilewright.targets.display_names import layer
 from tilewright.tuning.events import (
     Listener,
@@ -26,23 +26,26 @@ from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row, writ
 from tilewright.tuning.results import TunedWorkload
 from tilewright.tuning.run_metadata import replaced, write_run
 from tilewright.tuning.task_scheduler import StopGain
-from tilewright.tuning.tuning_task import TuningTask
-from tilewright.tuning.workload_job import WorkloadJob
-
-Start = tuple[TuningTask, ExplorerState]
+from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
 
 
-def load_starts(
-    options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask]
-) -> list[Start]:
-    """The task of each workload, and what its tuner knows before the first trial. Raises
+def start_sessions(
+    options: TuningOptions, subgraphs: Sequence[Subgraph]
+) -> list[tuple[TuningTask, Session]]:
+    """Return the task of each workload, and its session before the first trial. Raises
     `OptionsError` for a warm start from a champion, which a run that is not tracked cannot ask
     for."""
     if options.warm_start == CHAMPION:
         raise OptionsError(
             f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
         )
-    return [(task, ExplorerState()) for task in tasks]
+    tasks = tasks_of(options, subgraphs)
+    return [(task, Session.start(task)) for task in tasks]
+
+
+def tasks_of(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> list[TuningTask]:
+    """Return the task of each workload. Raises as `tuning_task_of`."""
+    return [tuning_task_of(options, each.workload, each.names, each.count) for each in subgraphs]
 
 
 def log_parameters(
@@ -67,7 +70,9 @@ def log_round(task: TuningTask, done: Round, trials: int, valid: float, emit: Li
     emit(RoundDone(task.workload.id, done.index, trials, done.best, valid))
 
 
-def log_workload(job: WorkloadJob, tuned: TunedWorkload, session: Session, emit: Listener) -> None:
+def log_workload(
+    options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session, emit: Listener
+) -> None:
     """Say what tuning a workload came to; `session` holds what was learned."""
     emit(WorkloadTuned(tuned))
 

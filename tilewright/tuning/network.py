@@ -24,7 +24,7 @@ from tilewright.networks.quantisation.samples import sample_files
 from tilewright.targets.base import Target
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE, parse_epilogue
 from tilewright.targets.workload import Workload, parse_workload
-from tilewright.tuning.network_totals import Macs
+from tilewright.tuning.gains import Macs
 
 InputShapes = Mapping[str, Sequence[int]]
 

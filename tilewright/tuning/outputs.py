@@ -26,7 +26,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Verifies, capability, specification_of
 from tilewright.targets.registry import kind_of
 from tilewright.tuning.fusion_interface import Decided, FusionSummary
-from tilewright.tuning.network_totals import Macs, Total, totals
+from tilewright.tuning.gains import Macs, Total, totals
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.output_dir import FUSION, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.results import ScheduleRow, TunedWorkload, WorkloadRow

@@ -6,9 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from tilewright.search import read_store
-from tilewright.tuning.autotvm_log import read_autotvm_log
-from tilewright.tuning.foreign_trials import ForeignTrials, ForeignTrialsError
-from tilewright.tuning.metaschedule_database import RECORDS, read_metaschedule_database
+from tilewright.tuning.foreign_trials import (
+    RECORDS,
+    ForeignTrials,
+    ForeignTrialsError,
+    read_autotvm_log,
+    read_metaschedule_database,
+)
 from tilewright.tuning.output_dir import STORE
 
 

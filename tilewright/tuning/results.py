@@ -10,16 +10,14 @@ from typing import NotRequired, TypedDict
 
 from tilewright.core.files import Json, as_int, as_list, as_number, as_object, as_text
 from tilewright.search import History, Round
+from tilewright.search.rounds import latency_at
 from tilewright.search.run_record import ERROR_DIGITS
-from tilewright.search.session import latency_at
 from tilewright.search.validation_records import TRIAL
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
-from tilewright.tuning.gains import FALLBACK, over
-from tilewright.tuning.intervals import Interval
-from tilewright.tuning.network_totals import LatencyFigures
+from tilewright.tuning.gains import FALLBACK, LatencyFigures, over
+from tilewright.tuning.intervals import Interval, ValidationRow, ValidationStats
 from tilewright.tuning.tuning_task import TuningTask
-from tilewright.tuning.validation_stats import ValidationRow, ValidationStats
 
 
 class ScheduleRow(TypedDict):

@@ -8,7 +8,7 @@ not stopped. A flow is a generator. It stops at a `TrialRequest` until it gets i
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -16,15 +16,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Generic, Literal, TypedDict, TypeVar, cast
 
-from tilewright.core.errors import TilewrightError
 from tilewright.search import History, TrialRequest
 from tilewright.search.expected_gain import best_latency, expected_saving
+from tilewright.tuning.run_flows import Flow, Stopped
 from tilewright.tuning.tuning_task import own_targets
 
 R = TypeVar("R")
-
-Flow = Generator[TrialRequest | None, None, R]
-"""The steps of a workload. It yields None between rounds, where it may be stopped."""
 
 Why = Literal["gain", "trials", "exhausted"]
 
@@ -144,13 +141,6 @@ def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
 def _latency(states: Sequence[TaskState]) -> float:
     """Of one inference, as far as it is known."""
     return sum(each.latency for each in states)
-
-
-class Stopped(TilewrightError):
-    """A workload that was given up since another one failed, or a person stopped the run."""
-
-    def __init__(self) -> None:
-        super().__init__("stopped; the same command resumes from here")
 
 
 class _Place(Enum):

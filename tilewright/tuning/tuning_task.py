@@ -16,7 +16,7 @@ from tilewright.core.options import OptionValue
 from tilewright.models import make_explorer
 from tilewright.models.transfer.contract import TransferError
 from tilewright.models.transfer.files import identity_of
-from tilewright.search import Explorer, Problem, RunKey, Setting, problem_of, run_id, shared_key
+from tilewright.search import Explorer, Problem, RunKey, problem_of, run_id, shared_key
 from tilewright.targets import subprocess_target
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import Watched, capability
@@ -41,7 +41,8 @@ class TuningTask:
     a target in a process of its own has for a batch, 0 for one in this process; `cluster` is the
     address of the Dask cluster that lowers and measures, if any; `transferred` is the folder of a
     model that learned elsewhere, if there is one, which `start` then identifies; `shared` says
-    whether several commands make the trials."""
+    whether several commands make the trials. `names` are the layers of the network that are this
+    workload, and `count` is how often an inference runs it."""
 
     workload: Workload
     target_name: str
@@ -55,6 +56,8 @@ class TuningTask:
     transferred: str = ""
     cluster: str = ""
     shared: bool = False
+    names: tuple[str, ...] = ()
+    count: int = 1
 
     @property
     def target(self) -> Target:
@@ -70,11 +73,6 @@ class TuningTask:
     def problem(self) -> Problem:
         """Raises `WorkloadError` if the target has no schedule for the workload."""
         return _problem(self, state_of(self.target_name))
-
-    @property
-    def setting(self) -> Setting:
-        """All three, for the engine."""
-        return Setting(self.target, self.explorer, self.problem)
 
     @property
     def store_key(self) -> RunKey:
@@ -96,9 +94,11 @@ class TuningTask:
         }
 
 
-def tuning_task_of(options: TuningOptions, workload: Workload) -> TuningTask:
-    """The study of one workload of a run. Raises `UnknownName`, and `TransferError` for a folder
-    that holds no transferred model."""
+def tuning_task_of(
+    options: TuningOptions, workload: Workload, names: tuple[str, ...] = (), count: int = 1
+) -> TuningTask:
+    """Return the task of one workload of a run. Raises `UnknownName`, and `TransferError` for a
+    folder that holds no transferred model."""
     folder = "" if options.warm_start == CHAMPION else options.warm_start
     return TuningTask(
         workload=workload,
@@ -113,6 +113,8 @@ def tuning_task_of(options: TuningOptions, workload: Workload) -> TuningTask:
         transferred=folder,
         cluster=options.cluster,
         shared=options.shared,
+        names=names,
+        count=count,
     )
 
 

@@ -16,7 +16,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.search import History, Known, Trial
 from tilewright.search.events import Listener, Note, StageBegan
 from tilewright.search.round_steps import trial_at
-from tilewright.search.session import latency_at
+from tilewright.search.rounds import latency_at
 from tilewright.search.validation_records import TRIAL
 from tilewright.targets.base import Lowered, Target
 from tilewright.targets.capabilities import (

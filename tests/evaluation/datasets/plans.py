@@ -18,7 +18,7 @@ from tilewright.evaluation.datasets.plan import (
 )
 from tilewright.evaluation.datasets.rows import Progress
 from tilewright.flows.dataset import build_dataset
-from tilewright.search import LocalRunner, Result
+from tilewright.search import LocalRunner
 from tilewright.search.events import Listener, ignore
 from tilewright.targets.registry import rebuild, target_kinds
 from tilewright.targets.workload import parse_workload
@@ -60,7 +60,7 @@ class Steps(LocalRunner):
         super().__init__()
         self.made, self.stop = 0, stop
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
         own: dict[object, Callable[..., Any]] = {make_plan: self.plan, measure_part: self.part}
         return super().__call__(own[step], *given)
 

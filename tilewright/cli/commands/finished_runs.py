@@ -298,7 +298,7 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
     """The text of a file of trials, and what is in it."""
     from tilewright.reports.number_format import counted
-    from tilewright.tuning.kernel_tuner import kernel_tuner_cache, t4_results
+    from tilewright.tuning.export import kernel_tuner_cache, t4_results
     from tilewright.tuning.optuna_study import optuna_journal
     from tilewright.tuning.run_trials import finished_trials
 

@@ -140,7 +140,7 @@ def clean(
     from tilewright.services.retention import DAY, unused_cache
     from tilewright.services.retention import compact_database as compact
     from tilewright.services.start_servers import embedded
-    from tilewright.tasks.old_runs import delete_runs, ended_before
+    from tilewright.tasks.stale_runs import delete_runs, ended_before
 
     before = time.time() - older_than * DAY
     with embedded(prune=False) as workspace:

@@ -23,8 +23,16 @@ from tilewright.reports.number_format import counted, duration, percent, plural,
 from tilewright.reports.run_results import above_limit, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning.gains import BOTH, FALLBACK, PUBLISHED, RULE, before, before_all
-from tilewright.tuning.network_totals import Total, share_of
+from tilewright.tuning.gains import (
+    BOTH,
+    FALLBACK,
+    PUBLISHED,
+    RULE,
+    Total,
+    before,
+    before_all,
+    share_of,
+)
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow

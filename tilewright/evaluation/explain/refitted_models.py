@@ -24,11 +24,20 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
 from tilewright.evaluation.explain.finished_run import Trajectory, TunedFolder, trajectory_of
-from tilewright.flows.tuning import learn
-from tilewright.search import Explorer, ExplorerState, History, Problem, Session, setting_of
+from tilewright.flows.tuning import learn, recorded_batch
+from tilewright.search import (
+    Explorer,
+    ExplorerState,
+    History,
+    LocalRunner,
+    Problem,
+    Session,
+    make_task,
+)
 from tilewright.search.candidates import sample
 from tilewright.search.cost_model_protocols import Boosted, CostModel
-from tilewright.search.explorer import ROLES, ModelInput, trials_of, veto_threshold
+from tilewright.search.explorer import ROLES, ModelInput, veto_threshold
+from tilewright.search.history import trials_of
 from tilewright.targets.base import Lowered, Measurements, Target
 from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
@@ -83,17 +92,19 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
     """Refit a workload's models and look at them. Raises `ExplainError` if the tuner has none, or
     asks them within its own search only."""
     target, explorer = folder.target, folder.tuner_config.explorer
-    session = Session(setting_of(target, workload, explorer, folder.seed))
-    problem = session.setting.problem
+    run, task = LocalRunner(), make_task(target, workload, explorer, folder.seed)
+    session, problem = Session.start(task), task.problem
     before: dict[str, list[Floats]] = {}
     for done in folder.rounds(workload):
-        if (state := learn(session).value).models:
+        session = learn(run, task, session)
+        if session.models.models:
             rows = target.lower(workload, done.configs)
-            asked = _asked(explorer, problem, state, session.history, rows)
+            asked = _asked(explorer, problem, session.models, session.history, rows)
             for role, pair in _judged(asked, done.measured).items():
                 before.setdefault(role, []).append(pair)
-        session.take_up([done])
-    state, history = learn(session).value, session.history
+        session = session.after(recorded_batch(task, done))
+    session = learn(run, task, session)
+    state, history = session.models, session.history
     if not set(ROLES) & set(state.models):
         raise ExplainError(
             f"'{explorer.name}' learned no model of {workload} in {len(history)} trials: there is "

@@ -19,9 +19,9 @@ from tilewright.search.explorer import (
     BatchChoice,
     Candidates,
     ExplorerState,
-    History,
     OptionsT,
 )
+from tilewright.search.history import History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
 from tilewright.targets.base import Lowered

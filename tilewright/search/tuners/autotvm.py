@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.search import candidates
-from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState
+from tilewright.search.history import History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
 from tilewright.targets.base import Configs, Space

@@ -13,14 +13,8 @@ from pydantic import Field
 
 from tilewright.search import candidates
 from tilewright.search.cost_model_protocols import Surrogate
-from tilewright.search.explorer import (
-    BaseExplorer,
-    Candidates,
-    ExplorerState,
-    History,
-    ModelInput,
-    noise_of,
-)
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, ModelInput
+from tilewright.search.history import History, noise_of
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
 from tilewright.targets.base import Configs, Lowered, Space

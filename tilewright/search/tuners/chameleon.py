@@ -16,7 +16,8 @@ from pydantic import Field
 from tilewright.core.lazy_module import lazy_module
 from tilewright.search import candidates
 from tilewright.search.cost_model_protocols import CostModel
-from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState
+from tilewright.search.history import History
 from tilewright.search.ppo import Agent, Places, PPOOptions
 from tilewright.search.problem import Problem
 from tilewright.search.registry import register

@@ -24,13 +24,11 @@ from tilewright.search.explorer import (
     BatchChoice,
     Candidates,
     ExplorerState,
-    History,
     ModelInput,
-    noise_of,
 )
+from tilewright.search.history import History, new_programs, noise_of
 from tilewright.search.prior import ESTIMATE_ERROR, Prior, estimated
 from tilewright.search.problem import Problem
-from tilewright.search.program_dedup import new_programs
 from tilewright.search.registry import register
 from tilewright.search.tuners.default_options import DefaultOptions
 from tilewright.search.tuners.surrogate import Beliefs

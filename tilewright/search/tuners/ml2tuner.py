@@ -17,10 +17,10 @@ from tilewright.search.explorer import (
     BatchChoice,
     Candidates,
     ExplorerState,
-    History,
     ModelInput,
     Scores,
 )
+from tilewright.search.history import History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
 from tilewright.targets.base import Configs, Lowered

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.search import candidates
-from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState, History
+from tilewright.search.explorer import BaseExplorer, Candidates, ExplorerState
+from tilewright.search.history import History
 from tilewright.search.problem import Problem
 from tilewright.search.registry import Options, register
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.search.cost_model_protocols import Learners
-from tilewright.search.explorer import ExplorerState, History, Scores
+from tilewright.search.explorer import ExplorerState, Scores
+from tilewright.search.history import History
 from tilewright.search.prior import Prior, estimated, prior_of, weight_of
 from tilewright.search.problem import Belief, Problem
 from tilewright.search.tuners.default_options import DefaultOptions

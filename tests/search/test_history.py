@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 
 from tests.noisy import REPEATS, NoisyTarget
-from tilewright.flows.tuning import learn, tune_round
+from tilewright.flows.tuning import learn, tune_session
 from tilewright.models import make_explorer
-from tilewright.search import ExplorerState, History, Session, setting_of
+from tilewright.search import (
+    ExplorerState,
+    GivenTask,
+    History,
+    LocalRunner,
+    Session,
+    make_task,
+)
 from tilewright.search.cost_model_protocols import Surrogate
-from tilewright.search.explorer import noise_of
-from tilewright.search.noise import figure_variance
+from tilewright.search.history import figure_variance, noise_of
 from tilewright.targets.base import Ragged
 from tilewright.targets.workload import parse_workload
 from tilewright.tasks.codecs import decode_history, encode_history
@@ -23,10 +29,13 @@ WORK = parse_workload("dense:n=1,c=64,o=64")
 
 
 def tuned(tuner: str, target: NoisyTarget, trials: int = 32) -> Session:
-    session = Session(setting_of(target, WORK, make_explorer(tuner), 0))
-    while len(session.history) < trials:
-        assert tune_round(session, 8) is not None
+    session = tune_session(task_of(tuner, target), trials, 8)
+    assert len(session.history) == trials
     return session
+
+
+def task_of(tuner: str, target: NoisyTarget) -> GivenTask:
+    return make_task(target, WORK, make_explorer(tuner), 0)
 
 
 def test_the_variance_of_a_median_is_estimated_from_its_repeats() -> None:
@@ -54,8 +63,8 @@ def test_a_restless_trial_is_told_from_a_quiet_one_and_few_repeats_borrow() -> N
 
 def test_without_repeats_nothing_is_known() -> None:
     assert figure_variance(Ragged.of([np.ones(1), np.empty(0)])) is None
-    session = tuned("random", NoisyTarget(), 8)
-    assert noise_of(replace(session.setting.problem, deterministic=True), session.history) is None
+    session, problem = tuned("random", NoisyTarget(), 8), task_of("random", NoisyTarget()).problem
+    assert noise_of(replace(problem, deterministic=True), session.history) is None
 
 
 def test_a_history_has_every_repeat_and_is_kept_with_them() -> None:
@@ -111,15 +120,16 @@ def test_the_surrogate_is_told_and_the_goal_is_what_it_believes(
 
 
 def test_a_resumed_tuner_proposes_the_same_from_recorded_repeats() -> None:
-    session = tuned("default", NoisyTarget(), 24)
-    history, rows = session.history, learn(session).value
-    explorer, problem = session.setting.explorer, session.setting.problem
+    task = task_of("default", NoisyTarget())
+    session = learn(LocalRunner(), task, tune_session(task, 24, 8))
+    history, rows = session.history, session.models
+    explorer, problem = task.explorer, task.problem
     state = ExplorerState()
     kept = decode_history(encode_history(history))
     learned = explorer.learn(problem, state, kept)
-    features = explorer.model_inputs(
-        problem, learned, kept, session.setting.target.lower(WORK, kept.configs)
-    )["P"].features
+    features = explorer.model_inputs(problem, learned, kept, task.target.lower(WORK, kept.configs))[
+        "P"
+    ].features
     one, other = (cast(Surrogate, each.models["P"]) for each in (learned, rows))
     assert np.array_equal(one.predict(features), other.predict(features))
 
@@ -128,6 +138,6 @@ def test_known_noise_is_of_the_valid_trials_alone() -> None:
     session = tuned("random", NoisyTarget(), 40)
     history: History = session.history
     assert not history.valid.all()
-    found = noise_of(session.setting.problem, history)
+    found = noise_of(task_of("random", NoisyTarget()).problem, history)
     assert found is not None
     assert found.shape == (int(history.valid.sum()),)

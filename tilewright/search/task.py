@@ -1,4 +1,4 @@
-"""Poses a target's problem to a tuner."""
+"""Defines the task of tuning a workload, and the key of its trials."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from tilewright.search.explorer import Explorer
 from tilewright.search.problem import Problem
@@ -17,18 +18,36 @@ RunKey = tuple[str, str, str]
 """ID of a workload, fingerprint of a target, ID of a run."""
 
 
+class Task(Protocol):
+    """A workload that is tuned on a target by a tuner: what every step of a round needs beside the
+    session."""
+
+    @property
+    def target(self) -> Target:
+        """What compiles and measures."""
+
+    @property
+    def explorer(self) -> Explorer:
+        """The tuner."""
+
+    @property
+    def problem(self) -> Problem:
+        """What the tuner is asked: the workload and its space, with a seed."""
+
+
 @dataclass(frozen=True)
-class Setting:
-    """What every step of a round needs beside its data."""
+class GivenTask:
+    """A task of objects that are at hand. `tuning.tuning_task.TuningTask` names them instead."""
 
     target: Target
     explorer: Explorer
     problem: Problem
 
 
-def setting_of(target: Target, workload: Workload, explorer: Explorer, seed: int) -> Setting:
-    """Raises `WorkloadError` if the target has no schedule for the workload."""
-    return Setting(target, explorer, problem_of(target, workload, seed))
+def make_task(target: Target, workload: Workload, explorer: Explorer, seed: int) -> GivenTask:
+    """Return the task of tuning a workload. Raises `WorkloadError` if the target has no schedule
+    for it."""
+    return GivenTask(target, explorer, problem_of(target, workload, seed))
 
 
 def problem_of(target: Target, workload: Workload, seed: int) -> Problem:

@@ -1,0 +1,377 @@
+"""Performs the steps of a run as Prefect tasks, which Prefect caches, and tells MLflow.
+
+`NetworkRunner` performs the steps of a network, `WorkloadRunner` those of one of its workloads, in
+a flow of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import numpy as np
+from prefect import tags
+from prefect.runtime import flow_run
+
+from tilewright.flows.tuning import learn
+from tilewright.fusion import decide_fusion
+from tilewright.reports.number_format import counted
+from tilewright.search import Round, Session, TrialStore, round_steps
+from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.targets.capabilities import Latency, bound_of, roofline_of
+from tilewright.targets.display_names import ascii_only, layer_name
+from tilewright.tasks import (
+    champion_registry,
+    fusion,
+    log_results,
+    round_log,
+    tracking,
+)
+from tilewright.tasks.cached_task import Done, say, step, unsearched
+from tilewright.tasks.codecs import digest_of
+from tilewright.tasks.metrics import chart
+from tilewright.tasks.run_progress import RunProgress
+from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run, take_turns
+from tilewright.tasks.stale_runs import retire_dead_runs
+from tilewright.tasks.steps_prefect import STAGES
+from tilewright.tasks.tracked_runner import Step, TrackedRunner
+from tilewright.tasks.workload_flow import workload_flow
+from tilewright.tuning import log_steps
+from tilewright.tuning.events import Listener, Note, StageReused
+from tilewright.tuning.final_validation import measure_leaders
+from tilewright.tuning.fusion_interface import Decided, ToDecide
+from tilewright.tuning.network import Subgraph, TuningNetwork, extract_subgraphs, import_model
+from tilewright.tuning.open_trials import record_of
+from tilewright.tuning.options import CHAMPION, TuningOptions
+from tilewright.tuning.output_dir import identity
+from tilewright.tuning.outputs import TunedNetwork, summary_of, target_row
+from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
+from tilewright.tuning.run_flows import Flow
+from tilewright.tuning.run_metadata import trials_made
+from tilewright.tuning.task_scheduler import StopGain
+from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tuning.verification import measure_baseline, verify_schedule
+
+T = TypeVar("T")
+
+MEASURING = {
+    measure_baseline, round_steps.measure_batch, measure_leaders, verify_schedule,
+}  # fmt: skip
+"""Steps that run programs on the target."""
+
+
+class PrefectRunner(TrackedRunner):
+    """Runs the steps in `tasks.steps_prefect` as tasks whose results Prefect keeps. A task follows
+    the one before it, `before`, also where it takes nothing of it: so Prefect's graph has an
+    edge."""
+
+    def __init__(
+        self, emit: Listener, own: Mapping[Step, Step], *, system_metrics: bool = False
+    ) -> None:
+        super().__init__(emit, own, system_metrics=system_metrics)
+        self.before: list[object] = []
+
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        if step not in STAGES:
+            return super().__call__(step, *given)
+        self.announce(step)
+        done: Done[T] = STAGES[step].run(self.before, {}, *given)
+        return self._did(done)
+
+    def _did(self, done: Done[T]) -> T:
+        self.before = [done.state]
+        if done.reused:
+            self.emit(StageReused(done.key.stage))
+        return done.value
+
+
+class NetworkRunner(PrefectRunner):
+    """Performs the steps of a network; `parent` is the run of a sweep in MLflow, if it is part of
+    one."""
+
+    def __init__(
+        self,
+        emit: Listener,
+        progress: RunProgress,
+        parent: str | None = None,
+        *,
+        system_metrics: bool = False,
+    ) -> None:
+        own: dict[Step, Step] = {
+            log_steps.start_sessions: self._start_sessions,
+            log_steps.log_parameters: self._log_parameters,
+            log_steps.log_network: self._log_network,
+            decide_fusion: self._decide_fusion,
+        }
+        super().__init__(emit, own, system_metrics=system_metrics)
+        self.progress = progress
+        self.parent = parent
+        self.params: Params = {}
+        self._repeats = False
+        self._imported = ""  # the key of the model's record
+        self._found: list[object] = []  # the task that found the workloads
+
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        value = super().__call__(step, *given)
+        if step is import_model:
+            self._imported = STAGES[step].key(*given).text
+        if step is extract_subgraphs:
+            self._found = self.before
+        return value
+
+    def workload(  # type: ignore[override]  # the only flow that networks have
+        self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
+        *given: Any,
+    ) -> Flow[TunedWorkload]:  # fmt: skip
+        """In a Prefect flow of its own."""
+
+        def steps() -> Flow[TunedWorkload]:
+            tag_flow_run(self.params)
+            return (yield from self._tuned(flow, options, task, *given))
+
+        return (
+            yield from workload_flow(steps, options, task, self.params, self.run_id, self._found)
+        )
+
+    def _tuned(
+        self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
+        session: Session, store: TrialStore, most_trials: int, shared: bool = False,
+    ) -> Flow[TunedWorkload]:  # fmt: skip
+        """With a run in MLflow; without one where the same command has ended well before, and the
+        record has it all."""
+        given = (options, task, session, store, most_trials, shared)
+        if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
+            return (yield from flow(WorkloadRunner(task, self.emit), *given))
+        return (yield from self._tracked(flow, *given))
+
+    def _tracked(
+        self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
+        *given: Any,
+    ) -> Flow[TunedWorkload]:  # fmt: skip
+        run_id = log_results.open_workload_run(options, task, self.run_id, self.params)
+        error: BaseException | None = None
+        try:
+            with tracking.StepLog(run_id) as log:
+                run = WorkloadRunner(task, self.emit, run_id, log)
+                return (yield from flow(run, options, task, *given))
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            tracking.close_run(run_id, tracking.ended_by(error))
+
+    def _start_sessions(
+        self, options: TuningOptions, subgraphs: Sequence[Subgraph]
+    ) -> list[tuple[TuningTask, Session]]:
+        if options.warm_start != CHAMPION:
+            return log_steps.start_sessions(options, subgraphs)
+        tasks = log_steps.tasks_of(options, subgraphs)
+        champion_registry.check_champions(tasks)
+        starts = []
+        for task in tasks:
+            found = champion_registry.champion_state(task)
+            if found is None:
+                self.emit(Note(f"{task.workload}: no champion to start from"))
+            task, models = found or (task, None)
+            starts.append((task, Session.start(task, models)))
+        return starts
+
+    def _log_parameters(
+        self, options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask],
+        emit: Listener,
+    ) -> None:  # fmt: skip
+        """Opens the network's run."""
+        retire_dead_runs(options, current=str(flow_run.id))
+        self.params = params_of(options, network)
+        about = self.params | {"model": self._imported, "folder": identity(options.folder)}
+        tag_flow_run(self.params)
+        if tag := board_of(options.target):
+            take_turns(tag)
+        count = len(network.subgraphs)
+        self.belong_to(
+            log_results.open_network_run(options, about, self.params, count, self.parent)
+        )
+        log_results.log_network_dataset(self.run_id, network.model)
+        self._repeats = tracking.repeated_run(self.run_id) is not None
+        self.progress.show(options.trials * count)
+        log_steps.log_parameters(options, network, tasks, emit)
+
+    def _decide_fusion(self, asked: ToDecide) -> Decided:
+        done = fusion.decide_fusion(list(asked.tuned), asked, self._imported, self.run_id)
+        decided = self._did(done)
+        tracking.log_results(self.run_id, fusion.figures(decided))
+        return decided
+
+    def _log_network(
+        self, options: TuningOptions, network: TuningNetwork, tuned: Sequence[TunedWorkload],
+        wall: float, sharing: StopGain | None, decided: Decided | None,
+    ) -> TunedNetwork:  # fmt: skip
+        summary = summary_of(options, network, tuned, sharing, decided)
+        summary["wall_seconds"] = round(wall, 3)
+        summary["mlflow_run_id"] = self.run_id
+        summary["prefect_flow_run_id"] = str(flow_run.id)
+        found = TunedNetwork(summary, tuple(tuned), decided)
+        self.progress.end()
+        if remark := self.progress.remark(summary):
+            self.emit(Note(remark))
+        log_results.log_network_artifacts(
+            options.folder, target_row(options, network.target), found, self.run_id,
+            remark,
+        )  # fmt: skip
+        return found
+
+
+class WorkloadRunner(PrefectRunner):
+    """Performs the steps of a workload; tells them to a run in MLflow that is open, if there is
+    one: `run_id` and its `log`."""
+
+    def __init__(
+        self,
+        task: TuningTask,
+        emit: Listener,
+        run_id: str = "",
+        log: tracking.StepLog | None = None,
+    ) -> None:
+        own: dict[Step, Step] = {
+            measure_leaders: self._measure_leaders,
+            log_steps.log_round: self._log_round,
+            log_steps.log_workload: self._log_workload,
+        }
+        super().__init__(emit, own)
+        self.layer = ascii_only(layer_name(task.names, task.workload))
+        self.task = task
+        self._board = board_of(task.target_name)
+        self.run_id = run_id
+        self._log = log
+        self._round = 0
+        self._beside: dict[str, Latency | None] = {}
+
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
+        if step not in STAGES:
+            return super().__call__(step, *given)
+        if step is verify_schedule:
+            self._flush()
+        self._note_round(step, given)
+        self.announce(step)
+        names = {"layer": self.layer, "round": self._round}
+        with self._turns(step):
+            done: Done[T] = STAGES[step].run(self.before, names, *given)
+        value = self._did(done)
+        if isinstance(value, Baselines):
+            self._beside = self._lines(value)
+        return value
+
+    def _note_round(self, step: Step, given: Sequence[object]) -> None:
+        """Note the index of the round that a step is part of."""
+        for session in given:
+            if isinstance(session, Session):
+                retrains = step is round_steps.retrain_models
+                self._round = session.unlearned[0].round - 1 if retrains else session.history.round
+
+    def _turns(self, step: Step) -> AbstractContextManager[object]:
+        """On a board, the end of whatever else measures there."""
+        return tags(self._board) if self._board and step in MEASURING else nullcontext()
+
+    def _show_known(self, step: Step, place: int, told: str) -> None:
+        """Show the task of a step of a round that has nothing to do."""
+        stage = STAGES[step]
+        title = stage.run_name.format(layer=self.layer, round=place)
+        self.before = [stage.show_known(self.before, told, title)]
+
+    def _measure_leaders(
+        self, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+    ) -> list[ValidationMeasurement]:
+        self._flush()
+        measure: Any = _measure_leaders
+        with self._turns(measure_leaders):
+            measured: list[ValidationMeasurement] = measure(
+                self.layer, unsearched(task), block, contenders, turns, wait_for=self.before
+            )
+        self.before = [measured]
+        return measured
+
+    def _log_round(
+        self, task: TuningTask, done: Round, trials: int, valid: float, emit: Listener
+    ) -> None:
+        if done.reused:
+            self._show_recorded(done)
+        if self._log is not None:
+            figures = {
+                "valid_share": float(np.mean(done.measured.valid)),
+                "trials": float(trials),
+                "lowered": float(done.lowered),
+                "failed_compiles": float(done.failed_compiles),
+                **done.model_errors,
+            }
+            self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
+        say(f"{self.layer} round {done.index}: {round_log.outcome(done)}")
+        log_steps.log_round(task, done, trials, valid, emit)
+
+    def _show_recorded(self, done: Round) -> None:
+        """Show the tasks of a round that the trial store has: all but what is learned from it."""
+        measured, best = done.measured, done.best
+        valid = f"{counted(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
+        told: dict[Step, str] = {
+            round_steps.generate_candidates: "",
+            round_steps.filter_candidates: "",
+            round_steps.lower_candidates: f"{done.failed_compiles} configs beyond the trials "
+            f"failed to compile, of {done.lowered}",
+            round_steps.measure_batch: valid
+            if best is None
+            else f"{valid}; best so far {round_log.latency_text(best)}",
+        }
+        for known, text in told.items():
+            self._show_known(known, done.index, text)
+
+    def _log_workload(
+        self, options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session,
+        emit: Listener,
+    ) -> None:  # fmt: skip
+        if self._log is None:  # a command that is repeated: its first run has the artifacts
+            for history in session.unlearned:
+                self._show_known(round_steps.retrain_models, history.round - 1, "not needed")
+        else:
+            session = learn(self, task, session)
+            log: Any = log_results.log_artifacts
+            log(
+                self.layer, tuned, options.folder, self.run_id, digest_of(session.models),
+                unsearched(session), wait_for=self.before,
+            )  # fmt: skip
+        log_steps.log_workload(options, task, tuned, session, emit)
+
+    def _lines(self, found: Baselines) -> dict[str, Latency | None]:
+        return {
+            "baseline": None if found.baseline is None else found.baseline.latency,
+            "bound": bound_of(self.task.target, self.task.workload),
+            "roofline": roofline_of(self.task.target, self.task.workload),
+        }
+
+    def _flush(self) -> None:
+        if self._log is not None:
+            self._log.flush()
+
+
+@step("{layer}: leaders, block {block}", "measure_leaders")
+def _measure_leaders(
+    layer: str, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+) -> list[ValidationMeasurement]:
+    """Measure a block of the final choice, or its report (`tuning.final_validation`). The result is
+    kept in the trial store only."""
+    return measure_leaders(task, block, contenders, turns)
+
+
+def _is_recorded(
+    options: TuningOptions, task: TuningTask, store: TrialStore, emit: Listener
+) -> bool:
+    """Whether the record has all trials of the run whose results the folder holds. Raises
+    `RunInUse`, `TrialStoreError` and `UnsafeFile`."""
+    made = trials_made(options.folder).get(task.workload.id)
+    if made is None:
+        return False
+    record = record_of(store, task)
+    with record.turn():
+        held = record.news(0, made)
+    for problem in record.problems:
+        emit(Note(problem))
+    return sum(len(each.configs) for each in held) >= made
