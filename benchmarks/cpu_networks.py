@@ -34,8 +34,9 @@ from benchmarks.intervals import Floats, hierarchical, ratio_of_medians
 from benchmarks.onnx_models import cases
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.engines.engine import OWN
+from tilewright.evaluation.engines.options import BenchmarkOptions
 from tilewright.evaluation.engines.timing import FEWEST
-from tilewright.flows.benchmark import Benchmark, BenchmarkOptions, benchmark
+from tilewright.flows.benchmark import Benchmark, benchmark
 from tilewright.networks import zoo
 from tilewright.search import LocalRunner
 from tilewright.targets.cpu.spec import PRECISIONS, this_machine

@@ -14,8 +14,9 @@ import pytest
 from tests import in_process
 from tilewright.core.errors import UnknownName
 from tilewright.evaluation.engines.engine import OWN, EngineError, check_engines
+from tilewright.evaluation.engines.options import BenchmarkOptions
 from tilewright.evaluation.engines.timing import EngineTimes, Rounds, Timed, ratio_of, time_engines
-from tilewright.flows.benchmark import BenchmarkOptions, benchmark, write_model
+from tilewright.flows.benchmark import benchmark, write_model
 from tilewright.flows.build import build_artifact
 from tilewright.networks import zoo
 from tilewright.networks.artifact import load
