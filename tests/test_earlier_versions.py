@@ -331,14 +331,14 @@ def _change_state(folder: Path) -> None:
 
 def _future_record(name: str) -> Callable[[Path], object]:
     def write(folder: Path) -> None:
-        (folder / "compared").mkdir()
-        (folder / "compared" / name).write_text(json.dumps({"version": FUTURE}))
+        (folder / "future").mkdir()
+        (folder / "future" / name).write_text(json.dumps({"version": FUTURE}))
 
     return write
 
 
 def _of_comparison(folder: Path) -> Iterator[Callable[[], object]]:
-    yield lambda: read_leaderboards(folder / "compared")
+    yield lambda: read_leaderboards(folder / "future")
 
 
 FORGED = {

@@ -39,7 +39,7 @@ from tilewright.flows.dataset import build_dataset
 from tilewright.models.transfer.columns import PEAK, REFERENCE
 from tilewright.models.transfer.registry import make_model
 from tilewright.models.transfer.training_data import TrainingTable, aligned, reference
-from tilewright.search import LocalRunner, Result
+from tilewright.search import LocalRunner
 from tilewright.targets.features import Features
 from tilewright.targets.workload import parse_workload
 
@@ -89,7 +89,7 @@ def plan(options: DatasetOptions) -> DatasetPlan:
 class _PlannedRunner(LocalRunner):
     """Builds a dataset by `plan`."""
 
-    def __call__(self, step: Callable[..., T], *given: object) -> Result[T]:
+    def __call__(self, step: Callable[..., T], *given: Any) -> T:
         own: dict[object, Callable[..., Any]] = {make_plan: plan}
         return super().__call__(own.get(step, step), *given)
 

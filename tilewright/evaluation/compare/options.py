@@ -26,6 +26,8 @@ SHARED = (
 """Options that every run of a network has as the comparison has them, by their names in
 `TuningOptions`."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_BY_SUBJECT: Any = None
+"""Default of a field whose default depends on what is compared."""
 _OF_NETWORKS: dict[str, Any] = {
     "tuners": ("default", "random"), "seeds": "0-4", "trials": DEFAULTS.trials,
     "batch": DEFAULTS.batch, "jobs": 1, "out": "swept",
@@ -34,7 +36,7 @@ _OF_WORKLOADS: dict[str, Any] = {
     "tuners": ("default", "default-blind", "ml2tuner", "autotvm", "random"),
     "seeds": "0-9", "trials": 128, "batch": 8, "out": "compared",
 }  # fmt: skip
-"""Defaults that depend on what is compared. Their fields have None, which stands for them."""
+"""Defaults by what is compared; validation puts them in the place of None."""
 _ONLY_NETWORKS = ("store", "stop_gain", "epilogue", "layers", "input_shapes")
 _ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
 
@@ -61,13 +63,13 @@ class CompareOptions(CommandOptions):
             default="default,default-blind,ml2tuner,autotvm,random; of networks default,random"
         ),
     ] = Field(
-        default=None,
+        default=_BY_SUBJECT,
         min_length=1,
         description="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3",
         json_schema_extra=with_tuners_in_list,
     )
     seeds: Annotated[str, CliOption(default="0-9; of networks 0-4")] = Field(
-        default=None, description="0-19 or 0,3,7: a run for each."
+        default=_BY_SUBJECT, description="0-19 or 0,3,7: a run for each."
     )
     network: Annotated[str, CliOption(value="model")] = Field(
         default="",
@@ -94,7 +96,7 @@ class CompareOptions(CommandOptions):
         json_schema_extra=with_targets_in_list,
     )
     trials: Annotated[int, CliOption(default="128; of networks 64")] = Field(
-        default=None, ge=1, le=100_000, description="Measurements a workload."
+        default=_BY_SUBJECT, ge=1, le=100_000, description="Measurements a workload."
     )
     stop_gain: Annotated[float | None, CliOption(metavar="SHARE")] = Field(
         default=None,
@@ -103,7 +105,7 @@ class CompareOptions(CommandOptions):
         description="Share the trials of a network's workloads, as 'tilewright tune --stop-gain'.",
     )
     batch: Annotated[int, CliOption(default="8; of networks 16")] = Field(
-        default=None, ge=1, le=10_000, description="Measurements a round."
+        default=_BY_SUBJECT, ge=1, le=10_000, description="Measurements a round."
     )
     space: Space = ""
     epilogue: Annotated[str, CliOption(metavar="network|per-channel|plain")] = Field(
@@ -116,7 +118,7 @@ class CompareOptions(CommandOptions):
     input_shapes: InputShapes = Field(default_factory=dict)
     max_waste: MaxWaste = DEFAULTS.max_waste
     jobs: Annotated[int | None, CliOption(default="all cores; of networks 1")] = Field(
-        default=None,
+        default=_BY_SUBJECT,
         ge=1,
         le=256,
         description="Runs at a time: N is short for --cluster local:N. Of networks: workloads of a "
@@ -125,7 +127,7 @@ class CompareOptions(CommandOptions):
     cluster: Cluster = ""
     store: Store = ""
     out: Annotated[str, CliOption(value="path", default="compared; of networks swept")] = Field(
-        default=None, min_length=1, description="Folder for the results."
+        default=_BY_SUBJECT, min_length=1, description="Folder for the results."
     )
     live: bool = Field(
         default=False,
