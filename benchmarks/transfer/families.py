@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -90,14 +90,15 @@ class _PlannedRunner(LocalRunner):
     """Builds a dataset by `plan`."""
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
-        own: dict[object, Callable[..., Any]] = {make_plan: plan}
-        return super().__call__(own.get(step, step), *given)
+        if step is make_plan:
+            step = cast(Callable[..., T], plan)
+        return super().__call__(step, *given)
 
 
 def build(folder: Path) -> None:
     """The dataset, unless the folder has it."""
     total = len(ACCELERATORS) * MACHINES * len(LAYERS) * ROWS
-    build_dataset(_PlannedRunner(), folder, DatasetOptions(total, 0))
+    build_dataset(_PlannedRunner(), folder, DatasetOptions(rows=total, cpu_rows=0))
 
 
 def shared(features: Features, processor: bool) -> Features:
