@@ -14,11 +14,11 @@ from tests.cli.conftest import Place
 from tests.reliability.postgres import postgres
 from tilewright.core.formats import WORKSPACE
 from tilewright.evaluation.compare.network_plan import plan_sweep
-from tilewright.evaluation.compare.options import parse_sweep
-from tilewright.hardware_search.options import parse_codesign
+from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.hardware_search.options import CodesignOptions
 from tilewright.search import read_store
 from tilewright.tuning.open_trials import VARIABLE, store_url
-from tilewright.tuning.options import parse_options
+from tilewright.tuning.options import TuningOptions
 
 OPTION, ENVIRONMENT, FILE = (f"postgresql+psycopg://ada@{host}/trials" for host in "abc")
 TUNE = ("--tuner", "random", "--trials", "4", "--batch", "4", "--bare")
@@ -47,15 +47,18 @@ def test_the_option_goes_before_the_variable_and_the_variable_before_the_workspa
 def test_options_keep_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PGPASSWORD", raising=False)
     url = OPTION.replace("ada@", "ada:hush@")
-    sweep = parse_sweep(networks=("digits_cnn",), store=url, out=str(tmp_path))
+    sweep = CompareOptions.parse(networks=("digits_cnn",), store=url, out=str(tmp_path))
     assert sweep.store == OPTION
     assert {job.options.store for job in plan_sweep(sweep).jobs} == {OPTION}
-    assert parse_options(store=url).store == OPTION
-    assert parse_codesign(networks=("digits_cnn",), budget=1, store=url).store == OPTION
+    assert TuningOptions.parse(store=url).store == OPTION
+    assert CodesignOptions.parse(networks=("digits_cnn",), budget=1, store=url).store == OPTION
 
 
 def test_a_sweep_repeats_no_run_because_its_trials_are_elsewhere() -> None:
-    plans = [plan_sweep(parse_sweep(networks=("digits_cnn",), store=url)) for url in ("", OPTION)]
+    plans = [
+        plan_sweep(CompareOptions.parse(networks=("digits_cnn",), store=url))
+        for url in ("", OPTION)
+    ]
     keys = [[job.key for job in plan.jobs] for plan in plans]
     assert keys[0] == keys[1]
 
