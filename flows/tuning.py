@@ -3,12 +3,12 @@
     a network    import_model → extract_subgraphs → its workloads → log_network
     a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
     a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
-                 → measure_batch → log_round
+                 → measure_batch → record.settle, which stores the trials → log_round, which shows it
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
-`tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow. `--bare`,
-the library call and the Prefect flow execute these lines. On a cluster, the target sends its
-batches to workers.
+`tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow.
+`tilewright tune --bare` (`cli/commands/tune.py`), the library call and the Prefect flow execute
+these lines. On a cluster, the target sends its batches to workers.
 
 A round first trains on the trials of earlier rounds, so nothing is trained after the last round.
 """
@@ -266,11 +266,11 @@ def at_a_time(options: TuningOptions) -> int:
 
 def tune_workload(
     run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session, store: TrialStore,
-    most_trials: int, shared: bool = False,
+    most_trials: int, pooled: bool = False,
 ) -> Flow[TunedWorkload]:  # fmt: skip
     """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
 
-    Yields None after each round. Where the trials of all workloads are `shared`, at most
+    Yields None after each round. Where workloads share a budget of trials (`pooled`), at most
     `most_trials` together, yields a `TrialRequest` before each round. Raises as `tune_network`.
     """
     begin, target, workload = time.perf_counter(), task.target, task.workload
@@ -283,7 +283,7 @@ def tune_workload(
     while True:  # again where trials of the record turned out to be wrong
         record, session, done = record_of(store, task), start, list[Round]()
         for each in rounds(
-            run, task, session, record, trials=most_trials, batch=options.batch, shared=shared
+            run, task, session, record, trials=most_trials, batch=options.batch, pooled=pooled
         ):
             if isinstance(each, TrialRequest):
                 each.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
@@ -391,18 +391,21 @@ def tune(
 
 def rounds(
     run: LocalRunner, task: Task, session: Session, record: RunRecord, *, trials: int, batch: int,
-    shared: bool = False,
+    pooled: bool = False,
 ) -> Iterator[Round | TrialRequest]:  # fmt: skip
     """Tune until the record holds `trials` or the tuner has nothing left.
 
     Yields each round when it is done, those that the record already holds first. Where workloads
-    share their trials (`shared`), yields a `TrialRequest` before each further round, and one that
-    says so when nothing is left to try; in no turn of the record. Raises `TilewrightError` if
-    `trials` or `batch` is below 1, and what the record raises.
+    share a budget of trials (`pooled`, for `--stop-gain`), yields a `TrialRequest` before each
+    further round, and one that says so when nothing is left to try; in no turn of the record.
+    Raises `TilewrightError` if `trials` or `batch` is below 1, and what the record raises.
+
+    One process alone finds no `news` but the rounds of an earlier run, nothing `pending`, and keeps
+    all that it measured. The rest is for several processes that make the trials of one run.
     """
     if trials < 1 or batch < 1:
         raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
-    allowed, late = 0 if shared else trials, dict[int, Batch]()
+    allowed, late = 0 if pooled else trials, dict[int, Batch]()
     while True:
         clock, made = Stopwatch(), len(session.history)
         if session.unlearned and allowed > made:
@@ -441,8 +444,8 @@ def rounds(
             yield describe_round(session, measured)
         elif busy:
             time.sleep(POLL_SECONDS)
-        elif n > 0 or not shared:
-            if shared:
+        elif n > 0 or not pooled:
+            if pooled:
                 yield TrialRequest(session.history, exhausted=True)
             return
         else:

@@ -93,6 +93,8 @@ def registered_tuners() -> dict[str, Registration]:
 
 @cache
 def _load_all() -> None:
+    """Import every module of `search.tuners`, each of which registers its tuners, and those of
+    other packages."""
     import tilewright.search.tuners as package
 
     for module in pkgutil.iter_modules(package.__path__):

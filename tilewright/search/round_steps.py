@@ -5,6 +5,8 @@ takes a task and a session, or the batch of the round.
 
     begin_models → retrain_models → generate_candidates → filter_candidates → lower_candidates
         → measure_batch
+
+The record of the run (`search.run_record`) stores what was measured.
 """
 
 from __future__ import annotations

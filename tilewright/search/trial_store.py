@@ -75,7 +75,7 @@ def _table(
 
 
 def _rejected() -> sa.Column[Any]:
-    return sa.Column("rejected", sa.Text)  # why a row is not used; rows are never deleted
+    return sa.Column("rejected", sa.Text)  # why a row is not used; rejected rows are never deleted
 
 
 ABOUT = _table("trial_store", "name value", run=False)

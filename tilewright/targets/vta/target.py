@@ -195,11 +195,11 @@ class VtaTarget:
         return self._baseline(fallback_of(workload, self.spec))
 
     def roofline(self, workload: Workload) -> Latency:
-        """See `targets.vta.bounds.roofline_cycles`."""
+        """See `targets.vta.workload_bound.roofline_cycles`."""
         return self._latency(roofline_cycles(workload, self.spec))
 
     def bound(self, workload: Workload) -> Latency:
-        """See `targets.vta.bounds.bound_cycles`."""
+        """See `targets.vta.workload_bound.bound_cycles`."""
         return self._latency(bound_cycles(workload, self.spec))
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
@@ -270,11 +270,11 @@ class VtaTarget:
         return least_picojoules(self.spec, workload.macs, self.lowering(workload).geometry)
 
     def designs(self) -> Space:
-        """See `targets.vta.design_space`."""
+        """See `targets.vta.machine_variants`."""
         return DESIGNS
 
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
-        """See `targets.vta.design_space`. Raises `SpecError`."""
+        """See `targets.vta.machine_variants`. Raises `SpecError`."""
         return VtaTarget(redesigned(self.spec, values, clock), self.space_name, self.stock)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:

@@ -204,7 +204,7 @@ def simulate_program(
 
     `tokens` are the tokens in the queues l2g, g2l, g2s, s2g before launch (a single-threaded
     program of the stock compiler leaves one s2g token to the next). Raises `CycleError`; a program
-    of more than `work_limit` steps is not begun (`work_limit.check_work`).
+    of more than `work_limit` steps is not begun (`timing.errors.check_work`).
     """
     simulator = simulator_of(spec)
     if insn_address % 8 or not 0 <= insn_address < 1 << 32:
