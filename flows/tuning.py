@@ -3,7 +3,7 @@
     a network    import_model → extract_subgraphs → its workloads → log_network
     a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
     a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
-                 → measure_batch → record.settle, which stores the trials → log_round, which shows it
+                 → measure_batch → record.settle (stores the trials) → log_round (shows the round)
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
 `tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow.
