@@ -17,18 +17,18 @@ from tilewright.tasks.steps_prefect import NO_TARGET
 from tilewright.tuning import outputs
 from tilewright.tuning.results import TunedWorkload
 
-_SOURCES = ("convergence.py", "axis_ticks.py", "styles.py")
+_SOURCES = ("run_pictures.py", "plot_style.py")
 _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
 """Of a workload's row, what no picture shows."""
 
 
 def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """As `reports.convergence.convergence`."""
+    """As `reports.run_pictures.convergence`."""
     return _WORKLOAD.run([], {"layer": layer}, tuned, trials).value
 
 
 def network_picture(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
-    """As `reports.convergence.network_convergence`."""
+    """As `reports.run_pictures.network_convergence`."""
     return _NETWORK.run([], {}, network, tuned, trials).value
 
 
