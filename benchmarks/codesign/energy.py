@@ -27,7 +27,7 @@ from benchmarks.results import Redraw, Seeds, has_row, markdown_table
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
 from tilewright.hardware_search.hardware_space import HardwareSpace
 from tilewright.hardware_search.methods import make_method
-from tilewright.hardware_search.objectives import Objective
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import front_of, hypervolume, reference_of
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
 from tilewright.targets.registry import make_target

@@ -138,7 +138,7 @@ def test_whatever_may_be_a_target_or_a_network_is_taken(good: dict[str, Any]) ->
     "name",
     [
         "tune_network/nightly", "compare_tuners/weekly", "build_dataset/on-request",
-        "codesign/on-request", "sweep/on-request",
+        "codesign/on-request",
     ],
 )  # fmt: skip
 def test_every_form_of_long_work_asks_for_a_cluster(name: str) -> None:

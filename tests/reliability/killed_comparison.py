@@ -46,8 +46,8 @@ def compare(what: ComparisonPlan, folder: Path, kill_at: int = NEVER) -> Boundar
 def outcome(folder: Path) -> dict[str, Any]:
     """What a comparison came to, without the seconds it took."""
     found: dict[str, Any] = json.loads((folder / COMPARISON).read_text())
-    for run in found["runs"]:
-        del run["wall_seconds"]
+    for timed in (*found["runs"], *(row for one in found["leaderboards"] for row in one["tuners"])):
+        del timed["wall_seconds"]
     assert (folder / REPORT).read_text().rstrip().endswith("</html>")
     return found
 

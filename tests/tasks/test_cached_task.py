@@ -24,9 +24,6 @@ with embedded() as workspace:
         FlowRunFilter, FlowRunFilterId, LogFilter, LogFilterTaskRunId)
     from prefect.runtime import flow_run
     from tilewright.services.start_servers import send_pending_records
-    from tilewright.tasks.artifact_store import CacheUse
-    from tilewright.tasks.cached_task import Key, reuse_or_do, stage
-    from tilewright.services.start_servers import drain
     from prefect.settings import PREFECT_TASKS_REFRESH_CACHE, temporary_settings
     from tilewright.tasks.cached_task import Key, Stage
     from tilewright.tasks.run_tags import take_turns

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.hardware_search.objectives import METRICS, Objective
+from tilewright.hardware_search.objectives import METRICS
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.problem import Design
 from tilewright.search.round_steps import Known, Trial, measurements_of, trial_at
 from tilewright.search.run_record import StoredRun

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.hardware_search.options import Objective
 from tilewright.targets.base import Configs, Target
 from tilewright.targets.capabilities import (
     Estimates,
@@ -25,7 +26,6 @@ from tilewright.targets.workload import Workload
 if TYPE_CHECKING:
     from tilewright.hardware_search.problem import Design
 
-Objective = Literal["latency", "edp", "energy"]
 Metric = Literal["seconds", "joules"]
 METRICS: Mapping[Objective, tuple[Metric, ...]] = {
     "latency": ("seconds",),

@@ -10,10 +10,10 @@ from pydantic import Field, field_validator
 from tilewright.core.options import CliOption, CommandOptions, OptionValue
 from tilewright.core.user_text import printable
 from tilewright.core.working_folder import as_typed
-from tilewright.hardware_search.objectives import Objective
 from tilewright.tuning.choices import with_networks_in_list, with_targets
 from tilewright.tuning.options import Cluster, Seed, Store
 
+Objective = Literal["latency", "edp", "energy"]
 _LONGEST_NAME = 60  # characters of a default folder
 
 

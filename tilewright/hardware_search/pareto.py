@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.objectives import METRICS, Objective, least_joules, totals
+from tilewright.hardware_search.objectives import METRICS, least_joules, totals
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.problem import CodesignProblem, Design, least_seconds
 from tilewright.targets.workload import Workload
 

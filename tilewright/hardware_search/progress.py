@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.hardware_search.evaluator import EvaluatedPoint
-from tilewright.hardware_search.objectives import Objective, totals
+from tilewright.hardware_search.objectives import totals
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import hypervolume, pareto_rows, reference_of
 from tilewright.hardware_search.problem import CodesignProblem
 from tilewright.search.events import Event

@@ -21,8 +21,8 @@ from tilewright.core.files import Json, write_atomically
 from tilewright.core.options import OptionValue
 from tilewright.hardware_search import output_folder
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.objectives import METRICS, Objective
-from tilewright.hardware_search.options import CodesignOptions
+from tilewright.hardware_search.objectives import METRICS
+from tilewright.hardware_search.options import CodesignOptions, Objective
 from tilewright.hardware_search.pareto import JudgedFront, hypervolume, judge_designs, reference_of
 from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem, Design
 from tilewright.hardware_search.progress import ProgressCount

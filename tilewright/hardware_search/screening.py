@@ -11,13 +11,8 @@ from numpy.typing import NDArray
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json
 from tilewright.hardware_search.methods import generator
-from tilewright.hardware_search.objectives import (
-    METRICS,
-    Objective,
-    estimated_metrics,
-    least_joules,
-    totals,
-)
+from tilewright.hardware_search.objectives import METRICS, estimated_metrics, least_joules, totals
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import pareto_rows
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.targets.base import Target

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
-from tilewright.hardware_search.objectives import Objective
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import front_of
 from tilewright.hardware_search.problem import CodesignLayer, Design
 from tilewright.hardware_search.results import ProvenDesign, ProvenLayer

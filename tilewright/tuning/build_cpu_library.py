@@ -175,7 +175,8 @@ def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[
         session.run(own)
         taken.append((middle - start, time.thread_time() - middle))
         ours, theirs = np.median(taken[1:] or taken, axis=0).tolist()
-        if len(taken) > CLEAR_ROUNDS and not 1 / CLEAR < ours / (WORTH_IT * theirs) < CLEAR:
+        limit = WORTH_IT * theirs
+        if len(taken) > CLEAR_ROUNDS and not limit / CLEAR < ours < limit * CLEAR:
             break
     return ours, theirs
 

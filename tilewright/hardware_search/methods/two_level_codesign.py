@@ -24,7 +24,8 @@ from pydantic import Field
 from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.layer_tuning import LayerTuning
 from tilewright.hardware_search.methods import MethodOptions, generator
-from tilewright.hardware_search.objectives import METRICS, Objective, least_joules
+from tilewright.hardware_search.objectives import METRICS, least_joules
+from tilewright.hardware_search.options import Objective
 from tilewright.hardware_search.pareto import added_hypervolume
 from tilewright.hardware_search.problem import CodesignProblem, Design
 from tilewright.hardware_search.screening import Screening
