@@ -187,7 +187,7 @@ FORMATS = {
     "schedules.json": Format(_schedules("schedules.json"), (f"{TUNING}.schedule_lookup:_read",)),  # type: ignore[arg-type]
     "fusion.json": Format(
         _schedules("fusion.json"),  # type: ignore[arg-type]
-        (f"{TUNING}.fusion_file:labels_of", f"{TUNING}.schedule_lookup:_read"),
+        (f"{TUNING}.fusion_interface:labels_of", f"{TUNING}.schedule_lookup:_read"),
     ),
     "results": Format(_results, (f"{TUNING}.read_run:read_written",)),
     "identities": Format(_identities, (f"{TUNING}.output_dir:_identity",)),
@@ -196,7 +196,7 @@ FORMATS = {
         _datasets,
         tuple(f"{_DATA}.{name}" for name in (
             "build:kept_part", "build:kept_plan", "build:kept_rows", "folder:_reader",
-            "metadata:read_about",
+            "folder:read_about",
         )),
         share=0.5,
     ),

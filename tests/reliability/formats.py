@@ -175,6 +175,26 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
     return lambda rng: json_mutant(document, rng), read_it
 
 
+def _leaderboards(folder: Path) -> tuple[Draw, Read]:
+    from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
+    from tilewright.evaluation.compare.comparison import COMPARISON
+    from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
+    from tilewright.evaluation.compare.record import read_leaderboards
+    from tilewright.flows.comparison import compare_tuners
+    from tilewright.search import LocalRunner
+
+    bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
+    compare_tuners(LocalRunner(), plan(bed, parse_tuner_configs("random"), (0,), 4, 2), folder)
+    whole = json.loads((folder / COMPARISON).read_bytes())
+    earlier = {key: value for key, value in whole.items() if key != "leaderboards"}
+
+    def read_it(data: bytes) -> object:
+        (folder / COMPARISON).write_bytes(data)
+        return read_leaderboards(folder)
+
+    return lambda rng: json_mutant(rng.choice((whole, earlier)), rng), read_it
+
+
 def _sweeps(folder: Path) -> tuple[Draw, Read]:
     from tilewright.evaluation.compare.network_runs import RUNS, SweptRun
     from tilewright.evaluation.row_cache import RowCache
@@ -335,6 +355,9 @@ FORMATS = {
     "run folders": Format(_summaries, ("tilewright.tuning.read_run:read_written",)),
     "run.json": Format(_run_files, (f"{TUNING}:read_run", f"{TUNING}:_own_summary")),
     "comparison records": Format(_comparisons, ROWS),
+    "leaderboards": Format(
+        _leaderboards, ("tilewright.evaluation.compare.record:read_leaderboards",)
+    ),
     "sweep records": Format(_sweeps, ROWS),
     "champions": Format(_champions, ("tilewright.tasks.champion_registry:champion_file",)),
     "specifications": Format(_specifications, ("tilewright.targets.vta.spec:VtaSpec.load",)),

@@ -85,7 +85,7 @@ FORMATS = {
     "AutoTVM logs": Format(_logs, (f"{TUNING}.foreign_trials:read_lines",)),
     "MetaSchedule databases": Format(
         _databases,
-        (f"{TUNING}.metaschedule_database:read_metaschedule_database",
+        (f"{TUNING}.foreign_trials:read_metaschedule_database",
          f"{TUNING}.foreign_trials:read_lines"),
     ),
     "tables of trials": Format(_tables, (f"{TUNING}.run_trials:_read_table",)),

@@ -46,7 +46,7 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
             if "leaderboards" in record:
                 return _BOARDS.validate_python(record["leaderboards"])
             return (_of_runs(_EarlierRecord.model_validate(record)),)
-        except ValueError as error:
+        except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             raise RecordError(f"cannot read {path}: {error}; repeat the comparison") from None
     raise RecordError(f"{folder} holds no comparison; name the --out folder of one")
 
