@@ -18,8 +18,8 @@ from tvm import relax, tirx
 from tilewright.core.process_info import usable_cores
 
 GROUPS = 8
-"""Object files of a library. It is no function of the machine, so that equal models give equal
-libraries."""
+"""Number of object files per library. It does not depend on the number of cores, so that equal
+models give equal libraries on every machine."""
 
 
 def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
