@@ -107,7 +107,7 @@ COMPARISON = Format(
 )
 DIFF = Format("a verdict", "output of 'tilewright diff --json'", "version", 1, (), "diff again")
 FINISHED_RUNS = Format(
-    "a list of finished runs", "runs.jsonl, sweep.jsonl", "version", 1, (1,),
+    "a list of finished runs", "runs.jsonl", "version", 1, (1,),
     "the runs are made again", unmarked=1, cache=True,
 )  # fmt: skip
 CODESIGN = Format("a co-design run", "run.json (kind: codesign)", "version", 1, (1,), _FRESH)
