@@ -177,5 +177,5 @@ FORMATS: Mapping[str, Format] = {
     "weights": WEIGHTS,
     "workspace": WORKSPACE,
 }
-"""All of them, by what `tilewright --version --json` calls them. `SWEEP`, `COMPARISON` and `DIFF`
-are written for other programs; nothing here reads them."""
+"""All of them, by what `tilewright --version --json` calls them. `DIFF` is written for other
+programs; nothing here reads it. `SWEEP` is a copy of `COMPARISON` until version 0.4."""
