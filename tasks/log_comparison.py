@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,19 @@ def open_comparison(
     )  # fmt: skip
     tracking.describe_run(run_id, comparison_note(options, runs, links))
     return run_id
+
+
+@contextmanager
+def comparison_run(options: CompareOptions, runs: int) -> Iterator[str]:
+    """Open the run of a comparison's folder for the time of the context, which gets its ID. An
+    error that leaves the context ends the run as failed or stopped."""
+    run_id = open_comparison(options, runs, {}, {})
+    try:
+        yield run_id
+    except BaseException as error:
+        tracking.close_run(run_id, tracking.ended_by(error))
+        raise
+    tracking.close_run(run_id)
 
 
 def log_leaderboards(

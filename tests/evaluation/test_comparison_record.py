@@ -70,6 +70,11 @@ def test_a_comparison_of_an_earlier_version_is_ranked_by_its_runs(tmp_path: Path
         ("sweep.json", "{"), ("sweep.json", "[]"), ("comparison.json", '{"runs": []}'),
         ("sweep.json", '{"version": 1, "leaderboards": [{"network": 1}]}'),
         ("sweep.json", '{"leaderboards": []}'),
+        ("comparison.json", '{"version": 1, "leaderboards": [{"network": "a", "target": "b", '
+         '"baseline": "fallback", "tuners": [], "winners": ["default"]}]}'),
+        ("comparison.json", '{"version": 1, "leaderboards": [{"network": "a", "target": "b", '
+         '"baseline": "fallback", "tuners": [{"tuner": "c", "seeds": 1, "gain": NaN, '
+         '"tuned_cycles": 1, "tuned_seconds": 1, "fastest_on": 1}], "winners": ["c"]}]}'),
     ],
 )  # fmt: skip
 def test_what_is_no_comparison_is_refused_with_a_sentence(

@@ -180,6 +180,7 @@ def _leaderboards(folder: Path) -> tuple[Draw, Read]:
     from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
     from tilewright.evaluation.compare.record import RECORD, read_leaderboards
     from tilewright.flows.comparison import compare_tuners
+    from tilewright.reports.leaderboard import leaderboard_rows, verdict
     from tilewright.search import LocalRunner
 
     bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
@@ -189,7 +190,8 @@ def _leaderboards(folder: Path) -> tuple[Draw, Read]:
 
     def read_it(data: bytes) -> object:
         (folder / RECORD).write_bytes(data)
-        return read_leaderboards(folder)
+        boards = read_leaderboards(folder)
+        return leaderboard_rows(boards), [verdict(board) for board in boards]
 
     return lambda rng: json_mutant(rng.choice((whole, earlier)), rng), read_it
 

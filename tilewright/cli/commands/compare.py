@@ -220,18 +220,19 @@ def _record(compared: Comparison, options: CompareOptions, console: Console) -> 
     from tilewright.reports.comparison import REPORT
     from tilewright.tasks import tracking
     from tilewright.tasks.log_comparison import (
+        comparison_run,
         log_leaderboards,
         log_workload_runs,
-        open_comparison,
     )
     from tilewright.tasks.register_champion import register_champion
 
     plan, results, runs = compared.plan, compared.results, len(compared.runs)
     files = [options.folder / REPORT, options.folder / RECORD]
-    with recording(plan, console) as (logging, registering):
-        run_id = open_comparison(options, runs, {}, {})
+    with (
+        recording(plan, console) as (logging, registering),
+        comparison_run(options, runs) as run_id,
+    ):
         logged = log_workload_runs(run_id, plan, results, compared.runs, logging)
         log_leaderboards(run_id, options, runs, {}, compared.leaderboards, files=files)
-        tracking.close_run(run_id)
         registered = register_champion(plan, results, compared.leaderboard, logged, registering)
     show_recorded(tracking.run_url(run_id), len(registered), console)

@@ -52,11 +52,24 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
             if said := form.refusal(path, form.version_in(record)):
                 raise RecordError(said)
             if "leaderboards" in record:
-                return _BOARDS.validate_python(record["leaderboards"])
+                return _checked(_BOARDS.validate_python(record["leaderboards"]))
             return (_of_runs(_EarlierRecord.model_validate(record)),)
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             raise RecordError(f"cannot read {path}: {error}; repeat the comparison") from None
     raise RecordError(f"{folder} holds no comparison; name the --out folder of one")
+
+
+def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
+    """Return the leaderboards. Raises `ValueError` for one that no comparison writes."""
+    for board in boards:
+        if not board.tuners:
+            raise ValueError(f"the leaderboard of {board.network} has no tuners")
+        for row in board.tuners:
+            ends = [end for pair in row.intervals.values() for end in pair]
+            figures = [each for each in (*vars(row).values(), *ends) if isinstance(each, float)]
+            if not all(map(math.isfinite, figures)):
+                raise ValueError(f"a figure of {row.tuner} is not finite")
+    return boards
 
 
 class _EarlierRun(BaseModel):
