@@ -46,8 +46,12 @@ def compare(what: ComparisonPlan, folder: Path, kill_at: int = NEVER) -> Boundar
 def outcome(folder: Path) -> dict[str, Any]:
     """What a comparison came to, without the seconds it took."""
     found: dict[str, Any] = json.loads((folder / RECORD).read_text())
-    for timed in (*found["runs"], *(row for one in found["leaderboards"] for row in one["tuners"])):
-        del timed["wall_seconds"]
+    for run in found["runs"]:
+        del run["wall_seconds"]
+    for row in (row for board in found["leaderboards"] for row in board["tuners"]):
+        for timed in ("wall_seconds", "seconds_to_goal", "stack_seconds_to_goal"):
+            del row[timed]
+            row["intervals"].pop(timed, None)
     assert (folder / REPORT).read_text().rstrip().endswith("</html>")
     return found
 
