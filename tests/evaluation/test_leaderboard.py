@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
-from tilewright.evaluation.compare.ground_truth import space_facts
 from tilewright.evaluation.compare.leaderboard import (
     Leaderboard,
     band,
@@ -21,6 +20,7 @@ from tilewright.evaluation.compare.leaderboard import (
     results_of,
     workload_leaderboard,
 )
+from tilewright.evaluation.compare.workload_comparison import space_facts
 from tilewright.evaluation.compare.workload_runs import TunerRun
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"

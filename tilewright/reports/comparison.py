@@ -12,10 +12,9 @@ import numpy as np
 
 from tilewright.core.files import write_atomically
 from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
-from tilewright.evaluation.compare.ground_truth import space_facts
 from tilewright.evaluation.compare.leaderboard import Floats, LeaderboardRow, Results
 from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
-from tilewright.evaluation.compare.workload_comparison import Comparison
+from tilewright.evaluation.compare.workload_comparison import Comparison, space_facts
 from tilewright.reports import comparison_plots as plots
 from tilewright.reports.comparison_plots import FLOOR
 from tilewright.reports.leaderboard import leaderboard_columns, verdict

@@ -1,4 +1,4 @@
-"""Runs a comparison from its plan to its leaderboard, and writes the record that programs read."""
+"""Runs a comparison on workloads from its plan to its leaderboard, and writes its record."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from tilewright.evaluation.compare.leaderboard import (
     results_of,
     workload_leaderboard,
 )
-from tilewright.evaluation.compare.plan import ComparisonPlan
+from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
 from tilewright.evaluation.compare.record import RECORD, to_json
 from tilewright.evaluation.compare.workload_runs import KeptRuns, TunerRun, ordered
 from tilewright.search.events import Event, Listener
 from tilewright.targets.capabilities import Latency
+from tilewright.targets.display_names import title
+from tilewright.targets.replay import MeasurementTable
 from tilewright.targets.workload import Workload
 
 
@@ -146,3 +148,26 @@ def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
     """What the best config of each workload's whole space takes, by the workload's name."""
     test_bed = plan.test_bed
     return {name: test_bed.table(name).optimum for name, _ in test_bed.workloads}
+
+
+# -- the ground truth ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SpaceFacts:
+    """Counts of configs in a workload's space: all, the `valid` ones, and those `near` the optimum,
+    within the goal of a comparison."""
+
+    title: str
+    configs: int
+    valid: int
+    optimum: Latency
+    near: int
+
+
+def space_facts(name: str, table: MeasurementTable) -> SpaceFacts:
+    """The facts in `table`, which holds every config of the space of the workload called `name`."""
+    optimum = table.optimum
+    near = table.latency <= optimum.cost * (1 + GOAL)
+    valid = int(table.valid.sum())
+    return SpaceFacts(title(name, table.workload), len(table), valid, optimum, int(near.sum()))
