@@ -76,6 +76,14 @@ class KeptRows:
         )
 
 
+def replace_block(page: Path, name: str, text: str) -> None:
+    """Write `text` between the marks `<!-- begin: NAME -->` and `<!-- end: NAME -->` of a page."""
+    begin, end = (f"<!-- {mark}: {name} -->\n" for mark in ("begin", "end"))
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    write_atomically(page, (before + begin + text + end + after).encode())
+
+
 def markdown_table(head: Sequence[str], align: str, rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table.
 

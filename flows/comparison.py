@@ -2,33 +2,33 @@
 networks.
 
 workloads: enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
-networks:  plan_sweep → read_networks → tune_run, keep_run, a run after the other → judge_networks
-           → log_sweep
+networks:  plan_networks → read_networks → tune_run, keep_run, a run after the other
+           → judge_networks → log_networks
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.evaluation.compare.comparison import (
+from tilewright.evaluation.compare.network_comparison import (
+    NetworkComparison,
+    judge_networks,
+    keep_run,
+    log_networks,
+    log_networks_began,
+    read_networks,
+)
+from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan, plan_networks
+from tilewright.evaluation.compare.network_runs import KeptNetworkRuns, RunBegan
+from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.evaluation.compare.plan import ComparisonPlan
+from tilewright.evaluation.compare.workload_comparison import (
     Comparison,
     enumerate_spaces,
     judge_runs,
     log_comparison,
     run_tuners,
 )
-from tilewright.evaluation.compare.network_plan import SweepJob, SweepPlan, plan_sweep
-from tilewright.evaluation.compare.network_runs import RunBegan, SweptRuns
-from tilewright.evaluation.compare.network_steps import (
-    Sweep,
-    judge_networks,
-    keep_run,
-    log_sweep,
-    log_sweep_began,
-    read_networks,
-)
-from tilewright.evaluation.compare.options import CompareOptions
-from tilewright.evaluation.compare.plan import ComparisonPlan
 from tilewright.flows.tuning import tune_network
 from tilewright.reports.comparison import write_report
 from tilewright.reports.run_pictures import draw_run
@@ -72,31 +72,37 @@ def run_comparison(
 
 
 def compare_networks(
-    run: LocalRunner, options: CompareOptions, plan: SweepPlan | None = None
-) -> Sweep:
-    """Make every run of a sweep that is not finished yet, each in an output directory of its own.
-    One that was stopped resumes from its trials. `plan` is what `plan_sweep` said, if it was asked
-    already.
+    run: LocalRunner, options: CompareOptions, plan: NetworksPlan | None = None
+) -> NetworkComparison:
+    """Tune every network with every tuner and seed, each run in an output directory of its own.
 
-    Raises as `plan_sweep` and `flows.tuning.tune_network`, `RunInUse` if another command works on
-    the folder.
+    Finished runs are not repeated. A run that was stopped resumes from its trials.
+
+    Args:
+        run: executes the steps.
+        options: what is compared.
+        plan: the result of `plan_networks`, if the caller has it already.
+
+    Raises:
+        RunInUse: another command works on the folder.
+        TilewrightError: as `plan_networks` and `flows.tuning.tune_network`.
     """
-    plan = plan or run(plan_sweep, options)
+    plan = plan or run(plan_networks, options)
     with alone(plan.folder):
-        kept = SweptRuns(plan)
+        kept = KeptNetworkRuns(plan)
         missing = [job for job in plan.jobs if kept.find(job) is None]
         run(read_networks, missing)
-        run.call(log_sweep_began, plan, len(plan.jobs) - len(missing), run.emit)
+        run.call(log_networks_began, plan, len(plan.jobs) - len(missing), run.emit)
         for job in missing:
             run.emit(RunBegan(job.title))
             summary = run(tune_run, job, run.emit)
             run.call(keep_run, kept, job, summary, run.emit)
-        swept = run(judge_networks, plan, kept)
-        run.call(log_sweep, swept, plan.folder)
-    return swept
+        compared = run(judge_networks, plan, kept)
+        run.call(log_networks, compared, plan.folder)
+    return compared
 
 
-def tune_run(job: SweepJob, emit: Listener) -> Summary:
+def tune_run(job: NetworkJob, emit: Listener) -> Summary:
     """Tune a network, as `tilewright tune --bare`. Raises as `tune_network`."""
     found = tune_network(LocalRunner(emit), job.options)
     draw_run(job.options.folder, found)

@@ -11,8 +11,8 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-from tilewright.evaluation.compare.network_plan import SweepPlan
-from tilewright.evaluation.compare.network_steps import Sweep
+from tilewright.evaluation.compare.network_comparison import NetworkComparison
+from tilewright.evaluation.compare.network_plan import NetworksPlan
 from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.evaluation.compare.plan import plan_workloads
 from tilewright.evaluation.compare.workload_selection import test_bed_of
@@ -24,7 +24,7 @@ from tilewright.search.events import Listener, ignore
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.services.workspace import use_workspace
 from tilewright.targets.cluster.connection import local_cluster
-from tilewright.tasks.comparison import ComparisonRunner, SweepRunner
+from tilewright.tasks.comparison import NetworksRunner, WorkloadsRunner
 from tilewright.tasks.tracking import run_url
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.output_dir import check_folder
@@ -33,13 +33,13 @@ from tilewright.tuning.outputs import Summary
 GROUND_TRUTH = "oracle"
 """Folder of enumerated spaces, below the workspace."""
 RUN_NAME = "{options.subject}: {options.rivals}, seeds {options.seeds}"
-Compared = tuple[Sweep | None, dict[str, str]]
+Compared = tuple[NetworkComparison | None, dict[str, str]]
 """A comparison on networks with its pages; None and the name of the best tuner of one on
 workloads."""
 
 
 def comparison_flow(
-    listen: Listener = ignore, plan: SweepPlan | None = None
+    listen: Listener = ignore, plan: NetworksPlan | None = None
 ) -> Flow[..., Compared]:
     """Return the flow; its parameters are the fields of `CompareOptions` and `TrackingOptions`.
 
@@ -67,15 +67,15 @@ def comparison_flow(
 
 
 def _on_networks(
-    options: CompareOptions, tracking: TrackingOptions, listen: Listener, plan: SweepPlan | None
+    options: CompareOptions, tracking: TrackingOptions, listen: Listener, plan: NetworksPlan | None
 ) -> Compared:
     def tune(run: TuningOptions, listen: Listener, parent: str) -> Summary:
         summary: Summary = network_flow(listen, parent)(**fields_of(run, tracking))
         return summary
 
-    with SweepRunner(listen, tune) as run:
-        swept = compare_networks(run, options, plan)
-        return swept, {"MLflow": run_url(run.run_id), "Prefect": flow_run_url(str(flow_run.id))}
+    with NetworksRunner(options, listen, tune) as run:
+        compared = compare_networks(run, options, plan)
+        return compared, {"MLflow": run_url(run.run_id), "Prefect": flow_run_url(str(flow_run.id))}
 
 
 def _on_workloads(options: CompareOptions) -> str:
@@ -84,11 +84,11 @@ def _on_workloads(options: CompareOptions) -> str:
     test_bed, left_out = test_bed_of(options, use_workspace().root / GROUND_TRUTH)
     for text, reason in left_out.items():
         get_run_logger().info(f"left out: {text}: {reason}")
-    run = ComparisonRunner(options.rivals)
-    compared = compare_on_workloads(
-        run, plan_workloads(options, test_bed), options.folder,
-        options.cluster or local_cluster(options.jobs or 1), options.fresh,
-    )  # fmt: skip
+    with WorkloadsRunner(options) as run:
+        compared = compare_on_workloads(
+            run, plan_workloads(options, test_bed), options.folder,
+            options.cluster or local_cluster(options.jobs or 1), options.fresh,
+        )  # fmt: skip
     return compared.leaderboard[0].tuner
 
 

@@ -30,8 +30,8 @@ RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
 
 def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[..., Summary]:
     """The flow of a network; its parameters are the fields of `TuningOptions` and
-    `TrackingOptions`. `listen` gets its events, `parent` is the MLflow run of the sweep that it is
-    part of, if any."""
+    `TrackingOptions`. `listen` gets its events, `parent` is the MLflow run of the comparison that
+    it is part of, if any."""
 
     name = RUN_NAME if parent is None else f"{RUN_NAME}, seed {{options.seed}}"
 

@@ -1,6 +1,11 @@
-"""Records a comparison in MLflow: an experiment, a run a tuner, below it a run a seed.
+"""Records a comparison of tuners in MLflow: one run for its folder, and below it the runs that are
+compared.
 
-Settings are parameters and figures are metrics, so that the compare page and its parallel
+The run of the comparison has the leaderboards as its description and their figures as metrics, and
+`comparison.json` among its artifacts. A later call on the same folder continues it. Below it are
+the runs of networks (`tasks.log_results`), or one run per tuner and seed on all workloads.
+
+Settings of these are parameters and figures are metrics, so that the compare page and its parallel
 coordinates show which settings won. A seed's run is written in three calls: SQLite takes about
 nine such runs a second.
 """
@@ -10,73 +15,162 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE
+from mlflow.utils.mlflow_tags import (
+    MLFLOW_PARENT_RUN_ID,
+    MLFLOW_RUN_NAME,
+    MLFLOW_RUN_NOTE,
+    MLFLOW_SOURCE_NAME,
+    MLFLOW_SOURCE_TYPE,
+)
 from numpy.typing import NDArray
 
-from tilewright.core.database_url import is_sqlite
 from tilewright.core.files import Json
-from tilewright.evaluation.compare.leaderboard import Floats, Results
+from tilewright.evaluation.compare.leaderboard import (
+    Floats,
+    Leaderboard,
+    Results,
+    workload_figures,
+)
+from tilewright.evaluation.compare.network_runs import NetworkRun
+from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.evaluation.compare.plan import ComparisonPlan, TunerConfig
-from tilewright.evaluation.compare.runs import TunerRun
+from tilewright.evaluation.compare.workload_runs import TunerRun
+from tilewright.reports.comparison_note import comparison_note
+from tilewright.reports.markdown import Links
 from tilewright.reports.number_format import counted
-from tilewright.services.page_addresses import mlflow_run_url
-from tilewright.services.workspace import current_workspace
-from tilewright.tasks.tracking import PAGE_KIND, commit_tag
+from tilewright.tasks import tracking
+from tilewright.tasks.tracking import KEY_TAG, commit_tag
+from tilewright.tuning.output_dir import identity
 
 _BATCH_LIMIT = 1000  # metrics MLflow takes in a call
 _TEXT_LIMIT = 500  # characters of a parameter
+_METRICS = {
+    "regret": "final_regret",
+    "within_goal": "within_1_percent",
+    "trials_to_goal": "trials_to_1_percent",
+    "first_within": "first_within_1_percent",
+    "invalid_share": "invalid_share",
+    "invalid_to_goal": "invalid_to_1_percent",
+    "compiles_to_goal": "compiles_to_1_percent",
+    "failed_compiles": "failed_compiles",
+    "wall_seconds": "wall_seconds",
+    "gain": "gain",
+    "tuned_cycles": "tuned_cycles",
+    "tuned_seconds": "tuned_seconds",
+}
+"""The metric of each figure that the leaderboard has."""
 
 
-@dataclass(frozen=True)
-class LoggedComparison:
-    """Where a comparison is in MLflow: the experiment, and the run of each tuner and seed."""
-
-    experiment_id: str
-    name: str
-    seeds: Mapping[tuple[str, int], str]
+def comparison_name(options: CompareOptions) -> str:
+    """Return the name of a comparison's run."""
+    return f"comparison of {options.rivals}, seeds {options.seeds}: {options.subject}"
 
 
-def log_runs(
+def open_comparison(
+    options: CompareOptions, runs: int, links: Links, tags: Mapping[str, str]
+) -> str:
+    """Open the run of a comparison's folder.
+
+    Args:
+        options: what is compared.
+        runs: how many runs the comparison has.
+        links: pages that the description links to, by their name.
+        tags: tags of the run besides those of its subject.
+
+    Returns:
+        The ID of the run, which the caller closes.
+    """
+    about = {
+        "networks": ",".join(options.networks),
+        "targets": ",".join(options.targets),
+        "tuners": options.rivals,
+        "seeds": options.seeds,
+        MLFLOW_SOURCE_NAME: "tilewright compare",
+        MLFLOW_SOURCE_TYPE: "LOCAL",
+    }
+    run_id = tracking.open_run(
+        comparison_name(options), tracking.run_key({"sweep": identity(options.folder)}),
+        params={}, tags=about | dict(tags) | commit_tag(), reopen=True, fresh=options.fresh,
+    )  # fmt: skip
+    tracking.describe_run(run_id, comparison_note(options, runs, links))
+    return run_id
+
+
+@contextmanager
+def comparison_run(options: CompareOptions, runs: int) -> Iterator[str]:
+    """Open the run of a comparison's folder for the time of the context, which gets its ID. An
+    error that leaves the context ends the run as failed or stopped."""
+    run_id = open_comparison(options, runs, {}, {})
+    try:
+        yield run_id
+    except BaseException as error:
+        tracking.close_run(run_id, tracking.ended_by(error))
+        raise
+    tracking.close_run(run_id)
+
+
+def log_leaderboards(
+    run_id: str,
+    options: CompareOptions,
+    runs: int,
+    links: Links,
+    boards: Sequence[Leaderboard],
+    network_runs: Sequence[NetworkRun] = (),
+    files: Sequence[Path] = (),
+) -> None:
+    """Write the leaderboards of a finished comparison to its run: as description, metrics and
+    `files`."""
+    tracking.describe_run(run_id, comparison_note(options, runs, links, boards, network_runs))
+    figures = {}
+    for board in boards:
+        where = f"{_plain(f'{board.network} on {board.target}')}/" if len(boards) > 1 else ""
+        for row in board.tuners:
+            for field, metric in _METRICS.items():
+                value = getattr(row, field)
+                if value is not None:
+                    figures[f"{metric}/{where}{_plain(row.tuner)}"] = float(value)
+    _log(tracking.client(), run_id, {}, _figures(figures))
+    for path in files:
+        tracking.log_file(run_id, path)
+
+
+def log_workload_runs(
+    parent: str,
     plan: ComparisonPlan,
     results: Results,
-    runs: list[TunerRun],
-    files: list[Path],
+    runs: Sequence[TunerRun],
     progress: Callable[[int], None] = lambda done: None,
-) -> LoggedComparison:
-    """Write all runs; `files` become artifacts of each tuner's run. `progress` is told of every
-    finished run."""
-    client = MlflowClient()
-    experiment_id, name = _experiment(client, plan)
-    seeds = {}
+) -> dict[tuple[str, int], str]:
+    """Write a run per tuner and seed below the run `parent` of a comparison on workloads.
+
+    Runs that are there from an earlier call are not written again. `progress` is told of every run.
+
+    Returns:
+        The ID of the run of each tuner and seed.
+    """
+    client, seeds = tracking.client(), {}
+    known = tracking.finished_below(parent)
     for k, tuner_config in enumerate(plan.tuner_configs):
         params = _params(plan, tuner_config)
-        over = counted(len(plan.seeds), "seed")
-        note = f"Tuner `{tuner_config.label}` in {name}: medians over {over}."
-        parent = _open(client, experiment_id, tuner_config.label, {MLFLOW_RUN_NOTE: note})
-        _log(client, parent, params, _tuner_metrics(results, k))
-        for path in files:
-            client.log_artifact(parent, str(path))
         for s, seed in enumerate(plan.seeds):
             mine = [run for run in runs if run.tuner == tuner_config.label and run.seed == seed]
-            seconds = sum(run.wall_seconds for run in mine)
-            of = f"[{tuner_config.label}]({mlflow_run_url(experiment_id, parent)})"
-            note = f"Seed {seed} of {of}: {counted(plan.trials, 'trial')} on each workload."
-            tags = {MLFLOW_PARENT_RUN_ID: parent, MLFLOW_RUN_NOTE: note}
-            run_id = _open(client, experiment_id, f"seed {seed}", tags, seconds)
-            figures = _seed_metrics(plan, results, k, s, mine)
-            _log(client, run_id, params | {"seed": seed}, figures)
-            client.set_terminated(run_id)
+            key = tracking.run_key({"comparison": parent, "label": tuner_config.label, "seed": seed,
+                                    **params})  # fmt: skip
+            if (run_id := known.get(key)) is None:
+                run_id = _open(client, parent, key, tuner_config.label, seed, plan, mine)
+                figures = _seed_metrics(plan, results, k, s, mine)
+                _log(client, run_id, params | {"seed": seed}, figures)
+                client.set_terminated(run_id)
             seeds[tuner_config.label, seed] = run_id
             progress(1)
-        client.set_terminated(parent)
-    return LoggedComparison(experiment_id, name, seeds)
+    return seeds
 
 
 # -- what is logged ------------------------------------------------------------------------------
@@ -90,28 +184,22 @@ def _params(plan: ComparisonPlan, tuner_config: TunerConfig) -> dict[str, Json]:
         "space": plan.test_bed.space,
         "trials": plan.trials,
         "batch": plan.batch,
+        "workloads": ", ".join(name for name, _ in plan.test_bed.workloads),
         **{f"tuner.{name}": value for name, value in options.items()},
     }
 
 
-def _tuner_metrics(results: Results, k: int) -> list[Metric]:
-    """Medians over seeds."""
-    steps = _steps(results)
-    metrics = _curve("regret", steps, np.median(results.overall[k], axis=0))
-    invalid = np.median(results.invalid[k].mean(axis=0), axis=0)
-    metrics += _curve("invalid_trials", steps, invalid)
-    return metrics + _figures(
-        {name: float(np.median(each)) for name, each in _per_seed(results, k).items()}
-    )
-
-
 def _seed_metrics(
-    plan: ComparisonPlan, results: Results, k: int, s: int, runs: list[TunerRun]
+    plan: ComparisonPlan, results: Results, k: int, s: int, runs: Sequence[TunerRun]
 ) -> list[Metric]:
     steps = _steps(results)
     metrics = _curve("regret", steps, results.overall[k, s])
     metrics += _curve("invalid_trials", steps, results.invalid[k, :, s].mean(axis=0))
-    figures = {name: float(each[s]) for name, each in _per_seed(results, k).items()}
+    own = workload_figures(results)[k * len(results.seeds) + s].figures
+    figures = {
+        metric: value for field, metric in _METRICS.items() if (value := own.get(field)) is not None
+    }
+    figures["lowered"] = float(results.lowered[k, :, s].mean())
     for w, (name, workload) in enumerate(plan.test_bed.workloads):
         figures[f"final_regret/{_plain(name, workload.id)}"] = float(results.regret[k, w, s, -1])
     errors = {name for run in runs for name in run.model_errors}
@@ -121,57 +209,29 @@ def _seed_metrics(
     return metrics + _figures(figures)
 
 
-def _per_seed(results: Results, k: int) -> dict[str, Floats]:
-    """Figures of a tuner, one a seed, means over workloads."""
-    figures = {
-        "final_regret": results.overall[k, :, -1],
-        "within_1_percent": results.reached[k].mean(axis=0),
-        "trials_to_1_percent": results.trials_to_goal[k].mean(axis=0),
-        "invalid_to_1_percent": results.at_goal(results.invalid)[k].mean(axis=0),
-        "invalid_share": results.invalid[k, :, :, -1].sum(axis=0) / results.spent[k].sum(axis=0),
-        "first_within_1_percent": results.first_within[k].mean(axis=0),
-        "compiles_to_1_percent": results.at_goal(results.compiled)[k].mean(axis=0),
-        "lowered": results.lowered[k].mean(axis=0),
-        "failed_compiles": results.failed[k].mean(axis=0),
-        "wall_seconds": results.seconds[k].mean(axis=0),
-    }
-    return {name: np.asarray(each, np.float64) for name, each in figures.items()}
-
-
 # -- MLflow ----------------------------------------------------------------------------------------
 
 
-def _experiment(client: MlflowClient, plan: ComparisonPlan) -> tuple[str, str]:
-    test_bed = plan.test_bed
-    when = time.strftime("%Y-%m-%d %H:%M:%S")
-    base = " ".join(filter(None, ["compare", test_bed.target, test_bed.space, when]))
-    name, number = base, 1
-    while client.get_experiment_by_name(name) is not None:
-        number += 1
-        name = f"{base} ({number})"
-    local = is_sqlite(str(client.tracking_uri))
-    folder = current_workspace().mlflow_artifacts.as_uri() if local else None
-    workloads = "\n".join(f"- {name}" for name, _ in test_bed.workloads)
-    seeds, trials = counted(len(plan.seeds), "seed"), counted(plan.trials, "trial")
-    note = f"{seeds}, {trials} a run, on\n{workloads}"
-    return str(
-        client.create_experiment(
-            name, artifact_location=folder, tags={MLFLOW_RUN_NOTE: note, **PAGE_KIND}
-        )
-    ), name
-
-
 def _open(
-    client: MlflowClient,
-    experiment_id: str,
-    name: str,
-    tags: Mapping[str, str],
-    seconds: float = 0.0,
-) -> str:
-    """A new run that says it began so many seconds ago."""
-    begun = int((time.time() - seconds) * 1000)
-    links = {MLFLOW_RUN_NAME: name, **commit_tag(), **tags}
-    return str(client.create_run(experiment_id, start_time=begun, tags=links).info.run_id)
+    client: MlflowClient, parent: str, key: str, tuner: str, seed: int, plan: ComparisonPlan,
+    runs: Sequence[TunerRun],
+) -> str:  # fmt: skip
+    """Create a run that says it began as long ago as its runs took."""
+    begun = int((time.time() - sum(run.wall_seconds for run in runs)) * 1000)
+    workloads = counted(len(plan.test_bed.workloads), "workload")
+    note = (
+        f"Tuner `{tuner}`, seed {seed}, on {workloads}: {counted(plan.trials, 'trial')} each, in "
+        f"[this comparison]({tracking.run_url(parent)})."
+    )
+    tags = {
+        MLFLOW_RUN_NAME: f"{tuner}, seed {seed}",
+        MLFLOW_PARENT_RUN_ID: parent,
+        MLFLOW_RUN_NOTE: note,
+        KEY_TAG: key,
+        **commit_tag(),
+    }
+    experiment = tracking.experiment_id()
+    return str(client.create_run(experiment, start_time=begun, tags=tags).info.run_id)
 
 
 def _log(
@@ -203,6 +263,6 @@ def _steps(results: Results) -> NDArray[np.int64]:
     return np.unique(spaced.round().astype(np.int64))
 
 
-def _plain(name: str, workload_id: str) -> str:
-    """A workload's name with the characters MLflow allows in the name of a metric."""
-    return re.sub(r"[^A-Za-z0-9_\-. :/]", " ", name).strip() or workload_id
+def _plain(name: str, otherwise: str = "-") -> str:
+    """The name with the characters MLflow allows in the name of a metric."""
+    return re.sub(r"[^A-Za-z0-9_\-. :/]", " ", name).strip() or otherwise

@@ -41,6 +41,7 @@ from tilewright.tuning.gains import Total, before, before_all
 from tilewright.tuning.network import Model
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.results import TunedWorkload, WorkloadRow
+from tilewright.tuning.run_figures import milliseconds_of, valid_share
 from tilewright.tuning.tuning_task import TuningTask
 
 _DIGITS = 6  # of a metric that is no count
@@ -52,7 +53,7 @@ def open_network_run(
     parent: str | None = None,
 ) -> str:  # fmt: skip
     """The MLflow run of a network of so many workloads, linked with its flow run. `about`
-    identifies it; `parent` is the run of the sweep that it is part of, if any."""
+    identifies it; `parent` is the run of the comparison that it is part of, if any."""
     title = title_of(params)
     name = run_description.run_name(title, options.tuner, options.seed, options.trials)
     run_id = tracking.open_run(
@@ -62,7 +63,7 @@ def open_network_run(
     )  # fmt: skip
     links = {PREFECT_LINK: flow_run_url(str(flow_run.id))}
     if parent is not None:
-        links["the sweep"] = tracking.run_url(parent)
+        links["the comparison"] = tracking.run_url(parent)
     if (first := tracking.repeated_run(run_id)) is not None:
         links["the first run of this command"] = tracking.run_url(first)
     command = options.command_line("tune")
@@ -198,7 +199,7 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
     names = sorted({name for each in errors for name in each})
     return {
         "wall_seconds": summary["wall_seconds"],
-        "valid_share": 1 - invalid / max(trials, 1),
+        "valid_share": valid_share(invalid, trials),
         "invalid_trials": float(invalid),
         "reused_trials": float(sum(row["reused_trials"] for row in rows)),
         **{name: fmean(each[name] for each in errors if name in each) for name in names},
@@ -214,10 +215,10 @@ def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]
         "tuned_cycles": row["tuned_cycles"],
         "bound_cycles": row["bound_cycles"],
         "roofline_cycles": row["roofline_cycles"],
-        "baseline_ms": _milli(row["baseline_seconds"]),
-        "fallback_ms": _milli(row["fallback_seconds"]),
-        "tuned_ms": _milli(row["tuned_seconds"]),
-        "bound_ms": _milli(row["bound_seconds"]),
+        "baseline_ms": milliseconds_of(row["baseline_seconds"]),
+        "fallback_ms": milliseconds_of(row["fallback_seconds"]),
+        "tuned_ms": milliseconds_of(row["tuned_seconds"]),
+        "bound_ms": milliseconds_of(row["bound_seconds"]),
         **_ends(row),
     }
     # MLflow's columns show all digits there are.
@@ -237,10 +238,6 @@ def _ends(row: WorkloadRow | Total) -> dict[str, float]:
         {} if time is None else {"tuned_ms_low": 1e3 * time.low, "tuned_ms_high": 1e3 * time.high}
     )
     return found if gain is None else found | {"gain_low": gain.low, "gain_high": gain.high}
-
-
-def _milli(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
 
 
 def _say_outcome(run_id: str, outcome: str) -> None:

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tilewright.targets.capabilities import Latency
 from tilewright.tasks.tracking import STEP_METRIC
 from tilewright.tuning.gains import Total
 from tilewright.tuning.results import TunedWorkload
+from tilewright.tuning.run_figures import network_best_so_far, unit_of
 
 
 def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
@@ -29,10 +28,10 @@ def network_curves(
 ) -> list[dict[str, float]]:
     """The same of all workloads together, each as often as an inference runs it: a step a round,
     NaN until each has a valid trial. The measurements up to it are those of all workloads."""
-    counted = bool((trials["cycles"] > 0).any())
-    unit = "cycles" if counted else "seconds"
+    unit = unit_of(trials)
+    counted = unit == "cycles"
     counts = {each.workload.id: each.count for each in tuned}
-    measured, best = best_so_far(trials, counts, unit)
+    measured, best = network_best_so_far(trials, counts, unit)
     levels = {
         "baseline": total["baseline_cycles"] if counted else total["baseline_seconds"],
         "bound": total["bound_cycles"] if counted else total["bound_seconds"],
@@ -43,20 +42,3 @@ def network_curves(
         {STEP_METRIC: float(count), f"{unit}/best": float(value), **beside}
         for count, value in zip(measured, best, strict=True)
     ]
-
-
-def best_so_far(
-    trials: pd.DataFrame, counts: Mapping[str, int], unit: str
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """After each round the measurements of all workloads and the best of an inference, each shape
-    (rounds,): the column `unit` of each workload's best valid trial times its count; NaN until each
-    has one."""
-    rounds = np.unique(trials["round"])
-    measured = np.asarray(trials.groupby("round").size().cumsum(), np.int64)
-    valid = trials[trials["status"] == "valid"]
-    best = np.zeros(len(rounds))
-    for workload, count in counts.items():
-        mine = valid[valid["workload"] == workload]
-        so_far = mine.groupby("round")[unit].min().reindex(rounds).cummin().ffill()
-        best += count * so_far.to_numpy(np.float64)
-    return measured, best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from tilewright.tasks.champion_registry import (
     digest_of,
     features_of,
 )
-from tilewright.tasks.log_comparison import LoggedComparison
 from tilewright.tasks.logged_models import (
     MODEL_ROLES,
     LearnedModel,
@@ -57,12 +56,12 @@ def register_champion(
     plan: ComparisonPlan,
     results: Results,
     rows: Sequence[LeaderboardRow],
-    logged: LoggedComparison,
+    logged: Mapping[tuple[str, int], str],
     progress: Callable[[str], None] = lambda workload: None,
 ) -> list[RegisteredModel]:
     """Register the models of the best run on every workload: of the best tuner that learns P and
     V, the seed that came nearest the optimum, or there first. Runs are repeated to get at their
-    models. Empty if no tuner learns both."""
+    models. `logged` has the MLflow run of each tuner and seed. Empty if no tuner learns both."""
     registered: list[RegisteredModel] = []
     for row in rows:
         tuner_config = plan.tuner_configs[results.tuners.index(row.tuner)]
@@ -72,8 +71,8 @@ def register_champion(
             learned = _learned(plan, job)
             if not {"P", "V"} <= set(learned):
                 break  # this tuner has no such models
-            run_id = logged.seeds[tuner_config.label, job.seed]
-            registered += _register(plan, job, learned, logged, run_id)
+            run_id = logged[tuner_config.label, job.seed]
+            registered += _register(plan, job, learned, run_id)
         if registered:
             break
     return registered
@@ -102,7 +101,6 @@ def _register(
     plan: ComparisonPlan,
     job: ComparisonJob,
     learned: dict[str, LearnedModel],
-    logged: LoggedComparison,
     run_id: str,
 ) -> list[RegisteredModel]:
     client, test_bed = MlflowClient(), plan.test_bed

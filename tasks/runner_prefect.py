@@ -87,8 +87,8 @@ class PrefectRunner(TrackedRunner):
 
 
 class NetworkRunner(PrefectRunner):
-    """Performs the steps of a network; `parent` is the run of a sweep in MLflow, if it is part of
-    one."""
+    """Performs the steps of a network; `parent` is the MLflow run of the comparison that it is part
+    of, if any."""
 
     def __init__(
         self,

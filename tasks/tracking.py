@@ -299,6 +299,18 @@ def models_below(run_id: str) -> list[str]:
     return [each.model_id for run in runs if run.outputs for each in run.outputs.model_outputs]
 
 
+def finished_below(run_id: str) -> dict[str, str]:
+    """The IDs of the children of a run that ended well, by their keys."""
+    asked = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}' and attributes.status = 'FINISHED'"
+    found, token = dict[str, str](), None
+    while True:
+        page = _client().search_runs([_experiment()], filter_string=asked, page_token=token)
+        found |= {run.data.tags.get(KEY_TAG, ""): str(run.info.run_id) for run in page}
+        token = page.token
+        if not token:
+            return found
+
+
 def _source(uri: str) -> str:
     return canonical({"uri": uri}).decode()
 
@@ -338,6 +350,11 @@ def fetch_file(run_id: str, name: str, folder: Path) -> Path:
 def client() -> MlflowClient:
     """The client of the store, the same for all."""
     return _client()
+
+
+def experiment_id() -> str:
+    """The ID of the workspace's experiment, which is created if there is none."""
+    return _experiment()
 
 
 def run_url(run_id: str) -> str:

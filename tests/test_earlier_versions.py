@@ -18,7 +18,7 @@ from tests.earlier_versions import FUTURE, RELEASES
 from tilewright.core.errors import TilewrightError
 from tilewright.core.formats import FORMATS
 from tilewright.evaluation.compare.record import read_leaderboards
-from tilewright.evaluation.compare.runs import TunerRun
+from tilewright.evaluation.compare.workload_runs import TunerRun
 from tilewright.evaluation.datasets.build import kept_plan, kept_rows
 from tilewright.evaluation.datasets.folder import digest_of, read_about, read_table
 from tilewright.evaluation.datasets.options import DatasetOptions

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
         tune,
     )
     from tilewright.core.errors import TilewrightError
-    from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.compare.network_steps import Sweep
+    from tilewright.evaluation.compare.network_comparison import NetworkComparison
+    from tilewright.evaluation.compare.network_comparison import NetworkComparison as Sweep
+    from tilewright.evaluation.compare.workload_comparison import Comparison
     from tilewright.hardware_search.results import CodesignOutcome
     from tilewright.inference import load, load_model, run
     from tilewright.networks.artifact import Profile
@@ -72,8 +73,9 @@ _MODULES = {
     "BuiltArtifact": "tilewright.tuning.build_artifact:BuiltArtifact",
     "Profile": "tilewright.networks.artifact:Profile",
     "InferenceSession": "tilewright.networks.artifact.session:InferenceSession",
-    "Comparison": "tilewright.evaluation.compare.comparison:Comparison",
-    "Sweep": "tilewright.evaluation.compare.network_steps:Sweep",
+    "Comparison": "tilewright.evaluation.compare.workload_comparison:Comparison",
+    "NetworkComparison": "tilewright.evaluation.compare.network_comparison:NetworkComparison",
+    "Sweep": "tilewright.evaluation.compare.network_comparison:NetworkComparison",
     "CodesignOutcome": "tilewright.hardware_search.results:CodesignOutcome",
     "TilewrightError": "tilewright.core.errors:TilewrightError",
 }
@@ -86,6 +88,7 @@ __all__ = [
     "Lowered",
     "Measurements",
     "Network",
+    "NetworkComparison",
     "Profile",
     "Space",
     "Summary",

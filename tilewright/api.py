@@ -19,8 +19,8 @@ from tilewright.tuning.options import TuningOptions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.compare.network_steps import Sweep
+    from tilewright.evaluation.compare.network_comparison import NetworkComparison
+    from tilewright.evaluation.compare.workload_comparison import Comparison
     from tilewright.hardware_search.results import CodesignOutcome
     from tilewright.search import LocalRunner
     from tilewright.tuning.build_artifact import BuiltArtifact
@@ -82,7 +82,7 @@ def build(model: str | Path, out: str | Path, **options: Any) -> BuiltArtifact:
 
 
 @shows_options(CompareOptions)
-def compare(**options: Any) -> Comparison | Sweep:
+def compare(**options: Any) -> Comparison | NetworkComparison:
     """Compare tuners: on workloads with the optimum of enumerated spaces, or by whole runs of
     `networks`.
 
@@ -133,14 +133,14 @@ def compare(**options: Any) -> Comparison | Sweep:
     return compare_tuners(_local_runner(), plan, asked.folder, cluster, asked.fresh)
 
 
-def sweep(**options: Any) -> Sweep:
+def sweep(**options: Any) -> NetworkComparison:
     """Compare tuners by whole runs of networks. Deprecated: call `compare` with `networks`."""
     warnings.warn(
         "tilewright.sweep goes with version 0.4; call tilewright.compare with the same arguments",
         DeprecationWarning,
         stacklevel=2,
     )
-    return cast("Sweep", compare(**options))
+    return cast("NetworkComparison", compare(**options))
 
 
 @takes_options(CodesignOptions)

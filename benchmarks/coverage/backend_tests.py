@@ -31,17 +31,14 @@ from onnx.numpy_helper import to_array
 
 from benchmarks.coverage.networks import PAGE
 from benchmarks.coverage.operator_forms import difference
-from tilewright.core.files import write_atomically
+from benchmarks.results import replace_block
 from tilewright.core.process_info import usable_cores
 
 RIGHT, BOTH = "right", "refused by both"
 SECONDS = 300
 PAIR = 8
 """Tests that one worker takes at a time."""
-BEGIN, END = (
-    "<!-- begin: benchmarks.coverage.backend_tests -->\n",
-    "<!-- end: benchmarks.coverage.backend_tests -->\n",
-)
+BLOCK = "benchmarks.coverage.backend_tests"
 
 Row = dict[str, str]
 
@@ -61,9 +58,7 @@ def main() -> None:
     text = summary(rows)
     print(text)
     if options.write:
-        page = PAGE.read_text()
-        before, _, rest = page.partition(BEGIN)
-        write_atomically(PAGE, (before + BEGIN + text + END + rest.partition(END)[2]).encode())
+        replace_block(PAGE, BLOCK, text)
 
 
 def chosen(parts: Sequence[str]) -> list[Any]:

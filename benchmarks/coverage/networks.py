@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.results import replace_block
 from tilewright import networks
-from tilewright.core.files import write_atomically
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.report import ModelReport
 from tilewright.reports.number_format import milliseconds
@@ -24,10 +24,7 @@ from tilewright.targets import make_target
 
 TARGET = "vta-pynq"
 PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "coverage.md"
-BEGIN, END = (
-    "<!-- begin: benchmarks.coverage.networks -->\n",
-    "<!-- end: benchmarks.coverage.networks -->\n",
-)
+BLOCK = "benchmarks.coverage.networks"
 HEAD = (
     "network", "MMAC", "offloaded", "workloads", "calls", "accelerator ms", "CPU ms",
     "all on the CPU ms", "operators on the CPU that take time",
@@ -45,13 +42,6 @@ def table(found: list[tuple[str, ...]]) -> str:
     """Of rows, in Markdown."""
     rule = ("---", *["---:"] * NUMBERS, "---")
     return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *found))
-
-
-def written(page: str, text: str) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + text + END + after
 
 
 def _row(report: ModelReport) -> tuple[str, ...]:
@@ -79,7 +69,7 @@ def main(
     text = table(rows())
     print(text, end="")
     if write:
-        write_atomically(PAGE, written(PAGE.read_text(), text).encode())
+        replace_block(PAGE, BLOCK, text)
 
 
 if __name__ == "__main__":

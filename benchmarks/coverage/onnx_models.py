@@ -17,6 +17,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from benchmarks.artifacts.forms import data_inputs
+
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 KINDS = ("light", "simple", "pytorch-converted", "pytorch-operator", "node")
 Arrays = list[NDArray[Any]]
@@ -94,23 +96,18 @@ def numbers(case: ModelCase, model: onnx.ModelProto) -> tuple[Arrays, Arrays] | 
     the package does not say, or not in tensors."""
     if case.kind == "light":
         # as the package's own runner makes them
-        (data,) = _inputs(model)
+        (data,) = data_inputs(model)
         shape = [dim.dim_value for dim in data.type.tensor_type.shape.dim]
         size = int(np.prod(shape))
         ramp = (np.arange(size).reshape(shape) / size).astype(np.float32)
         return [ramp], [_read(case.path.with_name(f"{case.name}_output_0.pb"))]
     if case.data is None:
         return None
-    plain = all(v.type.HasField("tensor_type") for v in (*_inputs(model), *model.graph.output))
+    plain = all(v.type.HasField("tensor_type") for v in (*data_inputs(model), *model.graph.output))
     if not plain:
         return None
-    inputs = [_read(case.data / f"input_{i}.pb") for i in range(len(_inputs(model)))]
+    inputs = [_read(case.data / f"input_{i}.pb") for i in range(len(data_inputs(model)))]
     return inputs, [_read(case.data / f"output_{i}.pb") for i in range(len(model.graph.output))]
-
-
-def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return [info for info in model.graph.input if info.name not in weights]
 
 
 def _read(path: Path) -> NDArray[Any]:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.coverage.networks import PAGE
-from tilewright.core.files import write_atomically
+from benchmarks.results import replace_block
 
 Array = NDArray[Any]
 PACKAGES = (
@@ -70,10 +70,7 @@ INTEGERS: Mapping[str, tuple[int, int]] = {
 MOST_ERROR = 1e-3
 SEEDS = range(11, 15)
 BUILD_SECONDS = 900
-BEGIN, END = (
-    "<!-- begin: benchmarks.coverage.public_models -->\n",
-    "<!-- end: benchmarks.coverage.public_models -->\n",
-)
+BLOCK = "benchmarks.coverage.public_models"
 HEAD = (
     "package", "model", "result", "compiled operators", "in onnxruntime", "largest error",
     "time to onnxruntime's", "build s",
@@ -106,7 +103,7 @@ def main() -> None:
     text = table(rows)
     print(text)
     if options.write:
-        write_atomically(PAGE, written(PAGE.read_text(), text).encode())
+        replace_block(PAGE, BLOCK, text)
 
 
 def models(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -310,13 +307,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     rule = ("---", "---", "---", *["---:"] * (len(HEAD) - 3))
     lines = "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, rule, *map(_cells, rows)))
     return f"{'; '.join(counted)}.\n\n{lines}"
-
-
-def written(page: str, text: str) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + text + END + after
 
 
 def _right(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -83,7 +83,7 @@ def main(
         with comparing(console) as progress:
             compared = run_comparison(LocalRunner(progress), what, folder, local_cluster(jobs))
         write_report(compared, folder)
-        console.print(leaderboard_table(compared.leaderboard, console.width))
+        console.print(leaderboard_table(compared.leaderboards, console.width))
         share = {name: _invalid_share(test_bed, name) for name, _ in test_bed.workloads}
         redraw = folder / "runs.parquet"
         rows_of(compared.results, share).to_parquet(redraw, index=False)

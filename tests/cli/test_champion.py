@@ -63,31 +63,32 @@ def client(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     mlflow.set_tracking_uri(before)  # writes the variable, too: it goes with the patch
 
 
-def test_a_comparison_is_an_experiment_of_tuners_with_seeds_below_them(
+def test_a_comparison_is_a_run_with_a_run_per_tuner_and_seed_below_it(
     logged: Logged, client
 ) -> None:  # type: ignore[no-untyped-def]
-    (experiment,) = [e for e in client.search_experiments() if e.name.startswith("compare ")]
-    assert experiment.name in logged.printed
-    runs = client.search_runs([experiment.experiment_id])
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert {run.info.status for run in runs} == {"FINISHED"}
-    parents = {r.info.run_name: r for r in runs if "mlflow.parentRunId" not in r.data.tags}
+    (above,) = (r for r in runs if "mlflow.parentRunId" not in r.data.tags)
+    assert above.info.run_id in logged.printed
     children = [r for r in runs if "mlflow.parentRunId" in r.data.tags]
-    assert set(parents) == set(TUNERS)
-    assert {(r.data.tags["mlflow.parentRunId"], r.info.run_name) for r in children} == {
-        (parent.info.run_id, f"seed {seed}") for parent in parents.values() for seed in SEEDS
+    assert {r.data.tags["mlflow.parentRunId"] for r in children} == {above.info.run_id}
+    assert {r.info.run_name for r in children} == {
+        f"{tuner}, seed {seed}" for tuner in TUNERS for seed in SEEDS
     }
-    for parent in parents.values():
-        names = {each.path for each in client.list_artifacts(parent.info.run_id)}
-        assert {"report.html", "comparison.json"} <= names
+    (board,) = logged.place.json("compared/comparison.json")["leaderboards"]
+    for row in board["tuners"]:
+        assert above.data.metrics[f"final_regret/{row['tuner']}"] == row["regret"]
+        assert f"| {row['tuner']} |" in above.data.tags["mlflow.note.content"]
+    names = {each.path for each in client.list_artifacts(above.info.run_id)}
+    assert {"report.html", "comparison.json"} <= names
 
 
 def test_settings_are_parameters_and_figures_agree_with_the_record(logged: Logged, client) -> None:  # type: ignore[no-untyped-def]
     document = logged.place.json("compared/comparison.json")
-    (experiment,) = [e for e in client.search_experiments() if e.name.startswith("compare ")]
-    runs = client.search_runs([experiment.experiment_id])
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
     for record in document["runs"]:
         (run,) = [r for r in runs if r.data.params.get("seed") == str(record["seed"])
-                  and r.data.params["tuner"] == record["tuner"]]  # fmt: skip
+                  and r.data.params.get("tuner") == record["tuner"]]  # fmt: skip
         optimum = document["optimum"][LAYER]
         assert run.data.metrics["final_regret"] == pytest.approx(
             record["best_cycles"][-1] / optimum - 1

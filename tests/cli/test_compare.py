@@ -19,7 +19,6 @@ from tests.cli.conftest import Place
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
-from tilewright.evaluation.compare.comparison import COMPARISON, log_comparison
 from tilewright.evaluation.compare.job_runner import run_jobs
 from tilewright.evaluation.compare.plan import (
     ComparisonPlan,
@@ -27,7 +26,9 @@ from tilewright.evaluation.compare.plan import (
     parse_tuner_configs,
     plan,
 )
-from tilewright.evaluation.compare.run_cache import RUNS
+from tilewright.evaluation.compare.record import RECORD
+from tilewright.evaluation.compare.workload_comparison import log_comparison
+from tilewright.evaluation.row_cache import RUNS
 from tilewright.flows.comparison import compare_tuners, run_comparison
 from tilewright.reports.comparison import REPORT
 from tilewright.search import LocalRunner
@@ -52,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def document(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / COMPARISON).read_text()))
+    return dict(json.loads((folder / RECORD).read_text()))
 
 
 def test_the_record_has_the_promised_keys_and_every_run(document: dict[str, Any]) -> None:
@@ -107,16 +108,18 @@ def test_finished_runs_are_kept_and_not_repeated(
     (tmp_path / RUNS).write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # torn by a crash
     asked = []
     monkeypatch.setattr(
-        "tilewright.evaluation.compare.comparison.run_jobs",
+        "tilewright.evaluation.compare.workload_comparison.run_jobs",
         lambda what, jobs, cluster: asked.extend(jobs) or run_jobs(what, jobs, cluster),
     )
     log_comparison(run_comparison(LocalRunner(), _plan(), tmp_path), tmp_path)
     assert len(asked) == 2
-    again, before = (json.loads((out / COMPARISON).read_text()) for out in (tmp_path, folder))
+    again, before = (json.loads((out / RECORD).read_text()) for out in (tmp_path, folder))
     for run in again["runs"] + before["runs"]:
         del run["wall_seconds"]
     for row in again["leaderboards"][0]["tuners"] + before["leaderboards"][0]["tuners"]:
-        del row["wall_seconds"]
+        for timed in ("wall_seconds", "seconds_to_goal", "stack_seconds_to_goal"):
+            del row[timed]
+            row["intervals"].pop(timed, None)
     assert again == before
     run_comparison(LocalRunner(), _plan(), tmp_path)
     assert len(asked) == 2

@@ -14,8 +14,8 @@ import pytest
 from tests import warm
 from tests.cli.conftest import Place
 from tests.trial_tables import frame, tables
-from tilewright.evaluation.compare.network_runs import RUNS
-from tilewright.evaluation.compare.network_steps import SWEEP
+from tilewright.evaluation.compare.record import RECORD
+from tilewright.evaluation.row_cache import RUNS
 from tilewright.tuning.output_dir import STORE
 
 SWEEP_DIGITS = ("compare", "digits_cnn", "--layers", "fc", "--trials", "16", "--batch", "4",
@@ -42,7 +42,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     os.kill(victim.pid, signal.SIGKILL)
     victim.communicate()
     assert (out / RUNS).read_bytes().count(b"\n") == 1
-    assert not (out / SWEEP).exists()
+    assert not (out / RECORD).exists()
     stored = {path.parent: tables(path.parent) for path in out.rglob(STORE)}
     first = out / "digits_cnn" / "vta-pynq" / "random" / "seed-0"
     kept = {path: path.read_bytes() for path in first.iterdir() if path.is_file()}
@@ -57,7 +57,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
         kept = before["trials"]  # what was measured stays
         assert tables(path)["trials"][: len(kept)] == kept
 
-    document = guest.json(f"out/{SWEEP}")
+    document = guest.json(f"out/{RECORD}")
     assert [(run["tuner"], run["seed"]) for run in document["runs"]] == [
         ("random", 0), ("ml2tuner", 0), ("random", 1), ("ml2tuner", 1),
     ]  # fmt: skip

@@ -11,13 +11,16 @@ import pytest
 
 from tilewright.dashboard.answers import list_comparisons
 from tilewright.dashboard.listing import KnownRuns
-from tilewright.evaluation.compare.leaderboard import OPTIMUM, Leaderboard, TunerMedians
+from tilewright.evaluation.compare.leaderboard import OPTIMUM, Leaderboard, LeaderboardRow
 from tilewright.evaluation.compare.record import RecordError, read_leaderboards
 from tilewright.services.workspace import Workspace
 
 BOARD = Leaderboard(
     "net", "vta-pynq", "fallback",
-    (TunerMedians("good", 3, 2.5, 400.0, 4e-6, 2), TunerMedians("poor", 3, 2.0, 500.0, 5e-6, 1)),
+    (
+        LeaderboardRow("good", 3, 2.5, 400.0, 4e-6, 2),
+        LeaderboardRow("poor", 3, 2.0, 500.0, 5e-6, 1),
+    ),
     ("good",),
 )  # fmt: skip
 
@@ -42,6 +45,7 @@ def test_a_sweep_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     earlier = asdict(BOARD) | {
         "tuners": [{key: getattr(tuner, key) for key in keys} for tuner in BOARD.tuners]
     }
+    del earlier["relative"]
     document = {"version": 1, "trials": 8, "runs": [], "leaderboards": [earlier]}
     assert read_leaderboards(write(tmp_path / "out", "sweep.json", document)) == (BOARD,)
 
@@ -66,6 +70,11 @@ def test_a_comparison_of_an_earlier_version_is_ranked_by_its_runs(tmp_path: Path
         ("sweep.json", "{"), ("sweep.json", "[]"), ("comparison.json", '{"runs": []}'),
         ("sweep.json", '{"version": 1, "leaderboards": [{"network": 1}]}'),
         ("sweep.json", '{"leaderboards": []}'),
+        ("comparison.json", '{"version": 1, "leaderboards": [{"network": "a", "target": "b", '
+         '"baseline": "fallback", "tuners": [], "winners": ["default"]}]}'),
+        ("comparison.json", '{"version": 1, "leaderboards": [{"network": "a", "target": "b", '
+         '"baseline": "fallback", "tuners": [{"tuner": "c", "seeds": 1, "gain": NaN, '
+         '"tuned_cycles": 1, "tuned_seconds": 1, "fastest_on": 1}], "winners": ["c"]}]}'),
     ],
 )  # fmt: skip
 def test_what_is_no_comparison_is_refused_with_a_sentence(
@@ -89,3 +98,9 @@ def test_the_start_page_lists_comparisons_and_leaves_out_what_it_cannot_read(
     (row,) = list_comparisons(known)["comparisons"]  # type: ignore[misc, union-attr]
     assert (row["name"], row["network"], row["winners"]) == ("swept", "net", ["good"])
     assert [tuner["tuner"] for tuner in row["tuners"]] == ["good", "poor"]
+    assert [(each["tuner"], each["gain"]) for each in row["rows"]] == [
+        ("good", "~2.50×"), ("poor", "~2.00×"),
+    ]  # fmt: skip
+    assert row["verdict"] == (
+        "net on vta-pynq: good wins, median gain ~2.50×, fastest on 2 of 3 seeds"
+    )

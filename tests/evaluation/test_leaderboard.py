@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
-from tilewright.evaluation.compare.ground_truth import space_facts
 from tilewright.evaluation.compare.leaderboard import (
+    Leaderboard,
     band,
     interval,
-    leaderboard,
     relative_trials,
     results_of,
+    workload_leaderboard,
 )
-from tilewright.evaluation.compare.runs import TunerRun
-from tilewright.evaluation.compare.summary import verdict
+from tilewright.evaluation.compare.workload_comparison import space_facts
+from tilewright.evaluation.compare.workload_runs import TunerRun
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 OPTIMUM = {"one": 100, "two": 1000}
@@ -56,6 +56,10 @@ RUNS = [
 ]
 
 
+def board_of(runs: list[TunerRun]) -> Leaderboard:
+    return workload_leaderboard(results_of(runs, OPTIMUM, 4), "vta")
+
+
 def test_regret_counts_from_the_optimum_and_is_infinite_before_the_first_valid_trial() -> None:
     results = results_of(RUNS, OPTIMUM, 4)
     assert results.regret[0, 0, 0].tolist() == [math.inf, 0.5, 0.0, 0.0]
@@ -72,21 +76,22 @@ def test_trials_to_the_goal_count_the_budget_where_it_was_missed() -> None:
 
 
 def test_a_standing_is_the_median_over_seeds() -> None:
-    good, poor = leaderboard(results_of(RUNS, OPTIMUM, 4))
+    good, poor = board_of(RUNS).tuners
     assert (good.tuner, poor.tuner) == ("good", "poor")
     regrets = [math.sqrt(1.0 * 1.01) - 1, 0.0]
-    assert good.regret.middle == pytest.approx(np.mean(regrets))
-    assert (good.regret.low, good.regret.high) == pytest.approx((0.0, regrets[0]))
-    assert good.reached == 1.0
-    assert poor.reached == 0.25
-    assert good.first_within.middle == pytest.approx((math.sqrt(3 * 3) + math.sqrt(1 * 2)) / 2)
-    assert good.trials.middle == pytest.approx((math.sqrt(4 * 4) + math.sqrt(2 * 2)) / 2)
-    assert good.compiled.middle == pytest.approx((4 + 2) / 2)
-    assert good.invalid.middle == pytest.approx(((1 + 3) / 2 + (1 + 0) / 2) / 2)
-    assert good.stack_to_goal.middle == pytest.approx(((40 + 2.0) + (20 + 1.0)) / 2)
-    assert good.seconds.middle == pytest.approx((2.0 + 1.5) / 2)
-    assert poor.worst == ("one", math.inf)
-    assert poor.invalid_share.middle == pytest.approx((4 / 8 + 7 / 8) / 2)
+    assert good.regret == pytest.approx(np.mean(regrets))
+    assert good.intervals["regret"] == pytest.approx((0.0, regrets[0]))
+    assert good.within_goal == 1.0
+    assert poor.within_goal == 0.25
+    assert good.first_within == pytest.approx((math.sqrt(3 * 3) + math.sqrt(1 * 2)) / 2)
+    assert good.trials_to_goal == pytest.approx((math.sqrt(4 * 4) + math.sqrt(2 * 2)) / 2)
+    assert good.compiles_to_goal == pytest.approx((4 + 2) / 2)
+    assert good.invalid_to_goal == pytest.approx(((1 + 3) / 2 + (1 + 0) / 2) / 2)
+    assert good.stack_seconds_to_goal == pytest.approx(((40 + 2.0) + (20 + 1.0)) / 2)
+    assert good.wall_seconds == pytest.approx((2.0 + 1.5) / 2)
+    assert (good.fastest_on, good.seeds) == (2, 2)
+    assert (poor.worst_workload, poor.worst_regret, poor.regret) == ("one", None, None)
+    assert poor.invalid_share == pytest.approx((4 / 8 + 7 / 8) / 2)
 
 
 def test_relative_trials_are_a_geometric_mean_of_ratios() -> None:
@@ -116,22 +121,17 @@ def test_bands_of_infinite_curves_are_infinite_not_undefined() -> None:
     assert low[1] == 1.0
 
 
-def test_a_verdict_names_the_best_its_rivals_and_the_share_of_the_yardstick() -> None:
+def test_a_leaderboard_compares_the_best_tuner_with_the_yardstick() -> None:
     runs = [replace(run, tuner={"poor": "autotvm"}.get(run.tuner, run.tuner)) for run in RUNS]
-    results = results_of(runs, OPTIMUM, 4)
-    found = verdict(results, leaderboard(results))
-    assert found.best.tuner == "good"
-    assert [row.tuner for row in found.rivals] == ["autotvm"]
+    found = board_of(runs)
+    assert found.winners == ("good",)
     assert found.relative is not None
-    assert found.relative.share == relative_trials(results, "good", "autotvm")
+    assert found.relative.share == relative_trials(results_of(runs, OPTIMUM, 4), "good", "autotvm")
     assert found.relative.at_most  # the yardstick did not always come to the goal
 
 
-def test_a_verdict_of_one_tuner_or_without_a_yardstick_compares_nothing() -> None:
-    results = results_of(RUNS, OPTIMUM, 4)
-    assert verdict(results, leaderboard(results)).relative is None
-    alone = results_of(RUNS[:4], OPTIMUM, 4)
-    assert verdict(alone, leaderboard(alone)).rivals == ()
+def test_a_leaderboard_without_a_yardstick_compares_nothing() -> None:
+    assert board_of(RUNS).relative is None
 
 
 def test_facts_of_a_space_count_what_is_valid_and_near_the_optimum() -> None:

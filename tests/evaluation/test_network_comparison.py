@@ -17,23 +17,29 @@ from typer.testing import CliRunner
 
 from tests.trial_tables import tables
 from tilewright.cli.app import app
-from tilewright.cli.views.comparison import show_sweep
+from tilewright.cli.views.comparison import show_networks
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.compare.leaderboard import network_leaderboards
-from tilewright.evaluation.compare.network_plan import plan_sweep
-from tilewright.evaluation.compare.network_runs import (
-    RUNS,
-    RunBegan,
-    SweepBegan,
-    SweptRun,
-    SweptRuns,
+from tilewright.evaluation.compare.network_comparison import (
+    ComparisonError,
+    NetworkComparison,
+    judge_networks,
 )
-from tilewright.evaluation.compare.network_steps import SWEEP, Sweep, SweepError, judge_networks
-from tilewright.evaluation.compare.options import CompareOptions as CompareOptions
+from tilewright.evaluation.compare.network_plan import plan_networks
+from tilewright.evaluation.compare.network_runs import (
+    KeptNetworkRuns,
+    NetworkRun,
+    NetworksBegan,
+    RunBegan,
+)
+from tilewright.evaluation.compare.options import CompareOptions
+from tilewright.evaluation.compare.record import NETWORK_RECORD, RECORD
+from tilewright.evaluation.row_cache import RUNS
 from tilewright.flows.comparison import compare_networks
 from tilewright.flows.forms import filled, flat
 from tilewright.networks import zoo
-from tilewright.reports.network_comparison import run_rows, sweep_note, verdict
+from tilewright.reports.comparison_note import comparison_note, run_rows
+from tilewright.reports.leaderboard import verdict
 from tilewright.search import LocalRunner
 from tilewright.search.events import Event
 from tilewright.tuning.output_dir import SUMMARY
@@ -44,7 +50,7 @@ ASKED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def swept(folder: Path, **others: object) -> tuple[Sweep, list[Event]]:
+def swept(folder: Path, **others: object) -> tuple[NetworkComparison, list[Event]]:
     heard: list[Event] = []
     options = CompareOptions.parse(**ASKED | {"out": str(folder)} | others)
     return compare_networks(LocalRunner(heard.append), options), heard
@@ -55,20 +61,21 @@ def begun(heard: list[Event]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+def done(tmp_path_factory: pytest.TempPathFactory) -> NetworkComparison:
     return swept(tmp_path_factory.mktemp("sweep"))[0]
 
 
 @pytest.mark.slow(seconds=5)
-def test_every_run_is_a_whole_run_of_its_own(done: Sweep) -> None:
+def test_every_run_is_a_whole_run_of_its_own(done: NetworkComparison) -> None:
     folder = done.plan.folder
     assert [(run.target, run.seed, run.tuner) for run in done.runs] == [
         (target, seed, tuner) for target in ("vta-pynq", "huge") for seed in (0, 1)
         for tuner in ("random", "ml2tuner:first=4")
     ]  # fmt: skip
-    document = json.loads((folder / SWEEP).read_text())
+    document = json.loads((folder / RECORD).read_text())
     assert document == json.loads(json.dumps(done.to_json()))
     assert list(document) == ["version", "trials", "runs", "leaderboards"]
+    assert (folder / NETWORK_RECORD).read_bytes() == (folder / RECORD).read_bytes()
     for row in document["runs"]:
         summary = json.loads((folder / row["place"] / SUMMARY).read_text())
         total = summary["total"]
@@ -83,11 +90,13 @@ def test_every_run_is_a_whole_run_of_its_own(done: Sweep) -> None:
 
 
 @pytest.mark.slow(seconds=3)
-def test_a_second_call_repeats_nothing_and_a_further_seed_runs_alone(done: Sweep) -> None:
+def test_a_second_call_repeats_nothing_and_a_further_seed_runs_alone(
+    done: NetworkComparison,
+) -> None:
     folder = done.plan.folder
     again, heard = swept(folder)
     assert not begun(heard)
-    assert SweepBegan(8, 8) in heard
+    assert NetworksBegan(8, 8) in heard
     assert again.to_json() == done.to_json()
     more, heard = swept(folder, seeds="0-2", targets=("huge",), tuners=("random",))
     assert begun(heard) == ["digits_cnn on huge, random, seed 2"]
@@ -97,7 +106,9 @@ def test_a_second_call_repeats_nothing_and_a_further_seed_runs_alone(done: Sweep
 
 
 @pytest.mark.slow(seconds=5)
-def test_what_was_not_kept_or_is_no_longer_there_is_made_again(done: Sweep, tmp_path: Path) -> None:
+def test_what_was_not_kept_or_is_no_longer_there_is_made_again(
+    done: NetworkComparison, tmp_path: Path
+) -> None:
     options = {"targets": ("huge",), "tuners": ("random",), "seeds": "0-2"}
     first, _ = swept(tmp_path, **options)
     lines = (tmp_path / RUNS).read_bytes().splitlines(keepends=True)
@@ -120,15 +131,15 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(done: Sweep, tmp_
 
 
 def test_a_run_that_vanishes_before_the_end_is_said_and_not_left_out(
-    done: Sweep, tmp_path: Path
+    done: NetworkComparison, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(done.plan.folder, tmp_path / "sweep"))
-    plan = plan_sweep(CompareOptions.parse(**ASKED | {"out": str(folder)}))
-    kept = SweptRuns(plan)
+    plan = plan_networks(CompareOptions.parse(**ASKED | {"out": str(folder)}))
+    kept = KeptNetworkRuns(plan)
     assert judge_networks(plan, kept).runs == done.runs
     (folder / done.runs[3].place / SUMMARY).unlink()
     with pytest.raises(
-        SweepError, match=re.escape(f"the results of {done.runs[3].title} are gone")
+        ComparisonError, match=re.escape(f"the results of {done.runs[3].title} are gone")
     ):
         judge_networks(plan, kept)
 
@@ -139,11 +150,11 @@ def test_another_model_under_the_same_path_is_another_run(tmp_path: Path) -> Non
     network = zoo.build("digits_cnn")
     model.write_bytes(network.SerializeToString())
     options = CompareOptions.parse(**asked | {"networks": (str(model),)})
-    before = plan_sweep(options).jobs[0]
-    assert plan_sweep(options).jobs[0] == before
+    before = plan_networks(options).jobs[0]
+    assert plan_networks(options).jobs[0] == before
     network.doc_string = "trained again"
     model.write_bytes(network.SerializeToString())
-    after = plan_sweep(options).jobs[0]
+    after = plan_networks(options).jobs[0]
     assert before.key != after.key
     assert before.place != after.place
 
@@ -151,7 +162,9 @@ def test_another_model_under_the_same_path_is_another_run(tmp_path: Path) -> Non
 def test_each_option_that_changes_results_changes_the_key(tmp_path: Path) -> None:
     def key(**others: object) -> str:
         return (
-            plan_sweep(CompareOptions.parse(**ASKED | {"out": str(tmp_path)} | others)).jobs[0].key
+            plan_networks(CompareOptions.parse(**ASKED | {"out": str(tmp_path)} | others))
+            .jobs[0]
+            .key
         )
 
     keys = [key()] + [
@@ -245,7 +258,7 @@ def test_defaults_depend_on_what_is_compared() -> None:
 
 # -- who won -----------------------------------------------------------------------------------
 
-ONE = SweptRun(
+ONE = NetworkRun(
     network="net", target="vta", tuner="good", seed=0, trials=8, invalid_trials=0,
     baseline="published baseline", baseline_cycles=1000, baseline_seconds=1e-5, tuned_cycles=500,
     tuned_seconds=5e-6, gain=2.0, bound_cycles=400, bound_seconds=4e-6, wall_seconds=1.0,
@@ -253,7 +266,7 @@ ONE = SweptRun(
 )  # fmt: skip
 
 
-def of(tuner: str, seed: int, cycles: int | None, **others: Any) -> SweptRun:
+def of(tuner: str, seed: int, cycles: int | None, **others: Any) -> NetworkRun:
     seconds = None if cycles is None else cycles * 1e-8
     gain = None if cycles is None else 1000 / cycles
     return replace(
@@ -317,9 +330,9 @@ def test_a_run_has_the_promised_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_no_figure_is_cut_whatever_the_width(done: Sweep, width: int) -> None:
+def test_no_figure_is_cut_whatever_the_width(done: NetworkComparison, width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    show_sweep(done, done.plan.folder, {}, console)
+    show_networks(done, done.plan.folder, {}, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     tables = text[: text.index("digits_cnn on vta-pynq: ")].splitlines()
@@ -330,9 +343,9 @@ def test_no_figure_is_cut_whatever_the_width(done: Sweep, width: int) -> None:
     assert ("baseline" in tables[0]) == (width == 200)
 
 
-def test_the_note_repeats_the_command_and_holds_the_results(done: Sweep) -> None:
+def test_the_note_repeats_the_command_and_holds_the_results(done: NetworkComparison) -> None:
     options = done.plan.options.model_copy(update={"out": "swept"})
-    note = sweep_note(options, 8, {"Prefect": "http://p"}, done)
+    note = comparison_note(options, 8, {"Prefect": "http://p"}, done.leaderboards, done.runs)
     assert (
         "tilewright compare digits_cnn --tuners random,ml2tuner:first=4 --seeds 0-1 "
         "--target vta-pynq,huge --trials 8 --batch 4 --layers conv2,fc\n"

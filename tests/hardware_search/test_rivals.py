@@ -14,9 +14,8 @@ from tilewright.hardware_search.evaluator import BudgetedEvaluator
 from tilewright.hardware_search.hardware_space import HardwareSpace
 from tilewright.hardware_search.methods import make_method
 from tilewright.hardware_search.methods.autotvm_codesign import AutoTvmCodesign, redraw_knobs
-from tilewright.hardware_search.methods.dcoc_codesign import (
-    Dcoc,
-    knobs_by_agent,
+from tilewright.hardware_search.methods.dcoc_codesign import Dcoc, knobs_by_agent
+from tilewright.hardware_search.methods.dcoc_confidence_sampling import (
     most_frequent_values,
     sample_by_confidence,
 )

@@ -156,8 +156,8 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
     from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
     from tilewright.evaluation.compare.job_runner import run_jobs
     from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
-    from tilewright.evaluation.compare.run_cache import RUNS, KeptRuns
-    from tilewright.evaluation.row_cache import count_rows
+    from tilewright.evaluation.compare.workload_runs import KeptRuns
+    from tilewright.evaluation.row_cache import RUNS, count_rows
 
     bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
     what = plan(bed, parse_tuner_configs("random"), (0,), 4, 2)
@@ -177,41 +177,42 @@ def _comparisons(folder: Path) -> tuple[Draw, Read]:
 
 def _leaderboards(folder: Path) -> tuple[Draw, Read]:
     from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
-    from tilewright.evaluation.compare.comparison import COMPARISON
     from tilewright.evaluation.compare.plan import parse_tuner_configs, plan
-    from tilewright.evaluation.compare.record import read_leaderboards
+    from tilewright.evaluation.compare.record import RECORD, read_leaderboards
     from tilewright.flows.comparison import compare_tuners
+    from tilewright.reports.leaderboard import leaderboard_rows, verdict
     from tilewright.search import LocalRunner
 
     bed = recorded_test_bed([DATA / "tvm-vta" / "C10.csv.gz"])
     compare_tuners(LocalRunner(), plan(bed, parse_tuner_configs("random"), (0,), 4, 2), folder)
-    whole = json.loads((folder / COMPARISON).read_bytes())
+    whole = json.loads((folder / RECORD).read_bytes())
     earlier = {key: value for key, value in whole.items() if key != "leaderboards"}
 
     def read_it(data: bytes) -> object:
-        (folder / COMPARISON).write_bytes(data)
-        return read_leaderboards(folder)
+        (folder / RECORD).write_bytes(data)
+        boards = read_leaderboards(folder)
+        return leaderboard_rows(boards), [verdict(board) for board in boards]
 
     return lambda rng: json_mutant(rng.choice((whole, earlier)), rng), read_it
 
 
 def _sweeps(folder: Path) -> tuple[Draw, Read]:
-    from tilewright.evaluation.compare.network_runs import RUNS, SweptRun
-    from tilewright.evaluation.row_cache import RowCache
+    from tilewright.evaluation.compare.network_runs import NetworkRun
+    from tilewright.evaluation.row_cache import RUNS, RowCache
 
-    run = SweptRun(
+    run = NetworkRun(
         network="digits_cnn", target="vta-pynq", tuner="random", seed=0, trials=8,
         invalid_trials=1, baseline="fallback", baseline_cycles=9, baseline_seconds=0.1,
         tuned_cycles=5, tuned_seconds=0.05, gain=1.8, bound_cycles=4, bound_seconds=0.04,
         wall_seconds=2.0, place="digits_cnn", run_key="0" * 32, mlflow_run_id=None,
     )  # fmt: skip
     path = folder / RUNS
-    RowCache(path, SweptRun).add("key", run)
+    RowCache(path, NetworkRun).add("key", run)
     document = json.loads(path.read_bytes())
 
     def read_it(data: bytes) -> object:
         path.write_bytes(data)
-        return RowCache(path, SweptRun).find("key")
+        return RowCache(path, NetworkRun).find("key")
 
     return lambda rng: json_mutant(document, rng), read_it
 

@@ -19,9 +19,9 @@ from tests.reliability.boundaries import NEVER, Boundaries, report_unwatched_wri
 from tests.reliability.killed_everywhere import forked
 from tilewright.core import thread_pools
 from tilewright.evaluation.compare.benchmark_suite import recorded_test_bed
-from tilewright.evaluation.compare.comparison import COMPARISON
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
-from tilewright.evaluation.compare.run_cache import RUNS
+from tilewright.evaluation.compare.record import RECORD
+from tilewright.evaluation.row_cache import RUNS
 from tilewright.flows.comparison import compare_tuners
 from tilewright.reports.comparison import REPORT
 from tilewright.search import LocalRunner
@@ -45,9 +45,13 @@ def compare(what: ComparisonPlan, folder: Path, kill_at: int = NEVER) -> Boundar
 
 def outcome(folder: Path) -> dict[str, Any]:
     """What a comparison came to, without the seconds it took."""
-    found: dict[str, Any] = json.loads((folder / COMPARISON).read_text())
-    for timed in (*found["runs"], *(row for one in found["leaderboards"] for row in one["tuners"])):
-        del timed["wall_seconds"]
+    found: dict[str, Any] = json.loads((folder / RECORD).read_text())
+    for run in found["runs"]:
+        del run["wall_seconds"]
+    for row in (row for board in found["leaderboards"] for row in board["tuners"]):
+        for timed in ("wall_seconds", "seconds_to_goal", "stack_seconds_to_goal"):
+            del row[timed]
+            row["intervals"].pop(timed, None)
     assert (folder / REPORT).read_text().rstrip().endswith("</html>")
     return found
 

@@ -51,7 +51,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
     "its files are the installation's own": (
         "tilewright.dashboard.server:application.file",
         "tilewright.networks.partition.supported_forms:supported_forms",
-        "tilewright.evaluation.compare.run_cache:code_digest",
+        "tilewright.evaluation.compare.workload_runs:code_digest",
         "tilewright.flows.deploy_all:_automations", "tilewright.flows.deploy_all:_deploy",
         "tilewright.fusion.learned.pretrained:shipped_digest",
         "tilewright.targets.board.board_runner:BoardBench._build",

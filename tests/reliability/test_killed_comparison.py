@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import Place
 from tests.reliability.commands import ROOT, wait_for
 from tests.reliability.killed_comparison import TABLE, kept, outcome
-from tilewright.evaluation.compare.comparison import COMPARISON
+from tilewright.evaluation.compare.record import RECORD
 
 COMPARE = ("compare", "--replay", str(TABLE), "--tuners", "random,ml2tuner", "--seeds", "0,1",
            "--trials", "16", "--batch", "8", "--jobs", "2", "--out", "out")  # fmt: skip
@@ -57,7 +57,7 @@ def test_the_command_killed_at_several_moments_ends_like_one_that_was_not(tmp_pa
     moments: list[Callable[[], bool]] = [
         lambda: len(kept(out)) >= 1,
         lambda: len(kept(out)) >= 3,
-        lambda: (out / COMPARISON).exists(),
+        lambda: (out / RECORD).exists(),
     ]
     for moment in moments:
         victim = place.fork(*COMPARE)

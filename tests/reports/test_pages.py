@@ -5,22 +5,30 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from tilewright.evaluation.compare.leaderboard import ConfidenceInterval, LeaderboardRow
-from tilewright.evaluation.compare.summary import ComparisonVerdict, RelativeTrials
-from tilewright.reports.comparison import invalid_note, leaderboard_columns, spoken
+from tilewright.evaluation.compare.leaderboard import (
+    OPTIMUM,
+    Leaderboard,
+    LeaderboardRow,
+    RelativeTrials,
+)
+from tilewright.reports.comparison import invalid_note
+from tilewright.reports.leaderboard import leaderboard_columns, leaderboard_rows, verdict
 from tilewright.reports.plot_style import line_styles
 from tilewright.reports.templates import render
 
 
-def _row(tuner: str, regret: float, trials: float, reached: float = 1.0) -> LeaderboardRow:
-    def of(middle: float) -> ConfidenceInterval:
-        return ConfidenceInterval(middle, middle, middle)
-
+def _row(tuner: str, regret: float | None, trials: float, reached: float = 1.0) -> LeaderboardRow:
     return LeaderboardRow(
-        tuner=tuner, regret=of(regret), worst=("one", regret), reached=reached, trials=of(trials),
-        first_within=of(trials), invalid_share=of(0.25), invalid=of(3), compiled=of(10),
-        failed=of(1), seconds=of(2), seconds_to_goal=of(1), stack_to_goal=of(0),
+        tuner=tuner, seeds=2, gain=None, tuned_cycles=None, tuned_seconds=None, fastest_on=1,
+        regret=regret, within_goal=reached, trials_to_goal=trials, invalid_share=0.25,
+        wall_seconds=2, first_within=trials, invalid_to_goal=3, compiles_to_goal=10,
+        failed_compiles=1, seconds_to_goal=1, worst_workload="one", worst_regret=regret,
     )  # fmt: skip
+
+
+def _board(*rows: LeaderboardRow, relative: RelativeTrials | None = None) -> Leaderboard:
+    winners = (rows[0].tuner,) if rows[0].regret is not None else ()
+    return Leaderboard("one", "vta", OPTIMUM, rows, winners, relative)
 
 
 def _plain(text: str) -> str:
@@ -39,30 +47,35 @@ def test_a_page_that_is_not_given_all_it_shows_is_a_defect() -> None:
 
 def test_a_verdict_tells_distance_trials_rivals_and_the_yardstick() -> None:
     best, next_best = _row("a", 0.0, 1), _row("b", 0.2, 30.5, reached=0.5)
-    assert _plain(
-        spoken(ComparisonVerdict(best, (next_best,), RelativeTrials("autotvm", 0.25, True)))
-    ) == (
-        "ends at the optimum and is within 1 % of it in 100 % of its runs, after 1 trial. "
-        "Next: b 30 (50 % of runs). That is at most 25 % of the trials that autotvm needs."
+    relative = RelativeTrials("autotvm", 0.25, True)
+    assert _plain(verdict(_board(best, next_best, relative=relative))) == (
+        "one on vta: a ends at the optimum and is within 1 % of it in 100 % of its runs, after "
+        "1 trial. Next: b 30 (50 % of runs). That is at most 25 % of the trials that autotvm needs."
     )
-    assert _plain(spoken(ComparisonVerdict(next_best, (), None))) == (
-        "ends 20 % above the optimum and is within 1 % of it in 50 % of its runs, after 30 trials."
+    assert _plain(verdict(_board(next_best))) == (
+        "one on vta: b ends 20 % above the optimum and is within 1 % of it in 50 % of its runs, "
+        "after 30 trials."
     )
-    assert "infinitely far from the optimum" in spoken(
-        ComparisonVerdict(_row("c", float("inf"), 8), (), None)
-    )
+    assert "no tuner found valid schedules" in verdict(_board(_row("c", None, 8)))
 
 
 def test_the_best_figures_of_a_column_are_marked_and_open_ones_are_bounds() -> None:
-    columns = leaderboard_columns([_row("a", 0.0, 1), _row("b", 0.2, 32, reached=0.5)])
+    columns = leaderboard_columns(_board(_row("a", 0.0, 1), _row("b", 0.2, 32, reached=0.5)))
     by_name = {" ".join(column.heading): column.cells for column in columns}
     assert [cell.best for cell in by_name["regret"]] == [True, False]
     assert [cell.best for cell in by_name["failed compiles"]] == [False, False]
     assert [cell.bound for cell in by_name[next(n for n in by_name if n.startswith("trials"))]] == [
         False, True,
     ]  # fmt: skip
-    alone = leaderboard_columns([_row("a", 0.0, 1)])
+    alone = leaderboard_columns(_board(_row("a", 0.0, 1)))
     assert not any(cell.best for column in alone for cell in column.cells)
+
+
+def test_unknown_figures_have_no_column_and_a_tuner_without_a_schedule_an_infinite_regret() -> None:
+    good, none = leaderboard_rows([_board(_row("a", 0.0, 1), _row("b", None, 8, reached=0.0))])
+    assert (good["regret"], none["regret"]) == ("0\xa0%", "none valid")
+    assert (good[""], none[""]) == ("wins", "")
+    assert not {"gain", "cycles", "ms", "network"} & set(good)
 
 
 def test_the_share_of_invalid_trials_is_told_with_those_that_mattered() -> None:

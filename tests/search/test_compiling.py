@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.evaluation.compare.counting_target import Metered
+from tilewright.evaluation.compare.workload_runs import Metered
 from tilewright.flows.tuning import tune
 from tilewright.models import make_explorer
 from tilewright.search.problem import Problem

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tilewright.evaluation.compare.benchmark_suite import enumerated_test_bed, recorded_test_bed
-from tilewright.evaluation.compare.comparison import optimum_of
 from tilewright.evaluation.compare.job_runner import run_jobs
-from tilewright.evaluation.compare.leaderboard import leaderboard, results_of
+from tilewright.evaluation.compare.leaderboard import results_of, workload_leaderboard
 from tilewright.evaluation.compare.plan import ComparisonPlan, parse_tuner_configs, plan
-from tilewright.evaluation.compare.runs import ordered
+from tilewright.evaluation.compare.workload_comparison import optimum_of
+from tilewright.evaluation.compare.workload_runs import ordered
 from tilewright.flows.tuning import tune
 from tilewright.search import ExplorerState, problem_of
 from tilewright.targets.base import Target
@@ -47,13 +47,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:
     from tilewright.tasks import champion_registry, register_champion
-    from tilewright.tasks.log_comparison import log_runs
+    from tilewright.tasks.log_comparison import log_workload_runs
 
     what = _plan(f"random,{tuner}", trials)
     runs = ordered(what, list(run_jobs(what, what.jobs)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, trials)
-    logged = log_runs(what, results, runs, [])
-    rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
+    logged = log_workload_runs(_parent(), what, results, runs)
+    rows = sorted(
+        workload_leaderboard(results, "vta").tuners, key=lambda row: row.tuner == "random"
+    )
     registered = register_champion.register_champion(what, results, rows, logged)
     assert {each.role for each in registered} >= {"P", "V"}
 
@@ -86,7 +88,7 @@ def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, tri
 def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) -> None:
     """Model A's draft comes with it."""
     from tilewright.tasks.champion_registry import load_champion
-    from tilewright.tasks.log_comparison import log_runs
+    from tilewright.tasks.log_comparison import log_workload_runs
     from tilewright.tasks.register_champion import register_champion
 
     layer = parse_workload(LAYER)
@@ -94,8 +96,12 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
     what = plan(test_bed, parse_tuner_configs("random,default-blind"), (0,), 24, 8)
     runs = ordered(what, list(run_jobs(what, what.jobs)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 24)
-    rows = sorted(leaderboard(results), key=lambda row: row.tuner == "random")
-    registered = register_champion(what, results, rows, log_runs(what, results, runs, []))
+    rows = sorted(
+        workload_leaderboard(results, "vta").tuners, key=lambda row: row.tuner == "random"
+    )
+    registered = register_champion(
+        what, results, rows, log_workload_runs(_parent(), what, results, runs)
+    )
     assert {each.role for each in registered} == {"P", "V", "A", "draft"}
     target = test_bed.open(test_bed.workloads[0][0])
     state = load_champion(target, "template", layer, "default-blind")
@@ -112,15 +118,22 @@ def test_a_champion_that_saw_programs_goes_on_from_what_it_knew(registry: Path) 
 
 
 def test_a_comparison_of_tuners_that_learn_nothing_has_no_champion(registry: Path) -> None:
-    from tilewright.tasks.log_comparison import log_runs
+    from tilewright.tasks.log_comparison import log_workload_runs
     from tilewright.tasks.register_champion import register_champion
 
     what = _plan("random,grid", 8)
     runs = ordered(what, list(run_jobs(what, what.jobs)))
     results = results_of(runs, {name: best.cost for name, best in optimum_of(what).items()}, 8)
-    logged = log_runs(what, results, runs, [])
-    assert len(logged.seeds) == 4
-    assert register_champion(what, results, leaderboard(results), logged) == []
+    logged = log_workload_runs(_parent(), what, results, runs)
+    assert len(logged) == 4
+    rows = workload_leaderboard(results, "vta").tuners
+    assert register_champion(what, results, rows, logged) == []
+
+
+def _parent() -> str:
+    from tilewright.tasks import tracking
+
+    return tracking.open_run("a comparison", tracking.run_key({}), params={}, tags={})
 
 
 def _refuses_changed_files(model: str, load: Callable[[], object]) -> None:

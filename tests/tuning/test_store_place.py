@@ -13,7 +13,7 @@ from tests import in_process
 from tests.cli.conftest import Place
 from tests.reliability.postgres import postgres
 from tilewright.core.formats import WORKSPACE
-from tilewright.evaluation.compare.network_plan import plan_sweep
+from tilewright.evaluation.compare.network_plan import plan_networks
 from tilewright.evaluation.compare.options import CompareOptions
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.search import read_store
@@ -49,14 +49,14 @@ def test_options_keep_no_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     url = OPTION.replace("ada@", "ada:hush@")
     sweep = CompareOptions.parse(networks=("digits_cnn",), store=url, out=str(tmp_path))
     assert sweep.store == OPTION
-    assert {job.options.store for job in plan_sweep(sweep).jobs} == {OPTION}
+    assert {job.options.store for job in plan_networks(sweep).jobs} == {OPTION}
     assert TuningOptions.parse(store=url).store == OPTION
     assert CodesignOptions.parse(networks=("digits_cnn",), budget=1, store=url).store == OPTION
 
 
 def test_a_sweep_repeats_no_run_because_its_trials_are_elsewhere() -> None:
     plans = [
-        plan_sweep(CompareOptions.parse(networks=("digits_cnn",), store=url))
+        plan_networks(CompareOptions.parse(networks=("digits_cnn",), store=url))
         for url in ("", OPTION)
     ]
     keys = [[job.key for job in plan.jobs] for plan in plans]

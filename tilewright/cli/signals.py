@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from sys import UnraisableHookArgs
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -65,6 +66,19 @@ def stopped_status() -> int:
 def keep_count(noun: str, count: Callable[[], int]) -> None:
     """From now on the same command resumes where this one is stopped, from so many trials, say."""
     _State.kept = noun, count
+
+
+def keep_trials(folder: Path) -> None:
+    """Announce that the trials in an output directory are kept if the command is stopped."""
+
+    def count() -> int:
+        from tilewright.search import read_store
+
+        with suppress(FileNotFoundError), read_store(folder) as store:
+            return len(store.frame())
+        return 0
+
+    keep_count("trial", count)
 
 
 def sentence() -> str:

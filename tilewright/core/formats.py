@@ -107,7 +107,7 @@ COMPARISON = Format(
 )
 DIFF = Format("a verdict", "output of 'tilewright diff --json'", "version", 1, (), "diff again")
 FINISHED_RUNS = Format(
-    "a list of finished runs", "runs.jsonl, sweep.jsonl", "version", 1, (1,),
+    "a list of finished runs", "runs.jsonl", "version", 1, (1,),
     "the runs are made again", unmarked=1, cache=True,
 )  # fmt: skip
 CODESIGN = Format("a co-design run", "run.json (kind: codesign)", "version", 1, (1,), _FRESH)
@@ -177,5 +177,5 @@ FORMATS: Mapping[str, Format] = {
     "weights": WEIGHTS,
     "workspace": WORKSPACE,
 }
-"""All of them, by what `tilewright --version --json` calls them. `SWEEP`, `COMPARISON` and `DIFF`
-are written for other programs; nothing here reads them."""
+"""All of them, by what `tilewright --version --json` calls them. `DIFF` is written for other
+programs; nothing here reads it. `SWEEP` is a copy of `COMPARISON` until version 0.4."""

@@ -18,9 +18,15 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object
 from tilewright.dashboard.listing import RUNNING, KnownRuns, ListedRun
 from tilewright.evaluation.compare.record import to_json
+from tilewright.reports.leaderboard import leaderboard_rows, verdict
 from tilewright.services.page_addresses import other_pages
-from tilewright.tasks.metrics import best_so_far
 from tilewright.tuning.optuna_study import knob_importance
+from tilewright.tuning.run_figures import (
+    best_so_far,
+    milliseconds_of,
+    network_best_so_far,
+    trial_latencies,
+)
 from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable
 
 MOST_ROWS = 2000
@@ -48,11 +54,14 @@ def list_runs(known: KnownRuns) -> Answer:
 
 
 def list_comparisons(known: KnownRuns) -> Answer:
-    """The leaderboards of all comparisons of tuners."""
+    """The leaderboards of all comparisons of tuners, with the `rows` and the `verdict` to show."""
     found: list[Json] = [
-        {"folder": str(each.folder), "name": each.folder.name, **board}
+        {"folder": str(each.folder), "name": each.folder.name, **written}
+        | {"verdict": verdict(board), "rows": list[Json](leaderboard_rows([board]))}
         for each in known.comparisons()
-        for board in map(as_object, to_json(each.leaderboards))
+        for board, written in zip(
+            each.leaderboards, map(as_object, to_json(each.leaderboards)), strict=True
+        )
     ]
     return {"comparisons": found}
 
@@ -103,7 +112,7 @@ def _curve(known: KnownRuns, run: ListedRun) -> Answer:
     found = known.trials(run)
     table = found.table
     counts = {each.id: each.count for each in found.layers}
-    measured, best = best_so_far(table, counts, "seconds")
+    measured, best = network_best_so_far(table, counts, "seconds")
     return {
         "trials": len(table),
         "of": int(str(run.row["trials"])) * len(found.layers),
@@ -115,19 +124,18 @@ def _curve(known: KnownRuns, run: ListedRun) -> Answer:
 def _layer(found: RunTrials, layer: RunLayer) -> Answer:
     trials = found.of(layer.id)
     times = _times(trials)
-    best = np.fmin.accumulate(times) if len(times) else times
+    best = best_so_far(times)
     return {
         "id": layer.id, "name": layer.name, "text": layer.text, "count": layer.count,
         "trials": len(trials), "valid": int(np.isfinite(times).sum()),
         "points": _steps(1 + np.arange(len(times)), best),
-        **{name: _milli(getattr(layer, name)) for name in ("before", "tuned", "bound")},
+        **{name: milliseconds_of(getattr(layer, name)) for name in ("before", "tuned", "bound")},
     }  # fmt: skip
 
 
 def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
     """Milliseconds, NaN where a trial is not valid."""
-    seconds = trials["seconds"].where(trials["status"] == "valid")
-    return 1e3 * seconds.to_numpy(np.float64)
+    return 1e3 * trial_latencies(trials, "seconds")
 
 
 def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -148,10 +156,6 @@ def _steps(at: NDArray[np.int64], values: NDArray[np.float64]) -> Sequence[Json]
     shown, last = values[known], len(known) - 1
     steps = [k for k in range(len(known)) if k in (0, last) or shown[k] != shown[k - 1]]
     return [[int(at[known[k]]), float(shown[k])] for k in steps]
-
-
-def _milli(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
 
 
 def _known(value: float) -> float | None:

@@ -31,6 +31,7 @@ from tilewright.services.workspace import Workspace
 from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
 from tilewright.tuning.gains import BOTH, FALLBACK
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
+from tilewright.tuning.run_figures import milliseconds_of
 from tilewright.tuning.run_metadata import RunFile, is_complete, read_run
 from tilewright.tuning.run_trials import (
     RunSummary,
@@ -301,11 +302,11 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
         return None
     figures: dict[str, Json] = {}
     if summary is not None:
-        before, tuned = summary.total("before"), summary.total("tuned_seconds")
         figures = {
-            "before_ms": _milli(before), "tuned_ms": _milli(tuned),
-            "bound_ms": _milli(summary.total("bound_seconds")),
-            "gain": before / tuned if before and tuned else None, "seconds": summary.wall_seconds,
+            "before_ms": milliseconds_of(summary.before.seconds),
+            "tuned_ms": milliseconds_of(summary.total("tuned_seconds")),
+            "bound_ms": milliseconds_of(summary.total("bound_seconds")),
+            "gain": summary.gain, "seconds": summary.wall_seconds,
             "settings": {"space": summary.space, "batch": str(summary.batch)},
         }  # fmt: skip
     state = FINISHED if summary is not None else STOPPED if _left(folder) else RUNNING
@@ -343,10 +344,6 @@ def _left(folder: Path) -> bool:
         return at_work(folder) is None
     except (OSError, TilewrightError):
         return True
-
-
-def _milli(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
 
 
 def _row(

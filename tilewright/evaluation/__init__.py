@@ -1,6 +1,6 @@
 """Judges tuners and models: tables in, tables out.
 
-    compare.comparison                    tuners against the optimum (`flows.comparison`)
+    compare.leaderboard                   which tuner is better (`flows.comparison`)
     explain.refitted_models.explain_run   which features a run's models used
     diff.diff_runs                        whether a run is no worse than another one
     enumeration.enumerate_space           a whole space

@@ -25,6 +25,7 @@ from tilewright.targets.workload import parse_workload
 from tilewright.tuning.intervals import Interval
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.run_figures import valid_share
 
 WORSE, NO_WORSE = "worse", "no worse"
 CHANCE = 2.0
@@ -187,8 +188,8 @@ def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
     percentage points."""
     if not a.trials or not b.trials:
         return Pair("valid trials", None, None, False)
-    one, other = (1 - side.invalid / side.trials for side in (a, b))
-    pooled = 1 - (a.invalid + b.invalid) / (a.trials + b.trials)
+    one, other = (valid_share(side.invalid, side.trials) for side in (a, b))
+    pooled = valid_share(a.invalid + b.invalid, a.trials + b.trials)
     error = math.sqrt(pooled * (1 - pooled) * (1 / a.trials + 1 / b.trials))
     lost = one - other
     return Pair("valid trials", one, other, lost > max(CHANCE * error, tolerance_percent / 100))

@@ -15,6 +15,8 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from tilewright.core.files import append, canonical, read_plain, remove
 from tilewright.core.formats import FINISHED_RUNS
 
+RUNS = "runs.jsonl"
+"""The file of finished runs in the folder of a comparison."""
 R = TypeVar("R")
 
 

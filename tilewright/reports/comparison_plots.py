@@ -81,7 +81,7 @@ def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
         seeds = results.overall[results.tuners.index(row.tuner), :, -1]
         shift = np.linspace(-0.22, 0.22, len(seeds)) if len(seeds) > 1 else np.zeros(1)
         axes.scatter(_shown(seeds), place + shift, s=10, color=shade[row.tuner], alpha=0.35, lw=0)
-        _whisker(axes, place, _shown(np.array(_ends(row.regret))), shade[row.tuner])
+        _whisker(axes, place, _shown(_ends(row, "regret")), shade[row.tuner])
     axes.set_xscale("log")
     axes.axvline(GOAL, color=MUTED, ls=":", lw=1)
     _percent(axes, "x")
@@ -129,8 +129,8 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
     for place, row in enumerate(rows):
         colour = shade[row.tuner]
-        ends = np.maximum(_ends(row.seconds), 1e-4)
-        goal = max(row.seconds_to_goal.middle, 1e-4)
+        ends = np.maximum(_ends(row, "wall_seconds"), 1e-4)
+        goal = max(row.seconds_to_goal or 0.0, 1e-4)
         axes.plot([goal, ends[1]], [place, place], color=colour, lw=1, alpha=0.5)
         _whisker(axes, place, ends, colour)
         axes.scatter(goal, place, s=34, facecolor="white", edgecolor=colour, lw=1.5, zorder=4)
@@ -195,9 +195,10 @@ def _whisker(axes: Axes, place: int, ends: Sequence[float] | Floats, colour: str
     axes.scatter(middle, place, s=38, color=colour, zorder=3, lw=0)
 
 
-def _ends(of: object) -> tuple[float, float, float]:
-    figures = vars(of)
-    return figures["low"], figures["middle"], figures["high"]
+def _ends(row: LeaderboardRow, name: str) -> Floats:
+    """Low end, median and high end of a figure; infinite where it is not known."""
+    found = row.interval(name)
+    return np.array([np.inf] * 3 if found is None else [found.low, found.middle, found.high])
 
 
 def _shown(regret: Floats) -> Floats:

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
-from numpy.typing import NDArray
 
 from tilewright.core.files import write_atomically
 from tilewright.reports.fusion import fusion_page
@@ -31,6 +30,7 @@ from tilewright.targets.display_names import shape
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE
 from tilewright.tuning.outputs import TunedNetwork, trials_of
 from tilewright.tuning.results import TunedWorkload
+from tilewright.tuning.run_figures import best_so_far, trial_latencies, unit_of
 
 MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
 PUBLISHED, BY_RULE = "baseline, published", "baseline, by a rule"
@@ -45,8 +45,9 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
         figure = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained")
         axes = figure.subplots()
         steps = np.arange(1, len(trials) + 1)
-        axes.scatter(steps, _latencies(trials), s=9, color=MUTED, label="valid trial")
-        best = _best_so_far(trials)
+        latencies = trial_latencies(trials, unit_of(trials))
+        axes.scatter(steps, latencies, s=9, color=MUTED, label="valid trial")
+        best = best_so_far(latencies)
         axes.step(steps, best, where="post", color=ACCENT, lw=2, label="best so far")
         if (baseline := _baseline(outcome)) is not None:
             name = PUBLISHED if _published(outcome) else BY_RULE
@@ -57,9 +58,9 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
         if outcome.validation is not None and (tuned := _tuned(outcome)) is not None:
             axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, validated")
         axes.set_title(f"{shape(outcome.workload)} on {outcome.study.target.name}", fontsize=10)
-        axes.set(xlabel="trials", ylabel=_unit(trials))
+        axes.set(xlabel="trials", ylabel=unit_of(trials))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
-        scale_latency(axes, counted=_counted(trials))
+        scale_latency(axes, counted=unit_of(trials) == "cycles")
         figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
         return _png(figure)
 
@@ -77,7 +78,7 @@ def network_convergence(
         of_what = _common_limit(outcomes)
         _draw_curves(left, outcomes, trials, of_what)
         _draw_gains(right, outcomes, of_what)
-        ratio = f"{_unit(trials)} / {of_what}"
+        ratio = f"{unit_of(trials)} / {of_what}"
         left.set_ylabel(f"best {ratio}")
         right.set_xlabel(ratio)
         figure.suptitle(f"{network} on {outcomes[0].study.target.name}", fontsize=11)
@@ -88,10 +89,14 @@ def _draw_curves(
     axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
 ) -> None:
     """A line a layer over its trials, in one hue by its size."""
-    sizes, most = SizeScale([outcome.workload.macs for outcome in outcomes]), 1
+    sizes, most, unit = (
+        SizeScale([outcome.workload.macs for outcome in outcomes]),
+        1,
+        unit_of(trials),
+    )
     for outcome in sorted(outcomes, key=lambda each: each.workload.macs):
         mine = trials[trials["workload"] == outcome.workload.id]
-        best = _best_so_far(mine) / _reference(outcome, of_what)
+        best = best_so_far(trial_latencies(mine, unit)) / _reference(outcome, of_what)
         steps, most = np.arange(1, len(mine) + 1), max(most, len(mine))
         axes.step(steps, best, where="post", lw=1.4, color=sizes.colour(outcome.workload.macs))
     axes.axhline(1, color=BOUND, ls=":", lw=1.5)
@@ -129,29 +134,8 @@ def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> 
 # -- latencies -----------------------------------------------------------------------------------
 
 
-def _counted(trials: pd.DataFrame) -> bool:
-    return bool((trials["cycles"] > 0).any())
-
-
-def _unit(trials: pd.DataFrame) -> str:
-    return "cycles" if _counted(trials) else "seconds"
-
-
-def _latencies(trials: pd.DataFrame) -> NDArray[np.float64]:
-    """Of each trial, in cycles where the target counts them; NaN where it is not valid."""
-    column = trials["cycles"] if _counted(trials) else trials["seconds"]
-    valid = (trials["status"] == "valid").to_numpy()
-    return np.where(valid, column.to_numpy(dtype=np.float64), np.nan)
-
-
-def _best_so_far(trials: pd.DataFrame) -> NDArray[np.float64]:
-    return np.asarray(np.fmin.accumulate(_latencies(trials)), dtype=np.float64)
-
-
-def _latency(latency: Latency | None) -> float | None:
-    if latency is None:
-        return None
-    return float(latency.cycles) if latency.cycles > 0 else latency.seconds
+def _cost(latency: Latency | None) -> float | None:
+    return None if latency is None else latency.cost
 
 
 def _published(outcome: TunedWorkload) -> bool:
@@ -159,18 +143,18 @@ def _published(outcome: TunedWorkload) -> bool:
 
 
 def _baseline(outcome: TunedWorkload) -> float | None:
-    return _latency(None if outcome.baseline is None else outcome.baseline.latency)
+    return _cost(None if outcome.baseline is None else outcome.baseline.latency)
 
 
 def _tuned(outcome: TunedWorkload) -> float | None:
-    return _latency(None if outcome.chosen is None else outcome.chosen.latency)
+    return _cost(None if outcome.chosen is None else outcome.chosen.latency)
 
 
 def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
     """What no schedule beats, as tight as the target knows, and what that is called."""
     if outcome.bound is not None:
-        return "bound", _latency(outcome.bound)
-    return "roofline", _latency(outcome.roofline)
+        return "bound", _cost(outcome.bound)
+    return "roofline", _cost(outcome.roofline)
 
 
 def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
@@ -185,7 +169,7 @@ def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
 
 
 def _reference(outcome: TunedWorkload, of_what: str) -> float:
-    known = {"bound": _latency(outcome.bound), "roofline": _latency(outcome.roofline)}
+    known = {"bound": _cost(outcome.bound), "roofline": _cost(outcome.roofline)}
     found = known.get(of_what, _tuned(outcome))
     return float("nan") if found is None else found
 

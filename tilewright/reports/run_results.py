@@ -24,6 +24,7 @@ from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.gains import Before, Total, before, before_all
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
+from tilewright.tuning.run_figures import above_limit, valid_share
 
 
 def results_rows(summary: Summary) -> list[Row]:
@@ -37,7 +38,7 @@ def results_rows(summary: Summary) -> list[Row]:
             **_latencies(row, before(row)),
             "calls": whole(row["count"]),
             "trials": whole(row["trials"]),
-            "valid": percent(1 - row["invalid_trials"] / max(row["trials"], 1)),
+            "valid": percent(valid_share(row["invalid_trials"], row["trials"])),
         }
         for row in rows
     ]
@@ -73,34 +74,6 @@ def _latencies(row: WorkloadRow | Total, had: Before) -> Row:
         "tuned ms, 95 %": sure_time(row),
         "above bound": "" if above is None else percent(above),
     }
-
-
-def above_limit(row: WorkloadRow | Total) -> tuple[str, float | None]:
-    """Return by which share the tuned schedules are above what no schedule beats.
-
-    Args:
-        row: a workload, or all of them, in `summary.json`.
-
-    Returns:
-        `bound`, or `roofline` where the target knows no better; and the share, None where one of
-        the two latencies is not known.
-    """
-    tuned = row["tuned_cycles"], row["tuned_seconds"]
-    bound = row["bound_cycles"], row["bound_seconds"]
-    if any(bound):
-        return "bound", share_above(tuned, bound)
-    return "roofline", share_above(tuned, (row["roofline_cycles"], row["roofline_seconds"]))
-
-
-def share_above(
-    tuned: tuple[float | None, float | None], limit: tuple[float | None, float | None]
-) -> float | None:
-    """Return by which share one latency is above another, both as cycles and seconds: in cycles
-    where both are counted, None where one of the two is not known."""
-    for taken, least in zip(tuned, limit, strict=True):
-        if taken and least:
-            return taken / least - 1
-    return None
 
 
 def network_title(network: str, target: str, tuner: str) -> str:

@@ -14,6 +14,26 @@ from tilewright.tuning.intervals import ValidationRow, inference
 if TYPE_CHECKING:
     from tilewright.tuning.results import WorkloadRow
 
+
+class TunedLatency(TypedDict):
+    """What tuned schedules take; null where nothing is known."""
+
+    tuned_cycles: int | None
+    tuned_seconds: float | None
+
+
+class GainRow(TunedLatency):
+    """What of a workload in `summary.json` a gain rests on."""
+
+    count: int
+    baseline_cycles: int | None
+    baseline_seconds: float | None
+    baseline_source: str | None
+    fallback_cycles: int | None
+    fallback_seconds: float | None
+    validation: NotRequired[ValidationRow]
+
+
 PUBLISHED, FALLBACK, RULE = "published baseline", "fallback", "baseline by a rule"
 BOTH = "published baseline and fallback"
 
@@ -41,7 +61,7 @@ class Before:
         seconds = math.nan if self.seconds is None else self.seconds
         return Latency(seconds, -1 if self.cycles is None else self.cycles)
 
-    def gain(self, row: WorkloadRow | Total) -> float | None:
+    def gain(self, row: TunedLatency) -> float | None:
         """How many times as long as tuned, in cycles where both are counted; None where one of the
         two is not known."""
         if self.cycles and row["tuned_cycles"]:
@@ -59,7 +79,7 @@ def over(source: str | None, fallback: object, validated: bool) -> str:
     return FALLBACK if fallback and not validated else RULE
 
 
-def before(row: WorkloadRow) -> Before:
+def before(row: GainRow) -> Before:
     """Of one call of a workload."""
     chosen = over(row["baseline_source"], row["fallback_seconds"], "validation" in row)
     if chosen == FALLBACK:
@@ -67,22 +87,25 @@ def before(row: WorkloadRow) -> Before:
     return Before(chosen, row["baseline_cycles"], row["baseline_seconds"])
 
 
-def before_all(rows: Sequence[WorkloadRow]) -> Before:
+def before_all(rows: Sequence[GainRow]) -> Before:
     """Of the tuned layers of an inference: each workload times its count; not known where one of
     them is not."""
     each = [before(row) for row in rows]
     kinds = {one.over for one in each}
-    cycles = _weighted_sum(rows, [one.cycles for one in each])
+    counts = [row["count"] for row in rows]
+    cycles = inference_total(counts, [one.cycles for one in each])
     return Before(
         kinds.pop() if len(kinds) == 1 else RULE if RULE in kinds else BOTH,
         None if cycles is None else int(cycles),
-        _weighted_sum(rows, [one.seconds for one in each]),
+        inference_total(counts, [one.seconds for one in each]),
     )
 
 
-def _weighted_sum(rows: Sequence[WorkloadRow], figures: Sequence[float | None]) -> float | None:
-    known = [row["count"] * figure for row, figure in zip(rows, figures, strict=True) if figure]
-    return sum(known) if known and len(known) == len(rows) else None
+def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> float | None:
+    """Return the sum of the workloads' figures, each times its calls in an inference; None where
+    one of them is not known."""
+    known = [count * figure for count, figure in zip(counts, figures, strict=True) if figure]
+    return sum(known) if known and len(known) == len(figures) else None
 
 
 Figure = Literal[
@@ -181,6 +204,4 @@ def _cycles(rows: Sequence[WorkloadRow], figure: Figure) -> int | None:
 
 
 def _sum(rows: Sequence[WorkloadRow], figure: Figure) -> float | None:
-    values = [(row["count"], row[figure]) for row in rows]
-    known = [count * value for count, value in values if value]
-    return sum(known) if known and len(known) == len(rows) else None
+    return inference_total([row["count"] for row in rows], [row[figure] for row in rows])

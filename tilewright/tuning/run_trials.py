@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import pandas as pd
 import pyarrow.parquet as parquet
@@ -19,13 +19,14 @@ from tilewright.search import read_store
 from tilewright.search.trial_store import COLUMNS
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning.gains import FALLBACK, over
+from tilewright.tuning.gains import Before, GainRow, before, before_all, inference_total
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.read_run import read_written
 from tilewright.tuning.run_metadata import RunFile
 
 _Count = Annotated[int, Field(ge=1, le=1 << 53)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+_Cycles = Annotated[int, Field(ge=0, le=1 << 53)] | None
 _TYPES = {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "float64"}
 
 
@@ -77,18 +78,29 @@ class _Schedules(BaseModel):
 class _Workload(BaseModel):
     id: str
     count: _Count
+    baseline_cycles: _Cycles = None
     baseline_seconds: _Seconds
     baseline_source: str | None
+    fallback_cycles: _Cycles = None
     fallback_seconds: _Seconds
+    tuned_cycles: _Cycles = None
     tuned_seconds: _Seconds
     bound_seconds: _Seconds
     validation: object = None
 
     @property
-    def before(self) -> float | None:
-        """Seconds that a gain is over."""
-        chosen = over(self.baseline_source, self.fallback_seconds, self.validation is not None)
-        return self.fallback_seconds if chosen == FALLBACK else self.baseline_seconds
+    def before(self) -> Before:
+        """What its gain is over."""
+        return before(self.row)
+
+    @property
+    def row(self) -> GainRow:
+        """The fields that a gain rests on."""
+        names = GainRow.__annotations__.keys() - {"validation"}
+        found = {name: getattr(self, name) for name in names}
+        if self.validation is not None:
+            found["validation"] = self.validation
+        return cast(GainRow, found)
 
 
 class RunSummary(BaseModel):
@@ -104,11 +116,27 @@ class RunSummary(BaseModel):
     workloads: list[_Workload]
     mlflow_run_id: str | None = None
 
-    def total(self, figure: str) -> float | None:
-        """Seconds of an inference: a figure of its workloads, each times its count; None where that
-        of one is not known."""
-        known = [each.count * value for each in self.workloads if (value := getattr(each, figure))]
-        return float(sum(known)) if known and len(known) == len(self.workloads) else None
+    @property
+    def before(self) -> Before:
+        """What the gain of an inference is over."""
+        return before_all([each.row for each in self.workloads])
+
+    @property
+    def gain(self) -> float | None:
+        """The gain of an inference, None where it is not known."""
+        counts = [each.count for each in self.workloads]
+        cycles = inference_total(counts, [each.tuned_cycles for each in self.workloads])
+        return self.before.gain(
+            {
+                "tuned_cycles": None if cycles is None else int(cycles),
+                "tuned_seconds": self.total("tuned_seconds"),
+            }
+        )
+
+    def total(self, figure: Literal["tuned_seconds", "bound_seconds"]) -> float | None:
+        """Seconds of an inference, None where those of a workload are not known."""
+        counts = [each.count for each in self.workloads]
+        return inference_total(counts, [getattr(each, figure) for each in self.workloads])
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -127,7 +155,7 @@ def finished_trials(folder: Path) -> RunTrials:
     layers = [
         RunLayer(
             row.id, _name(known[row.id]), known[row.id].workload, known[row.id].names, row.count,
-            row.before, row.tuned_seconds, row.bound_seconds,
+            row.before.seconds, row.tuned_seconds, row.bound_seconds,
         )
         for row in summary.workloads
     ]  # fmt: skip

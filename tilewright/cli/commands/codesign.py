@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from tilewright.cli.options import (
     with_options,
 )
-from tilewright.cli.signals import keep_count
+from tilewright.cli.signals import keep_trials
 from tilewright.core.working_folder import from_start
 from tilewright.hardware_search.options import CodesignOptions
 from tilewright.tuning.options import TrackingOptions
@@ -50,22 +49,13 @@ def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_jso
     from tilewright.cli.views.codesign import searching, show_front
     from tilewright.cli.views.terminal import Terminal
 
-    keep_count("trial", lambda: _kept(options))
+    keep_trials(options.folder)
     with searching(Terminal(stderr=as_json)) as listen:
         outcome = _bare(options, listen) if bare else _tracked(options, tracking, listen)
     if as_json:
         typer.echo(json.dumps({"summary": outcome.summary, "front": outcome.front}, indent=2))
         return
     show_front(options, outcome, {} if bare else _links(outcome), Terminal())
-
-
-def _kept(options: CodesignOptions) -> int:
-    """Return the number of trials in the output directory."""
-    from tilewright.search import read_store
-
-    with suppress(FileNotFoundError), read_store(options.folder) as store:
-        return len(store.frame())
-    return 0
 
 
 def _bare(options: CodesignOptions, listen: Listener) -> CodesignOutcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,9 +20,9 @@ from tilewright.tuning.options import TrackingOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tilewright.evaluation.compare.comparison import Comparison
-    from tilewright.evaluation.compare.network_plan import SweepPlan
-    from tilewright.evaluation.compare.network_steps import Sweep
+    from tilewright.evaluation.compare.network_comparison import NetworkComparison
+    from tilewright.evaluation.compare.network_plan import NetworksPlan
+    from tilewright.evaluation.compare.workload_comparison import Comparison
     from tilewright.search.events import Listener
 
 GROUND_TRUTH = "oracle"
@@ -108,25 +107,24 @@ def _compare_networks(
     options: CompareOptions, tracking: TrackingOptions, bare: bool, as_json: bool
 ) -> None:
     """Progress while it runs, tables after it."""
-    from tilewright.cli.views.comparison import show_sweep, sweeping
+    from tilewright.cli.views.comparison import comparing_networks, show_networks
     from tilewright.cli.views.terminal import Terminal
-    from tilewright.evaluation.compare.network_plan import plan_sweep
-    from tilewright.evaluation.compare.network_runs import RUNS
-    from tilewright.evaluation.row_cache import count_rows
+    from tilewright.evaluation.compare.network_plan import plan_networks
+    from tilewright.evaluation.row_cache import RUNS, count_rows
     from tilewright.search.events import StageBegan
 
     keep_count("run", lambda: count_rows(options.folder / RUNS))
-    with sweeping(Terminal(stderr=as_json)) as listen:
-        listen(StageBegan("plan_sweep"))
-        plan = plan_sweep(options)  # what cannot be starts no server
-        swept, links = _bare(plan, listen) if bare else _tracked(plan, tracking, listen)
+    with comparing_networks(Terminal(stderr=as_json)) as listen:
+        listen(StageBegan("plan_networks"))
+        plan = plan_networks(options)  # what cannot be starts no server
+        compared, links = _bare(plan, listen) if bare else _tracked(plan, tracking, listen)
     if as_json:
-        typer.echo(json.dumps(swept.to_json(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(compared.to_json(), indent=2, ensure_ascii=False))
         return
-    show_sweep(swept, options.folder, links, Terminal())
+    show_networks(compared, options.folder, links, Terminal())
 
 
-def _bare(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:
+def _bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict[str, str]]:
     from tilewright.flows.comparison import compare_networks
     from tilewright.search import LocalRunner
 
@@ -134,8 +132,8 @@ def _bare(plan: SweepPlan, listen: Listener) -> tuple[Sweep, dict[str, str]]:
 
 
 def _tracked(
-    plan: SweepPlan, tracking: TrackingOptions, listen: Listener
-) -> tuple[Sweep, dict[str, str]]:
+    plan: NetworksPlan, tracking: TrackingOptions, listen: Listener
+) -> tuple[NetworkComparison, dict[str, str]]:
     """With servers around the flow; the comparison's pages by whose they are."""
     from tilewright.search.events import StageBegan
     from tilewright.services.start_servers import embedded
@@ -148,10 +146,10 @@ def _tracked(
         asked = fields_of(plan.options, tracking)
         for name in ("replay", "live"):
             del asked[name]
-        compared: Compared = comparison_flow(listen, plan)(**asked)
-        swept, links = compared
-        assert swept is not None
-        return swept, links
+        found: Compared = comparison_flow(listen, plan)(**asked)
+        compared, links = found
+        assert compared is not None
+        return compared, links
 
 
 def _prepare() -> None:
@@ -166,18 +164,17 @@ def _prepare() -> None:
 
 
 def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) -> None:
-    from tilewright.cli.views.comparison import comparing, show, show_left_out
+    from tilewright.cli.views.comparison import comparing, show_left_out, show_workloads
     from tilewright.cli.views.terminal import Terminal
     from tilewright.core.process_info import usable_cores
-    from tilewright.evaluation.compare.leaderboard import layer_leaderboard
     from tilewright.evaluation.compare.plan import (
         parse_seeds,
         plan_workloads,
         tuner_configs_of,
     )
-    from tilewright.evaluation.compare.run_cache import RUNS
+    from tilewright.evaluation.compare.record import to_json
     from tilewright.evaluation.compare.workload_selection import test_bed_of
-    from tilewright.evaluation.row_cache import count_rows
+    from tilewright.evaluation.row_cache import RUNS, count_rows
     from tilewright.flows.comparison import compare_tuners
     from tilewright.search import LocalRunner
     from tilewright.services.workspace import use_workspace
@@ -203,15 +200,15 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
         run = LocalRunner(progress)
         compared = compare_tuners(run, plan, options.folder, cluster, options.fresh)
     if as_json:
-        board = layer_leaderboard(compared.results, compared.leaderboard, test_bed.target)
-        typer.echo(json.dumps({"leaderboards": [asdict(board)]}, indent=2, ensure_ascii=False))
+        boards = to_json(compared.leaderboards)
+        typer.echo(json.dumps({"leaderboards": boards}, indent=2, ensure_ascii=False))
     else:
-        show(compared, options.folder, console)
+        show_workloads(compared, options.folder, console)
     if not bare:
-        _record(compared, options.folder, console)
+        _record(compared, options, console)
 
 
-def _record(compared: Comparison, folder: Path, console: Console) -> None:
+def _record(compared: Comparison, options: CompareOptions, console: Console) -> None:
     """Log a comparison to MLflow and register its champion. MLflow reads where its records are
     when it is imported."""
     from tilewright.services.mlflow_server import mlflow_login
@@ -219,14 +216,23 @@ def _record(compared: Comparison, folder: Path, console: Console) -> None:
 
     os.environ |= mlflow_login(use_workspace())
     from tilewright.cli.views.comparison import recording, show_recorded
-    from tilewright.evaluation.compare.comparison import COMPARISON
+    from tilewright.evaluation.compare.record import RECORD
     from tilewright.reports.comparison import REPORT
-    from tilewright.tasks.log_comparison import log_runs
+    from tilewright.tasks import tracking
+    from tilewright.tasks.log_comparison import (
+        comparison_run,
+        log_leaderboards,
+        log_workload_runs,
+    )
     from tilewright.tasks.register_champion import register_champion
 
-    plan, results = compared.plan, compared.results
-    with recording(plan, console) as (logging, registering):
-        files = [folder / REPORT, folder / COMPARISON]
-        logged = log_runs(plan, results, compared.runs, files, logging)
+    plan, results, runs = compared.plan, compared.results, len(compared.runs)
+    files = [options.folder / REPORT, options.folder / RECORD]
+    with (
+        recording(plan, console) as (logging, registering),
+        comparison_run(options, runs) as run_id,
+    ):
+        logged = log_workload_runs(run_id, plan, results, compared.runs, logging)
+        log_leaderboards(run_id, options, runs, {}, compared.leaderboards, files=files)
         registered = register_champion(plan, results, compared.leaderboard, logged, registering)
-    show_recorded(logged.name, len(registered), console)
+    show_recorded(tracking.run_url(run_id), len(registered), console)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from tilewright.cli.options import (
     with_options,
 )
-from tilewright.cli.signals import keep_count
+from tilewright.cli.signals import keep_trials
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import from_start
 from tilewright.tuning.options import TrackingOptions, TuningOptions
@@ -56,21 +55,12 @@ def _run(options: TuningOptions, tracking: TrackingOptions, bare: bool) -> None:
     from tilewright.cli.views.tuning_progress import READING, STARTING, Heard, make_display
     from tilewright.cli.views.tuning_results import show_results
 
-    keep_count("trial", lambda: _kept(options))
+    keep_trials(options.folder)
     console = Terminal()
     heard = Heard(make_display(console, options.trials, READING if bare else STARTING))
     summary = _bare(options, heard) if bare else _tracked(options, tracking, heard)
     links = {} if bare else _links(summary)
     show_results(summary, options.folder, heard.reused_stages, links, console)
-
-
-def _kept(options: TuningOptions) -> int:
-    """Return the number of trials in the output directory."""
-    from tilewright.search import read_store
-
-    with suppress(FileNotFoundError), read_store(options.folder) as store:
-        return len(store.frame())
-    return 0
 
 
 def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:

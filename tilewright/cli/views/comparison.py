@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from tilewright.cli.views.terminal import (
     Bars,
@@ -20,25 +19,23 @@ from tilewright.cli.views.terminal import (
     latency_text,
     say,
 )
-from tilewright.evaluation.compare.comparison import (
-    COMPARISON,
+from tilewright.evaluation.compare.leaderboard import Leaderboard
+from tilewright.evaluation.compare.network_comparison import NetworkComparison
+from tilewright.evaluation.compare.network_runs import NetworkRun, NetworksBegan, RunBegan, RunTuned
+from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
+from tilewright.evaluation.compare.record import RECORD
+from tilewright.evaluation.compare.workload_comparison import (
     Comparison,
     Enumerated,
     Enumerating,
     RunFinished,
     TuningBegan,
 )
-from tilewright.evaluation.compare.leaderboard import LeaderboardRow
-from tilewright.evaluation.compare.network_runs import RunBegan, RunTuned, SweepBegan, SweptRun
-from tilewright.evaluation.compare.network_steps import SWEEP, Sweep
-from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
-from tilewright.evaluation.compare.summary import verdict
-from tilewright.reports.comparison import REPORT, spoken
+from tilewright.reports.comparison import REPORT
+from tilewright.reports.comparison_note import run_rows
+from tilewright.reports.leaderboard import BROKEN_HEADINGS, leaderboard_rows, verdict
 from tilewright.reports.markdown import Row
-from tilewright.reports.network_comparison import leaderboard_rows as network_rows
-from tilewright.reports.network_comparison import run_rows
-from tilewright.reports.network_comparison import verdict as network_verdict
-from tilewright.reports.number_format import count, counted, duration, percent, ranged, speedup
+from tilewright.reports.number_format import counted, duration, percent, speedup
 from tilewright.search.events import Event, Listener, Note, StageBegan
 from tilewright.tuning.events import WorkloadTuned
 from tilewright.tuning.gains import PUBLISHED
@@ -102,37 +99,34 @@ def recording(
         )
 
 
-def leaderboard_table(rows: Sequence[LeaderboardRow], width: int = 80) -> Table:
-    """A line a tuner, best first; as many columns as there is room for."""
-    goal = percent(GOAL)
-    columns: dict[str, Callable[[LeaderboardRow], str | Text]] = {
-        "tuner": lambda row: Text(row.tuner),
-        "regret": lambda row: percent(row.regret.middle),
-        f"within\n{goal}": lambda row: percent(row.reached),
-        f"trials\nto {goal}": _trials,
-        "invalid\nuntil then": lambda row: count(row.invalid.middle),
-        "invalid\nshare": lambda row: percent(row.invalid_share.middle),
-        f"compiles\nto {goal}": lambda row: count(row.compiled.middle),
-        "failed\ncompiles": lambda row: count(row.failed.middle),
-        "time": lambda row: duration(row.seconds.middle),
-        f"time\nto {goal}": lambda row: duration(row.seconds_to_goal.middle),
-        **_stack_columns(rows, goal),
-        "worst\nlayer": lambda row: percent(row.worst[1]),
-    }
-    cells = {head: [form(row) for row in rows] for head, form in columns.items()}
-    droppable = (
-        f"time\nto {goal}", "failed\ncompiles", "invalid\nuntil then", "time",
-        f"compiles\nto {goal}", "worst\nlayer", "invalid\nshare",
-    )  # fmt: skip
-    return fitted_table(cells, droppable, width, styles=("bold",))
+_GOAL = percent(GOAL)
+_LEFT = ("network", "target", "tuner", "")
+_DROPPED_FIRST = (
+    f"time\nto {_GOAL}", "failed\ncompiles", "first at\ntrial", "invalid\nuntil then",
+    "fastest\non", "time", f"compiles\nto {_GOAL}", "worst\nworkload", "invalid\nshare", "cycles",
+    "gain",
+)  # fmt: skip
+"""Columns of a leaderboard that a narrow terminal does without, the first first."""
 
 
-def show(compared: Comparison, folder: Path, console: Console) -> None:
-    """The table, the verdict, and where the rest is."""
-    said = verdict(compared.results, compared.leaderboard)
-    console.print(leaderboard_table(compared.leaderboard, console.width))
-    console.print(f"{said.best.tuner} {spoken(said)}", markup=False, highlight=False)
-    say(console, f"report in {folder / REPORT}, every run in {folder / COMPARISON}")
+def leaderboard_table(boards: Sequence[Leaderboard], width: int = 80) -> Table:
+    """Return leaderboards as one table, best tuner first; as many columns as there is room for."""
+    columns = columns_of(leaderboard_rows(boards))
+    cells = {BROKEN_HEADINGS.get(head, head): texts for head, texts in columns.items()}
+    return fitted_table(cells, _DROPPED_FIRST, width, left=_LEFT)
+
+
+def show_leaderboards(boards: Sequence[Leaderboard], console: Console) -> None:
+    """Show the table, and the verdict on each subject and target."""
+    console.print(leaderboard_table(boards, console.width))
+    for board in boards:
+        say(console, verdict(board))
+
+
+def show_workloads(compared: Comparison, folder: Path, console: Console) -> None:
+    """Show a finished comparison on workloads, and where the rest is."""
+    show_leaderboards(compared.leaderboards, console)
+    say(console, f"report in {folder / REPORT}, every run in {folder / RECORD}")
 
 
 def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
@@ -141,25 +135,10 @@ def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
         say(console, f"left out: {text}: {reason}")
 
 
-def show_recorded(experiment: str, champions: int, console: Console) -> None:
-    """Where the runs are in MLflow, and how many models were registered."""
+def show_recorded(address: str, champions: int, console: Console) -> None:
+    """Show where the comparison is in MLflow, and how many models were registered."""
     registered = f"; champions: {counted(champions, 'model')}" if champions else ""
-    say(console, f"MLflow experiment '{experiment}'{registered} ('tilewright ui' shows it)")
-
-
-def _stack_columns(
-    rows: Sequence[LeaderboardRow], goal: str
-) -> dict[str, Callable[[LeaderboardRow], str | Text]]:
-    """Only where a table says what its stack took."""
-    if not any(row.stack_to_goal.middle for row in rows):
-        return {}
-    return {f"real time\nto {goal}": lambda row: duration(row.stack_to_goal.middle)}
-
-
-def _trials(row: LeaderboardRow) -> str | Text:
-    around = ranged(row.trials, count)
-    text = ("" if row.reached == 1 else "≥") + count(row.trials.middle)
-    return Text.assemble(text, " ", (around, "dim")) if around else text
+    say(console, f"MLflow: {address}{registered} ('tilewright ui' shows it)")
 
 
 # -- whole runs of networks ----------------------------------------------------------------------
@@ -167,19 +146,18 @@ def _trials(row: LeaderboardRow) -> str | Text:
 
 _STAGES = {
     "start_servers": "starting the local servers",
-    "plan_sweep": "reading the models",
+    "plan_networks": "reading the models",
     "read_networks": "finding what there is to tune",
 }
-_NAMES = ("network", "target", "tuner")
-_DROPPABLE = (
+_RUN_COLUMNS_DROPPED_FIRST = (
     "bound\nms", "baseline\nms", "bound\ncycles", "baseline\ncycles", "trials", "above\nbound",
-    "tuned\ncycles", "median\ncycles", "fastest\non", "gain", "median\ngain",
+    "tuned\ncycles", "gain",
 )  # fmt: skip
-"""Columns that a narrow terminal does without, the first first."""
+"""Columns of the runs of networks that a narrow terminal does without, the first first."""
 
 
 @contextmanager
-def sweeping(console: Console) -> Iterator[Listener]:
+def comparing_networks(console: Console) -> Iterator[Listener]:
     """A bar of runs on a terminal; elsewhere a line a finished run, and now and then one of the run
     at work."""
     with Bars(console) as bars:
@@ -191,7 +169,7 @@ def sweeping(console: Console) -> Iterator[Listener]:
             match event:
                 case StageBegan() if event.name in _STAGES:
                     bars.update(bar, description=_STAGES[event.name])
-                case SweepBegan():
+                case NetworksBegan():
                     done, runs = event.kept, event.runs
                     bars.update(bar, total=runs, completed=done)
                     kept = f", {done:,} of them {'are' if done != 1 else 'is'} here already"
@@ -213,30 +191,30 @@ def sweeping(console: Console) -> Iterator[Listener]:
         yield hear
 
 
-def run_line(run: SweptRun) -> str:
+def run_line(run: NetworkRun) -> str:
     """A finished run in a line."""
     tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "nothing valid"
     gain = f", gain {speedup(run.gain, 1.0)} over the {run.baseline}" if run.gain else ""
     return f"{run.title}: {tuned}{gain}; {duration(run.wall_seconds)}"
 
 
-def show_sweep(swept: Sweep, folder: Path, links: Mapping[str, str], console: Console) -> None:
-    """A line a run, a line a tuner on each network and target, who won, and where all is."""
-    console.print(_table(run_rows(swept.runs), console.width))
+def show_networks(
+    compared: NetworkComparison, folder: Path, links: Mapping[str, str], console: Console
+) -> None:
+    """Show a line per run, the leaderboards, and where the rest is."""
+    console.print(_run_table(run_rows(compared.runs), console.width))
     say(console, "")
-    console.print(_table(network_rows(swept.leaderboards), console.width))
-    for each in swept.leaderboards:
-        say(console, network_verdict(each))
-    if any(run.baseline != PUBLISHED for run in swept.runs):
+    show_leaderboards(compared.leaderboards, console)
+    if any(run.baseline != PUBLISHED for run in compared.runs):
         say(console, "~ is over the stock compiler's fallback, or a rule, where it publishes none")
-    say(console, f"results in {folder}: {SWEEP}, and each run in NETWORK/TARGET/TUNER/seed-N")
+    say(console, f"results in {folder}: {RECORD}, and each run in NETWORK/TARGET/TUNER/seed-N")
     if links:
-        say(console, "'tilewright ui' shows this sweep:")
+        say(console, "'tilewright ui' shows this comparison:")
     for name, address in links.items():
         console.print(f"{name:8} {address}", soft_wrap=True, highlight=False)
 
 
-def _table(rows: Sequence[Row], width: int) -> Table:
+def _run_table(rows: Sequence[Row], width: int) -> Table:
     """Heads in two lines where they have a unit."""
     columns = {head.replace(" ", "\n", 1): cells for head, cells in columns_of(rows).items()}
-    return fitted_table(columns, _DROPPABLE, width, left=(*_NAMES, ""))
+    return fitted_table(columns, _RUN_COLUMNS_DROPPED_FIRST, width, left=_LEFT)

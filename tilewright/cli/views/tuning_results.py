@@ -20,7 +20,7 @@ from tilewright.cli.views.terminal import (
 from tilewright.core.user_text import printable
 from tilewright.reports.markdown import marked
 from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
-from tilewright.reports.run_results import above_limit, sure_gain, sure_time
+from tilewright.reports.run_results import sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.gains import (
@@ -36,6 +36,7 @@ from tilewright.tuning.gains import (
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
+from tilewright.tuning.run_figures import above_limit, valid_share
 
 _SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
@@ -120,7 +121,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
     mark, (limit, above) = "" if had.is_published else "~", above_limit(row)
     trials = sum(each["trials"] for each in rows)
-    valid = trials - sum(each["invalid_trials"] for each in rows)
+    invalid = sum(each["invalid_trials"] for each in rows)
     return {
         "baseline\ncycles": marked(mark, cycles_text(had.latency)),
         "baseline\nms": marked(mark, time_text(had.latency)),
@@ -133,7 +134,7 @@ def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str
         "gain\n95 %": sure_gain(row),
         f"above\n{_SHORT[limit]}": "" if above is None else f"{above:.1%}",
         "trials": whole(trials),
-        "valid": f"{valid / max(trials, 1):.0%}",
+        "valid": f"{valid_share(invalid, trials):.0%}",
     }
 
 

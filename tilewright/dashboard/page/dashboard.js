@@ -186,19 +186,6 @@ async function readCurves(runs) {
 
 // -- comparisons of tuners: what `tilewright compare` wrote ------------------------------------
 
-const percent = (value) => (value === null ? "" : `${(100 * value).toFixed(1)} %`);
-const STANDINGS = [
-  { head: "Tuner", text: true, cell: (row) => [dot(row.tuner), row.tuner] },
-  { head: "Seeds", cell: (row) => [String(row.seeds)] },
-  { head: "Median gain", key: "gain", cell: (row) => [gain(row.gain)] },
-  { head: "Median ms", key: "tuned_seconds", cell: (row) => [ms(row.tuned_seconds && 1000 * row.tuned_seconds)] },
-  { head: "Above the optimum", key: "regret", cell: (row) => [percent(row.regret)] },
-  { head: "Runs within 1 %", key: "within_goal", cell: (row) => [percent(row.within_goal)] },
-  { head: "Trials to 1 %", key: "trials_to_goal", cell: (row) => [row.trials_to_goal === null ? "" : figure(row.trials_to_goal)] },
-  { head: "Invalid trials", key: "invalid_share", cell: (row) => [percent(row.invalid_share)] },
-  { head: "Fastest on", cell: (row) => [`${row.fastest_on} of ${row.seeds}`] },
-];
-
 async function readComparisons() {
   state.comparisons = (await ask("api/comparisons")).found.comparisons;
   byId("compared").hidden = !state.comparisons.length;
@@ -209,8 +196,14 @@ async function readComparisons() {
 function drawComparison() {
   const board = state.comparisons[byId("comparison").selectedIndex];
   if (!board) return;
-  const known = STANDINGS.filter(({ key }) => !key || board.tuners.some((row) => row[key] !== null));
-  table(byId("standings"), known.map((column) => ({ ...column, key: undefined })), board.tuners);
+  // the server writes the cells, as it does for the terminal and MLflow
+  const heads = Object.keys(board.rows[0]).filter((head) => head);
+  const columns = heads.map((head) => ({
+    head: head[0].toUpperCase() + head.slice(1), text: head === "tuner",
+    cell: (row) => (head === "tuner" ? [dot(row.tuner), row.tuner] : [row[head]]),
+  }));
+  table(byId("standings"), columns, board.rows);
+  byId("verdict").textContent = board.verdict;
 }
 
 // -- runs in progress --------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tilewright.evaluation.compare.benchmark_suite import (
     TestBed,
 )
 from tilewright.evaluation.compare.plan import ComparisonJob, ComparisonPlan, TunerConfig
-from tilewright.evaluation.compare.runs import TunerRun, run_job
+from tilewright.evaluation.compare.workload_runs import TunerRun, run_job
 from tilewright.targets.base import Target
 from tilewright.targets.cluster.connection import accepted, cluster_for, connect
 from tilewright.targets.cluster.remote_worker import check_version, rebuild_target

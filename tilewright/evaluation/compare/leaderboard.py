@@ -1,13 +1,14 @@
-"""Ranks the tuners of a comparison.
+"""Computes the leaderboard of a comparison of tuners. `leaderboard` is the only place that does.
 
-Whole runs of networks are ranked by latency: a tuner's figure is the median over its seeds, and the
-tuner with the shortest median latency wins. Runs of single workloads are ranked by their distance
-from the optimum, its price, and how sure that is.
+Each comparison reduces its runs to one `SeedFigures` per tuner and seed: `network_figures` for
+whole runs of networks, which are ranked by latency, and `workload_figures` for runs of single
+workloads, which are ranked by their distance from the optimum. `leaderboard` then takes medians
+over seeds and ranks the tuners.
 
-Regret is best latency / optimum - 1, infinite before the first valid trial. A seed's figure over
-several workloads is the geometric mean of best / optimum, minus 1, and the plain mean of counts and
-seconds. A tuner's figure is the median over seeds. Intervals are 95 % percentile bootstraps over
-seeds (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
+Regret is best latency / optimum - 1, infinite before the first valid trial. The figure of a seed
+over several workloads is the geometric mean of best / optimum, minus 1, the geometric mean of
+trials, and the plain mean of other counts and of seconds. Intervals are 95 % percentile bootstraps
+over seeds (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
 
 A batch is measured before anyone looks at it. So the cost of a goal (trials, compiles, seconds) is
 counted to the end of the batch that reached it.
@@ -17,19 +18,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.evaluation.compare.network_runs import SweptRun
+from tilewright.evaluation.compare.network_runs import NetworkRun
 from tilewright.evaluation.compare.plan import GOAL
-from tilewright.evaluation.compare.runs import TunerRun
+from tilewright.evaluation.compare.workload_runs import TunerRun
 from tilewright.tuning.gains import RULE
+from tilewright.tuning.run_figures import invalid_share
 
 OPTIMUM = "optimum"
+"""The baseline of a leaderboard that compares tuners with the best config of each space."""
+YARDSTICK = "autotvm"
+"""The tuner with which the best one is compared in a verdict: it is what users of TVM have."""
 RESAMPLES = 1000  # of a figure
 CURVE_RESAMPLES = 300
 COVERAGE = (0.025, 0.975)
@@ -117,8 +122,8 @@ class Results:
 
 
 def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: int) -> Results:
-    """The arrays of `runs`, which are in the order of `evaluation.compare.runs.ordered`. `optimum`
-    is by workload, in cycles, or in seconds where none are counted; `trials` the budget of a run.
+    """Return the arrays of `runs`, which are in the order of `workload_runs.ordered`. `optimum` is
+    by workload, in cycles, or in seconds where none are counted; `trials` is the budget of a run.
     """
     tuners = tuple(dict.fromkeys(run.tuner for run in runs))
     workloads = tuple(dict.fromkeys(run.workload for run in runs))
@@ -170,37 +175,257 @@ def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Flo
     return low, middle, high
 
 
-# -- one row a tuner -----------------------------------------------------------------------------
+# -- the leaderboard -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeedFigures:
+    """Figures of one tuner with one seed on the subject of a leaderboard.
+
+    Attributes:
+        tuner: the tuner, as the user wrote it.
+        seed: the seed of its runs.
+        cost: the figure that ranks tuners, the lower the better; None if nothing valid was found.
+        figures: figures by the name of their field in `LeaderboardRow`; None if not known.
+        workload_regrets: the final regret on each workload, where the optimum is known.
+    """
+
+    tuner: str
+    seed: int
+    cost: float | None
+    figures: Mapping[str, float | None]
+    workload_regrets: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """A tuner's line in the table. Counts and seconds are means over workloads of a run; those to
-    the goal count whole batches, and a run that never came there counts with its budget."""
+    """A tuner's row of a leaderboard.
+
+    Figures are medians over seeds, None where the figure of a seed is not known, and None for an
+    infinite regret. `within_goal` is the share of all runs that came within `GOAL` of the optimum.
+    Trials, compiles and seconds `to_goal` count whole batches, and a run that never came there
+    counts with its whole budget. `first_within` is the place of the first trial within the goal in
+    the order of trials, `failed_compiles` counts the configs without a program beyond the trials,
+    and `stack_seconds_to_goal` are seconds that the recorded stack and the tuner took.
+    `intervals` has the ends of the 95 % interval of each median, None for an infinite one.
+    """
 
     tuner: str
-    regret: ConfidenceInterval
-    worst: tuple[str, float]  # workload with the largest median regret
-    reached: float  # share of runs within the goal
-    trials: ConfidenceInterval  # to the goal
-    first_within: (
-        ConfidenceInterval  # the place in the order of trials of the first within the goal
-    )
-    invalid_share: ConfidenceInterval
-    invalid: ConfidenceInterval  # trials spent on invalid configs until the goal
-    compiled: ConfidenceInterval  # every config compiled until the goal
-    failed: ConfidenceInterval  # compiles beyond the trials that failed, in the whole run
-    seconds: ConfidenceInterval
-    seconds_to_goal: ConfidenceInterval
-    stack_to_goal: (
-        ConfidenceInterval  # seconds of the recorded stack and the tuner; 0 if none is recorded
-    )
+    seeds: int
+    gain: float | None
+    tuned_cycles: float | None
+    tuned_seconds: float | None
+    fastest_on: int
+    regret: float | None = None
+    within_goal: float | None = None
+    trials_to_goal: float | None = None
+    invalid_share: float | None = None
+    wall_seconds: float | None = None
+    first_within: float | None = None
+    invalid_to_goal: float | None = None
+    compiles_to_goal: float | None = None
+    failed_compiles: float | None = None
+    seconds_to_goal: float | None = None
+    stack_seconds_to_goal: float | None = None
+    worst_workload: str | None = None
+    worst_regret: float | None = None
+    intervals: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+    def interval(self, name: str) -> ConfidenceInterval | None:
+        """Return the median and the interval of the figure `name`, None if it is not known."""
+        middle: float | None = getattr(self, name)
+        if name not in self.intervals:
+            return None if middle is None else ConfidenceInterval(middle, middle, middle)
+        low, high = self.intervals[name]
+        return ConfidenceInterval(_number(middle), _number(low), _number(high))
 
 
-def leaderboard(results: Results) -> list[LeaderboardRow]:
-    """A line for each tuner, best first: by regret at the end, then by trials to the goal."""
-    rows = [_row(results, k) for k in range(len(results.tuners))]
-    return sorted(rows, key=lambda row: (round(row.regret.middle, 4), row.trials.middle))
+@dataclass(frozen=True)
+class RelativeTrials:
+    """Trials to the goal of the best tuner as a share of those of the yardstick. The share is only
+    an upper bound (`at_most`) if some runs of the yardstick never came to the goal."""
+
+    yardstick: str
+    share: float
+    at_most: bool
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """The tuners on one subject and target, the best first, and those that share the first place.
+
+    The subject is a network, or several workloads. `baseline` says what gains are over; it is
+    `OPTIMUM` where tuners are compared with the best config of each space. `relative` compares the
+    best tuner with `YARDSTICK`, if that took part and is not the best itself.
+    """
+
+    network: str
+    target: str
+    baseline: str
+    tuners: tuple[LeaderboardRow, ...]
+    winners: tuple[str, ...]
+    relative: RelativeTrials | None = None
+
+
+def leaderboard(
+    subject: str, target: str, baseline: str, seeds: Sequence[SeedFigures]
+) -> Leaderboard:
+    """Return the leaderboard of the tuners in `seeds`.
+
+    The tuner with the lowest median cost is the best. Equal tuners are ordered by the trials that
+    they need to come within the goal.
+    """
+    costs: dict[int, list[float]] = {}
+    for each in seeds:
+        costs.setdefault(each.seed, []).append(_number(each.cost))
+    least = {seed: min(some) for seed, some in costs.items()}
+    names = dict.fromkeys(each.tuner for each in seeds)
+    ranked = sorted(
+        (_ranked_row([each for each in seeds if each.tuner == name], least) for name in names),
+        key=lambda pair: pair[0],
+    )
+    first, _ = ranked[0]
+    winners = tuple(row.tuner for rank, row in ranked if rank == first and rank[0] < math.inf)
+    return Leaderboard(subject, target, baseline, tuple(row for _, row in ranked), winners)
+
+
+def _ranked_row(
+    seeds: Sequence[SeedFigures], least: Mapping[int, float]
+) -> tuple[tuple[float, float], LeaderboardRow]:
+    """Return a tuner's row behind its rank: median cost, then trials to the goal."""
+    medians = {}
+    for name in seeds[0].figures:
+        values = [each.figures[name] for each in seeds]
+        if None not in values:
+            medians[name] = interval(np.array(values, np.float64))
+
+    def figure(name: str) -> float | None:
+        return _finite(medians[name].middle) if name in medians else None
+
+    within = [share for each in seeds if (share := each.figures.get("within_goal")) is not None]
+    regrets = {
+        name: float(median(each.workload_regrets[name] for each in seeds))
+        for name in seeds[0].workload_regrets
+    }
+    worst = max(regrets, key=lambda name: regrets[name], default=None)
+    row = LeaderboardRow(
+        tuner=seeds[0].tuner,
+        seeds=len(seeds),
+        gain=figure("gain"),
+        tuned_cycles=figure("tuned_cycles"),
+        tuned_seconds=figure("tuned_seconds"),
+        fastest_on=sum(_number(each.cost) == least[each.seed] < math.inf for each in seeds),
+        regret=figure("regret"),
+        # a share of all runs: a median over seeds would hide the runs that failed
+        within_goal=sum(within) / len(within) if within else None,
+        trials_to_goal=figure("trials_to_goal"),
+        invalid_share=figure("invalid_share"),
+        wall_seconds=figure("wall_seconds"),
+        first_within=figure("first_within"),
+        invalid_to_goal=figure("invalid_to_goal"),
+        compiles_to_goal=figure("compiles_to_goal"),
+        failed_compiles=figure("failed_compiles"),
+        seconds_to_goal=figure("seconds_to_goal"),
+        stack_seconds_to_goal=figure("stack_seconds_to_goal"),
+        worst_workload=worst,
+        worst_regret=None if worst is None else _finite(regrets[worst]),
+        intervals={
+            name: (_finite(each.low), _finite(each.high))
+            for name, each in medians.items()
+            if name != "within_goal"
+        },
+    )
+    costs = [each.cost for each in seeds if each.cost is not None]
+    cost = float(median(costs)) if len(costs) == len(seeds) else math.inf
+    return (cost, _number(row.trials_to_goal)), row
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# -- figures of a seed ---------------------------------------------------------------------------
+
+
+def network_leaderboards(runs: Sequence[NetworkRun]) -> tuple[Leaderboard, ...]:
+    """Return a leaderboard for each network and target, in the order of the runs."""
+    boards = []
+    for network, target in dict.fromkeys((run.network, run.target) for run in runs):
+        some = [run for run in runs if (run.network, run.target) == (network, target)]
+        over = {run.baseline for run in some}
+        baseline = over.pop() if len(over) == 1 else RULE
+        boards.append(leaderboard(network, target, baseline, network_figures(some)))
+    return tuple(boards)
+
+
+def network_figures(runs: Sequence[NetworkRun]) -> list[SeedFigures]:
+    """Return the figures of whole runs of one network on one target. The cost is in cycles, or in
+    seconds where none are counted."""
+    return [
+        SeedFigures(
+            run.tuner,
+            run.seed,
+            run.tuned_cycles or run.tuned_seconds,
+            {
+                "gain": run.gain,
+                "tuned_cycles": run.tuned_cycles,
+                "tuned_seconds": run.tuned_seconds,
+                "invalid_share": invalid_share(run.invalid_trials, run.trials),
+                "wall_seconds": run.wall_seconds,
+            },
+        )
+        for run in runs
+    ]
+
+
+def workload_leaderboard(results: Results, target: str) -> Leaderboard:
+    """Return the leaderboard of runs on workloads whose optimum is known."""
+    board = leaderboard(subject_of(results.workloads), target, OPTIMUM, workload_figures(results))
+    best = board.tuners[0].tuner
+    if YARDSTICK not in results.tuners or best == YARDSTICK:
+        return board
+    always = bool(results.reached[results.tuners.index(YARDSTICK)].all())
+    share = relative_trials(results, best, YARDSTICK)
+    return replace(board, relative=RelativeTrials(YARDSTICK, share, at_most=not always))
+
+
+def subject_of(workloads: Sequence[str]) -> str:
+    """Return the subject of a leaderboard on these workloads."""
+    return workloads[0] if len(workloads) == 1 else f"{len(workloads)} workloads"
+
+
+def workload_figures(results: Results) -> list[SeedFigures]:
+    """Return the figures of each tuner and seed over all workloads. The cost is the regret at the
+    end, in steps of 0.01 %."""
+    figures = {
+        "regret": results.overall[:, :, -1],
+        "within_goal": results.reached.mean(axis=1),
+        "trials_to_goal": _geometric_mean(results.trials_to_goal),
+        "first_within": _geometric_mean(results.first_within),
+        "invalid_share": results.invalid[..., -1].sum(axis=1) / results.spent.sum(axis=1),
+        "invalid_to_goal": results.at_goal(results.invalid).mean(axis=1),
+        "compiles_to_goal": results.at_goal(results.compiled).mean(axis=1),
+        "failed_compiles": results.failed.mean(axis=1),
+        "wall_seconds": results.seconds.mean(axis=1),
+        "seconds_to_goal": results.at_goal(results.elapsed).mean(axis=1),
+    }
+    if results.stack_seconds_to_goal.any():
+        figures["stack_seconds_to_goal"] = results.stack_seconds_to_goal.mean(axis=1)
+    return [
+        SeedFigures(
+            tuner,
+            seed,
+            round(float(results.overall[k, s, -1]), 4),
+            {name: float(values[k, s]) for name, values in figures.items()},
+            {name: float(results.regret[k, w, s, -1]) for w, name in enumerate(results.workloads)},
+        )
+        for k, tuner in enumerate(results.tuners)
+        for s, seed in enumerate(results.seeds)
+    ]
 
 
 def relative_trials(results: Results, tuner: str, to: str) -> float:
@@ -211,30 +436,9 @@ def relative_trials(results: Results, tuner: str, to: str) -> float:
     return float(np.exp(np.log(mine / other).mean()))
 
 
-def _row(results: Results, k: int) -> LeaderboardRow:
-    final = np.median(results.regret[k, :, :, -1], axis=1)
-    worst = int(np.argmax(final))
-
-    def mean(figures: NDArray[np.generic]) -> ConfidenceInterval:
-        return interval(np.asarray(figures[k], np.float64).mean(axis=0))
-
-    return LeaderboardRow(
-        tuner=results.tuners[k],
-        regret=interval(results.overall[k, :, -1]),
-        worst=(results.workloads[worst], float(final[worst])),
-        reached=float(results.reached[k].mean()),
-        trials=interval(np.exp(np.log(results.trials_to_goal[k]).mean(axis=0))),
-        invalid_share=interval(
-            results.invalid[k, :, :, -1].sum(axis=0) / results.spent[k].sum(axis=0)
-        ),
-        invalid=mean(results.at_goal(results.invalid)),
-        first_within=interval(np.exp(np.log(results.first_within[k]).mean(axis=0))),
-        compiled=mean(results.at_goal(results.compiled)),
-        failed=mean(results.failed),
-        seconds=mean(results.seconds),
-        seconds_to_goal=mean(results.at_goal(results.elapsed)),
-        stack_to_goal=mean(results.stack_seconds_to_goal),
-    )
+def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
+    """Over workloads, the second axis."""
+    return np.asarray(np.exp(np.log(counts).mean(axis=1)))
 
 
 # -- one run -------------------------------------------------------------------------------------
@@ -261,131 +465,3 @@ def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
     """A curve of `trials` entries that stays at its last one."""
     last = curve[-1] if len(curve) else empty
     return np.array([*curve, *[last] * (trials - len(curve))], dtype=np.float64)
-
-
-# -- what every comparison comes to: in its file, and on the start page ---------------------------
-
-
-@dataclass(frozen=True)
-class TunerMedians:
-    """A tuner on one subject and target: medians over its seeds, None where one of them is not
-    known; on how many seeds it was the fastest, alone or with others.
-
-    Latencies and gains are those of whole networks. Regret, the share of runs within `GOAL` and the
-    trials that they took to come there are known where the optimum is.
-    """
-
-    tuner: str
-    seeds: int
-    gain: float | None
-    tuned_cycles: float | None
-    tuned_seconds: float | None
-    fastest_on: int
-    regret: float | None = None
-    within_goal: float | None = None
-    trials_to_goal: float | None = None
-    invalid_share: float | None = None
-    wall_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Leaderboard:
-    """A subject on a target: its tuners, the best first, and those that share the first place.
-
-    The subject is a network, or several workloads. `baseline` says what gains are over; it is
-    `OPTIMUM` where tuners are compared with the best config of each space.
-    """
-
-    network: str
-    target: str
-    baseline: str
-    tuners: tuple[TunerMedians, ...]
-    winners: tuple[str, ...]
-
-
-def network_leaderboards(runs: Sequence[SweptRun]) -> tuple[Leaderboard, ...]:
-    """Of all networks and targets, in the order of the runs."""
-    pairs = dict.fromkeys((run.network, run.target) for run in runs)
-    return tuple(
-        _leaderboard([run for run in runs if (run.network, run.target) == pair]) for pair in pairs
-    )
-
-
-def layer_leaderboard(results: Results, rows: Sequence[LeaderboardRow], target: str) -> Leaderboard:
-    """Return the rows of `leaderboard` in the form that whole networks have, too."""
-    count = len(results.workloads)
-    subject = results.workloads[0] if count == 1 else f"{count} workloads"
-    final = results.overall[:, :, -1]
-    fastest = (final == final.min(axis=0)) & np.isfinite(final)
-    tuners = tuple(
-        TunerMedians(
-            tuner=row.tuner, seeds=len(results.seeds), gain=None, tuned_cycles=None,
-            tuned_seconds=None, fastest_on=int(fastest[results.tuners.index(row.tuner)].sum()),
-            regret=_finite(row.regret.middle), within_goal=row.reached,
-            trials_to_goal=row.trials.middle, invalid_share=row.invalid_share.middle,
-            wall_seconds=row.seconds.middle,
-        )
-        for row in rows
-    )  # fmt: skip
-    best = tuners[0]
-    equal = (best.regret, best.trials_to_goal)
-    winners = tuple(
-        each.tuner
-        for each in tuners
-        if best.regret is not None and (each.regret, each.trials_to_goal) == equal
-    )
-    return Leaderboard(subject, target, OPTIMUM, tuners, winners)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _leaderboard(runs: Sequence[SweptRun]) -> Leaderboard:
-    """Of the runs of one network on one target."""
-    best = {seed: min(_cost(run) for run in runs if run.seed == seed) for seed in _seeds(runs)}
-    names = dict.fromkeys(run.tuner for run in runs)
-    tuners = [_tuner_medians([run for run in runs if run.tuner == name], best) for name in names]
-    costs = {each.tuner: _median_cost(each) for each in tuners}
-    ranked = sorted(tuners, key=lambda each: costs[each.tuner])
-    least = costs[ranked[0].tuner]
-    winners = [each.tuner for each in ranked if costs[each.tuner] == least < math.inf]
-    over = {run.baseline for run in runs}
-    first = runs[0]
-    return Leaderboard(
-        first.network, first.target, over.pop() if len(over) == 1 else RULE, tuple(ranked),
-        tuple(winners),
-    )  # fmt: skip
-
-
-def _tuner_medians(runs: Sequence[SweptRun], best: dict[int, float]) -> TunerMedians:
-    return TunerMedians(
-        tuner=runs[0].tuner,
-        seeds=len(runs),
-        gain=_median([run.gain for run in runs]),
-        tuned_cycles=_median([run.tuned_cycles for run in runs]),
-        tuned_seconds=_median([run.tuned_seconds for run in runs]),
-        fastest_on=sum(_cost(run) == best[run.seed] < math.inf for run in runs),
-        invalid_share=_median(
-            [run.invalid_trials / run.trials if run.trials else None for run in runs]
-        ),
-        wall_seconds=_median([run.wall_seconds for run in runs]),
-    )
-
-
-def _seeds(runs: Sequence[SweptRun]) -> dict[int, None]:
-    return dict.fromkeys(run.seed for run in runs)
-
-
-def _cost(run: SweptRun) -> float:
-    """Cycles, or seconds where none are counted; infinite where nothing valid was found."""
-    return run.tuned_cycles or run.tuned_seconds or math.inf
-
-
-def _median_cost(tuner: TunerMedians) -> float:
-    return tuner.tuned_cycles or tuner.tuned_seconds or math.inf
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return float(median(known)) if len(known) == len(values) else None

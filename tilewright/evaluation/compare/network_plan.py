@@ -1,4 +1,4 @@
-"""Plans a sweep: one tuning run a network, target, seed and tuner.
+"""Plans a comparison on networks: one tuning run per network, target, seed and tuner.
 
 Each has an output directory of its own, and a key under which it is kept once it is finished.
 """
@@ -14,8 +14,7 @@ from pathlib import Path
 from tilewright.core.files import Json, canonical, digest
 from tilewright.core.user_text import check_names, printable
 from tilewright.core.working_folder import as_typed
-from tilewright.evaluation.compare.options import SHARED
-from tilewright.evaluation.compare.options import CompareOptions as SweepOptions
+from tilewright.evaluation.compare.options import SHARED, CompareOptions
 from tilewright.evaluation.compare.plan import TunerConfig, parse_seeds, tuner_configs_of
 from tilewright.models import make_explorer
 from tilewright.tuning.network import import_model, weights_digest
@@ -33,9 +32,10 @@ _HOW = {
 
 
 @dataclass(frozen=True)
-class SweepJob:
-    """One run of a sweep. Network, target and tuner are as the user wrote them; `place` is its
-    output directory, below that of the sweep; a finished run is kept under `key`."""
+class NetworkJob:
+    """One run of a comparison on networks. Network, target and tuner are as the user wrote them;
+    `place` is its output directory, below that of the comparison; a finished run is kept under
+    `key`."""
 
     network: str
     target: str
@@ -57,11 +57,11 @@ def run_title(network: str, target: str, tuner: str, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """The runs of a sweep: those of a network on a target together, seed by seed."""
+class NetworksPlan:
+    """The runs of a comparison on networks, ordered by network, target, seed and tuner."""
 
-    options: SweepOptions
-    jobs: tuple[SweepJob, ...]
+    options: CompareOptions
+    jobs: tuple[NetworkJob, ...]
 
     @property
     def folder(self) -> Path:
@@ -69,7 +69,7 @@ class SweepPlan:
         return self.options.folder
 
 
-def plan_sweep(options: SweepOptions) -> SweepPlan:
+def plan_networks(options: CompareOptions) -> NetworksPlan:
     """All runs, each checked as `tilewright tune` checks its options, all models read. Raises
     `NameListError` for names that are empty or given twice, `PlanError` for seeds that cannot be
     read, and what `tuning.preflight.check` and `tuning.network.import_model` raise."""
@@ -86,12 +86,14 @@ def plan_sweep(options: SweepOptions) -> SweepPlan:
     for job in jobs:
         check(job.options)
     content = {each: _content(each, options) for each in options.networks}
-    return SweepPlan(options, tuple(replace(job, key=_key(job.options, content)) for job in jobs))
+    return NetworksPlan(
+        options, tuple(replace(job, key=_key(job.options, content)) for job in jobs)
+    )
 
 
 def _job(
-    options: SweepOptions, network: str, target: str, tuner: TunerConfig, seed: int
-) -> SweepJob:
+    options: CompareOptions, network: str, target: str, tuner: TunerConfig, seed: int
+) -> NetworkJob:
     place = "/".join([*map(_folder_name, (network, target)), _plain(tuner.label), f"seed-{seed}"])
     run = TuningOptions.parse(
         model=network, target=target, tuner=tuner.tuner, tuner_options=dict(tuner.settings),
@@ -99,7 +101,7 @@ def _job(
         **{name: getattr(options, name) for name in SHARED},
     )  # fmt: skip
     typed = [printable(as_typed(each)) for each in (network, target, tuner.label)]
-    return SweepJob(typed[0], typed[1], typed[2], seed, run, place)
+    return NetworkJob(typed[0], typed[1], typed[2], seed, run, place)
 
 
 def _folder_name(text: str) -> str:
@@ -116,7 +118,7 @@ def _plain(text: str) -> str:
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"
 
 
-def _content(network: str, options: SweepOptions) -> str:
+def _content(network: str, options: CompareOptions) -> str:
     """A digest of a model and the weights beside it."""
     return import_model(network, options.input_shapes).digest + weights_digest(network)
 

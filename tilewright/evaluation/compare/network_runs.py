@@ -1,24 +1,22 @@
-"""Keeps what the runs of a sweep came to in its folder, as they finish."""
+"""Keeps what the runs of a comparison on networks came to in its folder, as they finish."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.evaluation.compare.network_plan import SweepJob, SweepPlan, run_title
-from tilewright.evaluation.row_cache import RowCache
+from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan, run_title
+from tilewright.evaluation.row_cache import RUNS, RowCache
 from tilewright.search.events import Event
 from tilewright.tuning.gains import before_all
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.run_metadata import is_complete, read_run
 
-RUNS = "sweep.jsonl"
-
 
 @dataclass(frozen=True)
-class SweptRun:
+class NetworkRun:
     """A finished tuning run: latencies of one inference's tuned layers, None where the target
     cannot tell. `baseline` says what `baseline_…` and `gain` are over (`tuning.gains`), `trials`
-    are those of all workloads, `place` is the output directory below that of the sweep."""
+    are those of all workloads, `place` is the output directory below that of the comparison."""
 
     network: str
     target: str
@@ -46,7 +44,7 @@ class SweptRun:
 
 
 @dataclass(frozen=True)
-class SweepBegan(Event):
+class NetworksBegan(Event):
     """The runs begin; `kept` of them are there from an earlier call."""
 
     kept: int
@@ -64,18 +62,18 @@ class RunBegan(Event):
 class RunTuned(Event):
     """One more run is done and on disk."""
 
-    run: SweptRun
+    run: NetworkRun
 
 
-class SweptRuns:
-    """The runs of a plan that are finished: those in the sweep's folder whose output directory
+class KeptNetworkRuns:
+    """The runs of a plan that are finished: those in the comparison's folder whose output directory
     holds what they say. With `fresh` none are."""
 
-    def __init__(self, plan: SweepPlan) -> None:
+    def __init__(self, plan: NetworksPlan) -> None:
         self.plan = plan
-        self._rows = RowCache(plan.folder / RUNS, SweptRun, plan.options.fresh)
+        self._rows = RowCache(plan.folder / RUNS, NetworkRun, plan.options.fresh)
 
-    def find(self, job: SweepJob) -> SweptRun | None:
+    def find(self, job: NetworkJob) -> NetworkRun | None:
         """The run this job came to, under the names of the job; None if it is still to be done, or
         its output directory is gone or holds another run. Raises `UnsafeFile`."""
         row = self._rows.find(job.key)
@@ -86,18 +84,18 @@ class SweptRuns:
             return None
         return replace(row, network=job.network, target=job.target, tuner=job.tuner)
 
-    def add(self, job: SweepJob, summary: Summary) -> SweptRun:
+    def add(self, job: NetworkJob, summary: Summary) -> NetworkRun:
         """Write what a job came to, synced. Raises `OSError`."""
-        row = swept_run(job, summary)
+        row = network_run(job, summary)
         self._rows.add(job.key, row)
         return row
 
 
-def swept_run(job: SweepJob, summary: Summary) -> SweptRun:
+def network_run(job: NetworkJob, summary: Summary) -> NetworkRun:
     """What a job came to, by what `summary.json` says."""
     rows, total = summary["workloads"], summary["total"]
     had = before_all(rows)
-    return SweptRun(
+    return NetworkRun(
         network=job.network, target=job.target, tuner=job.tuner, seed=job.seed,
         trials=sum(row["trials"] for row in rows),
         invalid_trials=sum(row["invalid_trials"] for row in rows),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Annotated
 
 from pydantic import BaseModel, Field, TypeAdapter
@@ -13,11 +12,20 @@ from pydantic import BaseModel, Field, TypeAdapter
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object, read_json_file
 from tilewright.core.formats import COMPARISON, SWEEP, Format
-from tilewright.evaluation.compare.leaderboard import OPTIMUM, Leaderboard, TunerMedians
+from tilewright.evaluation.compare.leaderboard import (
+    OPTIMUM,
+    Leaderboard,
+    SeedFigures,
+    leaderboard,
+    subject_of,
+)
 from tilewright.evaluation.compare.plan import GOAL
 
-FILES: Mapping[str, Format] = {"comparison.json": COMPARISON, "sweep.json": SWEEP}
-"""Files of which one lies in the folder of a comparison."""
+RECORD, NETWORK_RECORD = "comparison.json", "sweep.json"
+"""The record of a comparison. `sweep.json` is a copy for programs that read what version 0.2 wrote
+of a comparison on networks; it goes with version 0.4."""
+FILES: Mapping[str, Format] = {RECORD: COMPARISON, NETWORK_RECORD: SWEEP}
+"""Files of which at least one lies in the folder of a comparison."""
 _BOARDS = TypeAdapter(tuple[Leaderboard, ...])
 
 
@@ -44,11 +52,24 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
             if said := form.refusal(path, form.version_in(record)):
                 raise RecordError(said)
             if "leaderboards" in record:
-                return _BOARDS.validate_python(record["leaderboards"])
+                return _checked(_BOARDS.validate_python(record["leaderboards"]))
             return (_of_runs(_EarlierRecord.model_validate(record)),)
         except (ValueError, LookupError, TypeError, ArithmeticError) as error:
             raise RecordError(f"cannot read {path}: {error}; repeat the comparison") from None
     raise RecordError(f"{folder} holds no comparison; name the --out folder of one")
+
+
+def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
+    """Return the leaderboards. Raises `ValueError` for one that no comparison writes."""
+    for board in boards:
+        if not board.tuners:
+            raise ValueError(f"the leaderboard of {board.network} has no tuners")
+        for row in board.tuners:
+            ends = [end for pair in row.intervals.values() for end in pair]
+            figures = [each for each in (*vars(row).values(), *ends) if isinstance(each, float)]
+            if not all(map(math.isfinite, figures)):
+                raise ValueError(f"a figure of {row.tuner} is not finite")
+    return boards
 
 
 class _EarlierRun(BaseModel):
@@ -79,58 +100,41 @@ class _EarlierRecord(BaseModel):
 
 
 def _of_runs(record: _EarlierRecord) -> Leaderboard:
-    """Return the leaderboard of runs, as `evaluation.compare.leaderboard` defines its figures;
-    trials to the goal count to the trial that reached it, because batches are not recorded."""
-    count = len({run.workload for run in record.runs})
-    subject = record.runs[0].workload if count == 1 else f"{count} workloads"
-    names = dict.fromkeys(run.tuner for run in record.runs)
-    rows = [_medians(record, [run for run in record.runs if run.tuner == name]) for name in names]
-    ranked = sorted(rows, key=lambda row: (_known(row.regret), _known(row.trials_to_goal)))
-    best = ranked[0]
-    winners = tuple(
-        row.tuner
-        for row in ranked
-        if best.regret is not None
-        and (row.regret, row.trials_to_goal) == (best.regret, best.trials_to_goal)
-    )
-    return Leaderboard(subject, record.target, OPTIMUM, tuple(ranked), winners)
-
-
-def _medians(record: _EarlierRecord, runs: Sequence[_EarlierRun]) -> TunerMedians:
-    seeds = dict.fromkeys(run.seed for run in runs)
-    curves = {(run.seed, run.workload): record.regret(run) for run in runs}
-    final = [
-        math.exp(_mean(math.log1p(curve[-1]) for key, curve in curves.items() if key[0] == seed))
-        - 1
-        for seed in seeds
+    """Return the leaderboard of runs. Trials count to the trial that reached the goal, because the
+    record does not say where batches end."""
+    workloads = tuple(dict.fromkeys(run.workload for run in record.runs))
+    pairs = dict.fromkeys((run.tuner, run.seed) for run in record.runs)
+    figures = [
+        _seed_figures(record, [run for run in record.runs if (run.tuner, run.seed) == pair])
+        for pair in pairs
     ]
-    reached = {
-        key: next((at for at, value in enumerate(curve, 1) if value <= GOAL), None)
-        for key, curve in curves.items()
-    }
-    spent = {key: math.log(at or record.trials) for key, at in reached.items()}
-    to_goal = [
-        math.exp(_mean(cost for key, cost in spent.items() if key[0] == seed)) for seed in seeds
+    return leaderboard(subject_of(workloads), record.target, OPTIMUM, figures)
+
+
+def _seed_figures(record: _EarlierRecord, runs: Sequence[_EarlierRun]) -> SeedFigures:
+    curves = [record.regret(run) for run in runs]
+    reached = [
+        next((at for at, value in enumerate(curve, 1) if value <= GOAL), None) for curve in curves
     ]
     statuses = [status for run in runs for status in run.statuses]
-    regret = median(final)
-    return TunerMedians(
-        tuner=runs[0].tuner, seeds=len(seeds), gain=None, tuned_cycles=None, tuned_seconds=None,
-        fastest_on=0, regret=regret if math.isfinite(regret) else None,
-        within_goal=sum(at is not None for at in reached.values()) / len(reached),
-        trials_to_goal=median(to_goal),
-        invalid_share=sum(each != "valid" for each in statuses) / max(len(statuses), 1),
-        wall_seconds=median(run.wall_seconds for run in runs),
-    )  # fmt: skip
+    regret = math.exp(_mean(math.log1p(curve[-1]) for curve in curves)) - 1
+    return SeedFigures(
+        runs[0].tuner,
+        runs[0].seed,
+        round(regret, 4),
+        {
+            "regret": regret,
+            "within_goal": sum(at is not None for at in reached) / len(reached),
+            "trials_to_goal": math.exp(_mean(math.log(at or record.trials) for at in reached)),
+            "invalid_share": sum(each != "valid" for each in statuses) / max(len(statuses), 1),
+            "wall_seconds": _mean(run.wall_seconds for run in runs),
+        },
+    )
 
 
 def _mean(values: Iterable[float]) -> float:
     numbers = list(values)
     return sum(numbers) / len(numbers)
-
-
-def _known(value: float | None) -> float:
-    return math.inf if value is None else value
 
 
 def to_json(boards: Sequence[Leaderboard]) -> list[Json]:

@@ -22,6 +22,7 @@ from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import Workload, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, STORE, SUMMARY
 from tilewright.tuning.read_run import foreign, read_written
+from tilewright.tuning.run_figures import best_so_far
 
 
 class FolderError(TilewrightError):
@@ -204,7 +205,7 @@ def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
     status = np.concatenate([each.status for each in rounds])
     reason = np.concatenate([each.reason for each in rounds])
     return Trajectory(
-        best=np.fmin.accumulate(np.where(valid, latency, np.nan)),
+        best=best_so_far(np.where(valid, latency, np.nan)),
         limit=_limit(folder, workload),
         failures=Counter(map(str, status[~valid])),
         reasons=Counter(map(str, reason[~valid])),

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tilewright.hardware_search.methods.joint_space import JointSpace, Places
-from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
+from tilewright.hardware_search.methods.ppo_codesign_options import CodesignPpoOptions
+from tilewright.hardware_search.methods.published_method import PublishedMethod
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.ppo import Agent
 from tilewright.search.tuners.chameleon import clusters, representatives

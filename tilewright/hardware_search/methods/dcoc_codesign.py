@@ -1,8 +1,8 @@
 """DCOC as a co-design method (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO).
 
 Three kinds of agents move the machine, the tiles and the rest of the schedules, by multi-agent PPO
-with one critic. Confidence sampling picks what is measured. What the paper leaves open is an option
-with a default of ours.
+with one critic (`dcoc_agents`). Confidence sampling (`dcoc_confidence_sampling`) picks the points
+that are measured. What the paper leaves open is an option with a default of ours.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from tilewright.hardware_search.methods.chameleon_codesign import best_untried_points
-from tilewright.hardware_search.methods.joint_space import SHAPE, Floats, JointSpace, Places
-from tilewright.hardware_search.methods.published_method import CodesignPpoOptions, PublishedMethod
+from tilewright.hardware_search.methods.dcoc_confidence_sampling import sample_by_confidence
+from tilewright.hardware_search.methods.joint_space import SHAPE, JointSpace, Places
+from tilewright.hardware_search.methods.ppo_codesign_options import CodesignPpoOptions
+from tilewright.hardware_search.methods.published_method import PublishedMethod
 from tilewright.hardware_search.methods.reward import LayerMeasurements, RewardModel
 from tilewright.search.ppo import Agent
 
@@ -113,48 +115,6 @@ class Dcoc(PublishedMethod):
         best = best[: int(self.options.elite * len(start))]
         start[: len(best)] = best
         return start
-
-
-def sample_by_confidence(
-    places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
-    rng: np.random.Generator,
-) -> Places:  # fmt: skip
-    """Sample points by DCOC's confidence sampling.
-
-    Points are drawn by the softmax of their scores. A drawn point whose score lies below a quantile
-    of all scores is replaced by the most frequent values among the points above it. Each
-    replacement uses a random half of these, so that replacements differ.
-
-    Args:
-        places: the points, shape (points, knobs).
-        scores: their scores, shape (points,).
-        count: how many points are drawn at most.
-        sharpness: factor of the standardised scores in the softmax.
-        threshold: the quantile below which a draw is replaced.
-        rng: the random generator.
-
-    Returns:
-        The sample, shape (count, knobs).
-    """
-    spread = float(scores.std())
-    weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))
-    possible = int((weight > 0).sum())
-    drawn = rng.choice(len(places), min(count, possible), False, weight / weight.sum())
-    limit = np.quantile(scores, threshold)
-    good = places[scores >= limit]
-    found = places[drawn].copy()
-    for row in np.flatnonzero(scores[drawn] < limit).tolist():
-        half = good[rng.choice(len(good), -(-len(good) // 2), False)]
-        found[row] = most_frequent_values(half)
-    return found
-
-
-def most_frequent_values(places: Places) -> NDArray[np.int64]:
-    """Return the most frequent value of each knob of points, shape (knobs,); of equal ones the
-    lowest."""
-    counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
-    np.add.at(counts, (np.arange(places.shape[1]), places), 1)
-    return np.asarray(counts.argmax(axis=1))
 
 
 def knobs_by_agent(

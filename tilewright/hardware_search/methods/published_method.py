@@ -1,4 +1,5 @@
-"""The loop that the published methods share (AutoTVM, CHAMELEON, DCOC), and its options.
+"""The loop that the published methods share (AutoTVM, CHAMELEON, DCOC), with the options of all of
+them. `ppo_codesign_options` has those of CHAMELEON and DCOC, which walk by PPO.
 
 Batches are as large as AutoTVM's plans. A reward is fitted after each, and the method proposes
 points that promise a high reward. With `estimates`, the target's closed-form estimates rank the
@@ -14,20 +15,14 @@ from pydantic import Field
 
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.methods import generator
-from tilewright.hardware_search.methods.joint_space import Floats, JointSpace, Places
+from tilewright.hardware_search.methods.estimate_ranking import EstimateRanking, estimate_layer
+from tilewright.hardware_search.methods.joint_space import JointSpace, Places
 from tilewright.hardware_search.methods.reward import (
     LayerMeasurements,
     RewardModel,
     RewardOptions,
-    layer_features,
-    layer_names,
 )
-from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem, Design
-from tilewright.models.trees import AutoTVMRanker
-from tilewright.search.ppo import PPOOptions
-from tilewright.targets.base import Configs
-from tilewright.targets.capabilities import Estimates, capability
-from tilewright.targets.features import Features
+from tilewright.hardware_search.problem import CodesignProblem
 
 IDLE = 50
 """Batches in a row that measure nothing new, after which a search has no more to say."""
@@ -136,72 +131,3 @@ def measure_point(
                 break
             place = points.redraw_schedule(point, slot, rng)
             config = points.schedule(design, layer, slot, place)
-
-
-class CodesignPpoOptions(PublishedOptions, PPOOptions):
-    """Options of a PPO agent that walks through the points of a co-design problem.
-
-    Defaults are those of CHAMELEON's code or paper, except where a description says otherwise.
-    """
-
-    starts: int = Field(128, ge=1, description="points that walks begin at")
-    steps: int = Field(
-        100, ge=1, description="steps of an episode at most (paper: 500; here a step asks the cost "
-        "model about every layer of the networks)",
-    )  # fmt: skip
-    episodes: int = Field(1, ge=1, description="episodes between two fits (open in the papers)")
-
-
-def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Floats:
-    """Return the log of the estimated latency, and the largest share of a scratchpad, of configs
-    (n, knobs): shape (n, 2); NaN where the target estimates nothing."""
-    known = capability(design.target, Estimates)
-    if known is None:
-        return np.full((len(configs), 2), np.nan)
-    table = known.estimate(layer.workload, configs)
-    share = table.of_meaning("share").max(axis=1, initial=0.0)
-    return np.stack([np.log(table.total("latency")), share], axis=1)
-
-
-class EstimateRanking:
-    """Ranks points by a cost model that also sees the target's closed-form estimates."""
-
-    def __init__(
-        self,
-        points: JointSpace,
-        rewards: RewardModel,
-        seen: LayerMeasurements,
-        plan: int,
-        seed: int,
-    ) -> None:
-        self.points, self.rewards = points, rewards
-        places, slots, seconds = seen.table()
-        rows = layer_features(points, places)[np.arange(len(slots)), slots]
-        self.model = AutoTVMRanker(seed, False, {"plan": plan})
-        goal = np.nan_to_num(rewards.best[slots] / seconds, nan=0.0)
-        self.model.fit(self._features(rows, np.array(seen.estimates)), goal)
-
-    def best(self, places: Places, count: int) -> Places:
-        """Return `count` of the points, the most promising first, shape (count, knobs)."""
-        cores = self.points.cores(places)
-        rows, known = layer_features(self.points, places), self._estimates(places)
-        flat = self._features(rows.reshape(-1, rows.shape[2]), known.reshape(-1, 2))
-        throughput = self.model.predict(flat).reshape(rows.shape[:2])
-        seconds = self.rewards.seconds(cores, throughput)
-        full = (known[:, :, 1] > 1).sum(axis=1)
-        return places[np.lexsort((seconds, full))[:count]]
-
-    def _features(self, rows: Floats, known: Floats) -> Features:
-        names = [*layer_names(self.points), "estimated latency", "estimated share"]
-        return Features.of(np.concatenate([rows, known], axis=1), names)
-
-    def _estimates(self, places: Places) -> Floats:
-        """Shape (points, slots, 2); NaN for a layer that the machine does not run."""
-        found = np.full((len(places), len(self.points.slots.names), 2), np.nan)
-        machines: NDArray[np.int64] = self.points.rows(places)
-        for at, (row, point) in enumerate(zip(machines.tolist(), places, strict=True)):
-            design = self.points.problem.design(row)
-            for slot, layer, config in self.points.schedules(design, point):
-                if slot >= 0:
-                    found[at, slot] = estimate_layer(design, layer, config)[0]
-        return found

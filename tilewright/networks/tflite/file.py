@@ -198,6 +198,11 @@ class TfliteOperator:
         value = self.options.get(option, default)
         return int(value) if isinstance(value, (int, float)) else default
 
+    def integers(self, option: str) -> list[int]:
+        """Return the numbers of an option, none if the operator does not have it."""
+        values = self.options.get(option, ())
+        return [int(value) for value in values] if isinstance(values, tuple) else []
+
     def number(self, option: str, default: float) -> float:
         """An option that is a real number."""
         value = self.options.get(option, default)

@@ -195,11 +195,6 @@ MULTIPLIED = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint6
 """Element types that onnxruntime's MatMul takes."""
 
 
-def _vector(operator: TfliteOperator, option: str) -> list[int]:
-    values = operator.options.get(option, ())
-    return [int(value) for value in values] if isinstance(values, tuple) else []
-
-
 def _check_axes(axes: Sequence[int], rank: int) -> None:
     if len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
         raise Missing(f"it names the axes {list(axes)} of {rank} dimensions")
@@ -216,8 +211,8 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
     for i, side in enumerate(("Lhs", "Rhs")):
         place = given(operator, i)
         shape = writer.tensors[place].shape
-        batched = _vector(operator, f"{side}BatchingDimensions")
-        contracted = _vector(operator, f"{side}ContractingDimensions")
+        batched = operator.integers(f"{side}BatchingDimensions")
+        contracted = operator.integers(f"{side}ContractingDimensions")
         _check_axes([*batched, *contracted], len(shape))
         rest = [axis for axis in range(len(shape)) if axis not in (*batched, *contracted)]
         order = [*batched, *rest, *contracted] if i == 0 else [*batched, *contracted, *rest]
@@ -242,7 +237,7 @@ def _convolve(writer: Writer, operator: TfliteOperator) -> None:
     data, weight, result = given(operator, 0), given(operator, 1), output(operator)
     rank = len(writer.tensors[data].shape)
     orders = [
-        [operator.integer(f"{what}Dimension") for what in ends] + _vector(operator, spatial)
+        [operator.integer(f"{what}Dimension") for what in ends] + operator.integers(spatial)
         for ends, spatial in (
             (("InputBatch", "InputFeature"), "InputSpatialDimensions"),
             (("KernelOutputFeature", "KernelInputFeature"), "KernelSpatialDimensions"),
@@ -255,10 +250,10 @@ def _convolve(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing("it has groups of batches")
     count = rank - 2
     strides, base, dilations = (
-        _vector(operator, option) or [1] * count
+        operator.integers(option) or [1] * count
         for option in ("WindowStrides", "LhsDilation", "RhsDilation")
     )
-    pads = _vector(operator, "Padding") or [0] * (2 * count)
+    pads = operator.integers("Padding") or [0] * (2 * count)
     reversal = operator.options.get("WindowReversal", ())
     reversed_axes = [i for i, flag in enumerate(reversal) if flag] if isinstance(
         reversal, tuple

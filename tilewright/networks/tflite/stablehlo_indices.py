@@ -29,11 +29,6 @@ REDUCTIONS: Mapping[str, str] = {
 """Reductions of ONNX's ScatterND, by the function of an operator."""
 
 
-def _vector(operator: TfliteOperator, option: str) -> list[int]:
-    values = operator.options.get(option, ())
-    return [int(value) for value in values] if isinstance(values, tuple) else []
-
-
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
     """Return the scalars from the input `first` on as one vector of int64."""
     if len(operator.inputs) != first + rank:
@@ -56,7 +51,7 @@ def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
 def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
     """The slice begins where it still fits."""
     data, result = given(operator, 0), output(operator)
-    shape, sizes = writer.tensors[data].shape, _vector(operator, "SliceSizes")
+    shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
         raise Missing(f"a slice of {sizes} does not fit into {list(shape)}")
     if not shape:
@@ -141,8 +136,8 @@ def _spread_starts(
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
     """STABLEHLO_GATHER: slices that begin where they still fit, element by element."""
     data, indices, result = given(operator, 0), given(operator, 1), output(operator)
-    shape, sizes = writer.tensors[data].shape, _vector(operator, "SliceSizes")
-    offsets, collapsed = _vector(operator, "OffsetDims"), _vector(operator, "CollapsedSliceDims")
+    shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
+    offsets, collapsed = operator.integers("OffsetDims"), operator.integers("CollapsedSliceDims")
     rank = len(shape)
     if (
         not rank
@@ -152,7 +147,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     ):
         raise Missing(f"slices of {sizes} do not fit into {list(shape)}")
     starts, batch = _places(
-        writer, indices, operator.integer("IndexVectorDim"), _vector(operator, "StartIndexMap"),
+        writer, indices, operator.integer("IndexVectorDim"), operator.integers("StartIndexMap"),
         shape, [b - a for a, b in zip(sizes, shape, strict=True)],
     )  # fmt: skip
     grid = _grid(sizes, collapsed, rank)
@@ -178,8 +173,8 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     data, indices, updates = (given(operator, i) for i in range(3))
     result = output(operator)
     shape, own = writer.tensors[data].shape, writer.tensors[updates].shape
-    windows = _vector(operator, "UpdateWindowDims")
-    inserted = _vector(operator, "InsertedWindowDims")
+    windows = operator.integers("UpdateWindowDims")
+    inserted = operator.integers("InsertedWindowDims")
     function = combiner(writer, operator, "UpdateComputationSubgraphIndex")
     rank = len(shape)
     if (
@@ -190,7 +185,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing("its updates or its function do not fit its data")
     starts, batch = _places(
         writer, indices, operator.integer("IndexVectorDim"),
-        _vector(operator, "ScatterDimsToOperandDims"), shape, None,
+        operator.integers("ScatterDimsToOperandDims"), shape, None,
     )  # fmt: skip
     stay = [axis for axis in range(rank) if axis not in inserted]
     if len(stay) != len(windows) or len(own) != len(batch) + len(windows):

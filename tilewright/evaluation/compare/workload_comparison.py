@@ -1,43 +1,63 @@
-"""Runs a comparison from its plan to its leaderboard, and writes the record that programs read."""
+"""Runs a comparison on workloads from its plan to its leaderboard, and writes its record."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.core import formats
-from tilewright.core.files import write_atomically
+from tilewright.core.files import Json, write_atomically
 from tilewright.evaluation.compare.benchmark_suite import EnumeratedTestBed
 from tilewright.evaluation.compare.job_runner import run_jobs
 from tilewright.evaluation.compare.leaderboard import (
     Leaderboard,
     LeaderboardRow,
     Results,
-    layer_leaderboard,
-    leaderboard,
     results_of,
+    workload_leaderboard,
 )
-from tilewright.evaluation.compare.plan import ComparisonPlan
-from tilewright.evaluation.compare.run_cache import KeptRuns
-from tilewright.evaluation.compare.runs import TunerRun, ordered
+from tilewright.evaluation.compare.plan import GOAL, ComparisonPlan
+from tilewright.evaluation.compare.record import RECORD, to_json
+from tilewright.evaluation.compare.workload_runs import KeptRuns, TunerRun, ordered
 from tilewright.search.events import Event, Listener
 from tilewright.targets.capabilities import Latency
+from tilewright.targets.display_names import title
+from tilewright.targets.replay import MeasurementTable
 from tilewright.targets.workload import Workload
-
-COMPARISON = "comparison.json"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison came to: its runs in the order of the plan, the same as arrays, and a
-    row for each tuner, best first."""
+    """A finished comparison on workloads: its runs in the order of the plan, their curves as
+    arrays, and its leaderboard."""
 
     plan: ComparisonPlan
     runs: list[TunerRun]
     results: Results
-    leaderboard: list[LeaderboardRow]
+    leaderboards: tuple[Leaderboard]
+
+    @property
+    def leaderboard(self) -> tuple[LeaderboardRow, ...]:
+        """The rows of the leaderboard, the best tuner first."""
+        return self.leaderboards[0].tuners
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the content of `comparison.json`; its keys are a contract. Cycles are null on a
+        target that counts none."""
+        bed, optimum = self.plan.test_bed, optimum_of(self.plan)
+        return {
+            "version": formats.COMPARISON.written,
+            "target": bed.target,
+            "space": bed.space,
+            "trials": self.plan.trials,
+            "optimum": {
+                name: best.cycles if best.cycles > 0 else None for name, best in optimum.items()
+            },
+            "optimum_seconds": {name: best.seconds for name, best in optimum.items()},
+            "runs": [run.record() for run in self.runs],
+            "leaderboards": to_json(self.leaderboards),
+        }
 
 
 @dataclass(frozen=True)
@@ -115,14 +135,13 @@ def judge_runs(plan: ComparisonPlan, runs: list[TunerRun]) -> Comparison:
     """Compare runs with the best config of each space."""
     optimum = {name: best.cost for name, best in optimum_of(plan).items()}
     results = results_of(runs, optimum, plan.trials)
-    return Comparison(plan, runs, results, leaderboard(results))
+    return Comparison(plan, runs, results, (workload_leaderboard(results, plan.test_bed.target),))
 
 
 def log_comparison(compared: Comparison, folder: Path) -> None:
     """Write `comparison.json`. Raises `OSError`."""
-    plan = compared.plan
-    board = layer_leaderboard(compared.results, compared.leaderboard, plan.test_bed.target)
-    write_comparison(folder / COMPARISON, plan, optimum_of(plan), compared.runs, board)
+    document = json.dumps(compared.to_json(), ensure_ascii=False)
+    write_atomically(folder / RECORD, document.encode())
 
 
 def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
@@ -131,22 +150,24 @@ def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
     return {name: test_bed.table(name).optimum for name, _ in test_bed.workloads}
 
 
-def write_comparison(
-    path: Path, plan: ComparisonPlan, optimum: Mapping[str, Latency],
-    runs: Sequence[TunerRun], board: Leaderboard,
-) -> None:  # fmt: skip
-    """`comparison.json`; its keys are a contract. Cycles are null on a target that counts none.
-    Raises `OSError`."""
-    document = {
-        "version": formats.COMPARISON.written,
-        "target": plan.test_bed.target,
-        "space": plan.test_bed.space,
-        "trials": plan.trials,
-        "optimum": {
-            name: best.cycles if best.cycles > 0 else None for name, best in optimum.items()
-        },
-        "optimum_seconds": {name: best.seconds for name, best in optimum.items()},
-        "runs": [run.record() for run in runs],
-        "leaderboards": [asdict(board)],
-    }
-    write_atomically(path, json.dumps(document, ensure_ascii=False).encode())
+# -- the ground truth ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SpaceFacts:
+    """Counts of configs in a workload's space: all, the `valid` ones, and those `near` the optimum,
+    within the goal of a comparison."""
+
+    title: str
+    configs: int
+    valid: int
+    optimum: Latency
+    near: int
+
+
+def space_facts(name: str, table: MeasurementTable) -> SpaceFacts:
+    """The facts in `table`, which holds every config of the space of the workload called `name`."""
+    optimum = table.optimum
+    near = table.latency <= optimum.cost * (1 + GOAL)
+    valid = int(table.valid.sum())
+    return SpaceFacts(title(name, table.workload), len(table), valid, optimum, int(near.sum()))

@@ -1,22 +1,32 @@
-"""Performs a run of a comparison: one tuner on one workload with one seed.
+"""Performs the runs of a comparison on workloads, one tuner on one workload with one seed each, and
+stores finished ones, so that a stopped command resumes.
 
 Every run is a function of (tuner, options, workload, table, seed, budget). Neither the number of
-processes nor their order changes a result, only the seconds.
+processes nor their order changes a result, only the seconds. The key of a stored run covers all
+these, and the code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 
-from tilewright.core.files import Json
-from tilewright.evaluation.compare.counting_target import Metered
+from tilewright import models, search, targets
+from tilewright.core.files import Json, canonical, digest
 from tilewright.evaluation.compare.plan import GOAL, ComparisonJob, ComparisonPlan
+from tilewright.evaluation.row_cache import RUNS, RowCache
 from tilewright.flows.tuning import tune
 from tilewright.search import Round
+from tilewright.targets.base import Configs, Lowered, Measurements, Space, Target
+from tilewright.targets.replay import MeasurementTable
+from tilewright.targets.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -160,3 +170,93 @@ def _best_places(latency: Sequence[float]) -> list[int | None]:
             best, least = place, each
         places.append(best)
     return places
+
+
+# -- configs that a run compiles -----------------------------------------------------------------
+
+
+class Metered:
+    """Stands in for a target: `compiled` counts configs, `seconds` is what the stack that left the
+    table took to compile and measure them, 0 if the table does not say."""
+
+    def __init__(self, target: Target, table: MeasurementTable) -> None:
+        self._target = target
+        self._table = table
+        self.name = target.name
+        self.fingerprint = target.fingerprint
+        self.deterministic = target.deterministic
+        self.capabilities = target.capabilities
+        self.compiled = 0
+        self.seconds = 0.0
+
+    def hardware_features(self) -> dict[str, float]:
+        return self._target.hardware_features()
+
+    def space(self, workload: Workload) -> Space:
+        return self._target.space(workload)
+
+    def lower(self, workload: Workload, configs: Configs) -> Lowered:
+        self.compiled += len(configs)
+        if self._table.spent is not None:
+            self.seconds += float(self._table.spent.compiling[self._table.at(configs)].sum())
+        return self._target.lower(workload, configs)
+
+    def measure(self, lowered: Lowered) -> Measurements:
+        if self._table.spent is not None:
+            rows = self._table.at(lowered.configs)
+            self.seconds += float(self._table.spent.measuring[rows].sum())
+        return self._target.measure(lowered)
+
+
+# -- finished runs -------------------------------------------------------------------------------
+
+_LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
+
+
+class KeptRuns:
+    """The runs in a folder that are still those this code would give. With `fresh` none are."""
+
+    def __init__(self, folder: Path, plan: ComparisonPlan, fresh: bool = False) -> None:
+        self.plan = plan
+        self._rows = RowCache(folder / RUNS, TunerRun, fresh)
+
+    def find(self, job: ComparisonJob) -> TunerRun | None:
+        """The run this job came to, or None if it is still to be done."""
+        entry = self._rows.find(self._key(job))
+        if entry is None:
+            return None
+        # Settings can be written in more than one way, workloads named anew.
+        return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
+
+    def add(self, run: TunerRun) -> None:
+        """Write a run to disk, synced. Raises `OSError`."""
+        label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
+        job = ComparisonJob(label[run.tuner], run.workload, run.seed)
+        self._rows.add(self._key(job), run)
+
+    def _key(self, job: ComparisonJob) -> str:
+        plan, test_bed = self.plan, self.plan.test_bed
+        about: dict[str, Json] = {
+            "tuner": job.tuner_config.tuner,
+            "options": job.tuner_config.explorer.options.model_dump(mode="json"),
+            "workload": dict(test_bed.workloads)[job.workload].id,
+            "target": test_bed.open(job.workload).fingerprint,
+            "seed": job.seed,
+            "trials": plan.trials,
+            "batch": plan.batch,
+            "enough": plan.enough,
+            "code": code_digest(),
+        }
+        return digest(canonical(about))[:32]
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Digest of the packages that a run's result depends on, and of the versions of the libraries
+    they call: 16 hex digits."""
+    hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
+    for package in (targets, search, models):
+        for path in package.__path__:
+            for file in sorted(Path(path).rglob("*.py")):
+                hasher.update(file.name.encode() + b"\0" + file.read_bytes())
+    return hasher.hexdigest()[:16]

@@ -1,0 +1,88 @@
+"""Performs the steps of a comparison on networks before, between and after its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.core import formats
+from tilewright.core.errors import TilewrightError
+from tilewright.core.files import write_atomically
+from tilewright.evaluation.compare.leaderboard import Leaderboard, network_leaderboards
+from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan
+from tilewright.evaluation.compare.network_runs import (
+    KeptNetworkRuns,
+    NetworkRun,
+    NetworksBegan,
+    RunTuned,
+)
+from tilewright.evaluation.compare.record import FILES, to_json
+from tilewright.flows.tuning import import_network
+from tilewright.search import LocalRunner
+from tilewright.search.events import Listener
+from tilewright.tuning.outputs import Summary
+from tilewright.tuning.tuning_task import target_of
+
+
+class ComparisonError(TilewrightError):
+    """A comparison on networks that lacks a run."""
+
+
+@dataclass(frozen=True)
+class NetworkComparison:
+    """A finished comparison on networks: its runs in the order of the plan, and a leaderboard per
+    network and target."""
+
+    plan: NetworksPlan
+    runs: tuple[NetworkRun, ...]
+    leaderboards: tuple[Leaderboard, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of `comparison.json`; its keys are a contract."""
+        return {
+            "version": formats.COMPARISON.written,
+            "trials": self.plan.options.trials,
+            "runs": [asdict(run) for run in self.runs],
+            "leaderboards": to_json(self.leaderboards),
+        }
+
+
+def read_networks(jobs: Sequence[NetworkJob]) -> None:
+    """Find what there is to tune in each network on each target, so that nothing is measured in
+    vain. Raises as `flows.tuning.import_network`."""
+    for job in {(each.network, each.target): each for each in jobs}.values():
+        import_network(LocalRunner(), job.options, target_of(job.options))
+
+
+def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
+    """Say how many runs there are, and how many of them are finished."""
+    emit(NetworksBegan(kept, len(plan.jobs)))
+
+
+def keep_run(kept: KeptNetworkRuns, job: NetworkJob, summary: Summary, emit: Listener) -> None:
+    """Keep a finished run. Raises `OSError`."""
+    emit(RunTuned(kept.add(job, summary)))
+
+
+def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparison:
+    """Return the leaderboards. Raises `ComparisonError` if the output of a run is gone."""
+    found = []
+    for job in plan.jobs:
+        run = kept.find(job)
+        if run is None:
+            raise ComparisonError(
+                f"the results of {job.title} are gone from {job.options.folder}, or another run "
+                "is there; repeat the command, which makes that run again"
+            )
+        found.append(run)
+    return NetworkComparison(plan, tuple(found), network_leaderboards(found))
+
+
+def log_networks(compared: NetworkComparison, folder: Path) -> None:
+    """Write `comparison.json`. Raises `OSError`."""
+    text = json.dumps(compared.to_json(), indent=2, ensure_ascii=False) + "\n"
+    for name in FILES:
+        write_atomically(folder / name, text.encode())

@@ -1,0 +1,50 @@
+"""Confidence sampling: how DCOC picks points to measure among those that its agents visited."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.hardware_search.methods.joint_space import Floats, Places
+
+
+def sample_by_confidence(
+    places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
+    rng: np.random.Generator,
+) -> Places:  # fmt: skip
+    """Sample points by DCOC's confidence sampling.
+
+    Points are drawn by the softmax of their scores. A drawn point whose score lies below a quantile
+    of all scores is replaced by the most frequent values among the points above it. Each
+    replacement uses a random half of these, so that replacements differ.
+
+    Args:
+        places: the points, shape (points, knobs).
+        scores: their scores, shape (points,).
+        count: how many points are drawn at most.
+        sharpness: factor of the standardised scores in the softmax.
+        threshold: the quantile below which a draw is replaced.
+        rng: the random generator.
+
+    Returns:
+        The sample, shape (count, knobs).
+    """
+    spread = float(scores.std())
+    weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))
+    possible = int((weight > 0).sum())
+    drawn = rng.choice(len(places), min(count, possible), False, weight / weight.sum())
+    limit = np.quantile(scores, threshold)
+    good = places[scores >= limit]
+    found = places[drawn].copy()
+    for row in np.flatnonzero(scores[drawn] < limit).tolist():
+        half = good[rng.choice(len(good), -(-len(good) // 2), False)]
+        found[row] = most_frequent_values(half)
+    return found
+
+
+def most_frequent_values(places: Places) -> NDArray[np.int64]:
+    """Return the most frequent value of each knob of points, shape (knobs,); of equal ones the
+    lowest."""
+    counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
+    np.add.at(counts, (np.arange(places.shape[1]), places), 1)
+    return np.asarray(counts.argmax(axis=1))

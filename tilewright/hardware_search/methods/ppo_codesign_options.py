@@ -1,0 +1,23 @@
+"""The PPO options of the co-design methods CHAMELEON and DCOC. Those of the tuner CHAMELEON are in
+`search.tuners.chameleon`; `search.ppo` has the algorithm."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tilewright.hardware_search.methods.published_method import PublishedOptions
+from tilewright.search.ppo import PPOOptions
+
+
+class CodesignPpoOptions(PublishedOptions, PPOOptions):
+    """Options of a PPO agent that walks through the points of a co-design problem.
+
+    Defaults are those of CHAMELEON's code or paper, except where a description says otherwise.
+    """
+
+    starts: int = Field(128, ge=1, description="points that walks begin at")
+    steps: int = Field(
+        100, ge=1, description="steps of an episode at most (paper: 500; here a step asks the cost "
+        "model about every layer of the networks)",
+    )  # fmt: skip
+    episodes: int = Field(1, ge=1, description="episodes between two fits (open in the papers)")

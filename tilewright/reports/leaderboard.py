@@ -1,0 +1,218 @@
+"""Shows leaderboards: the table and the verdict, for the terminal, pages, Prefect and MLflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewright.evaluation.compare.leaderboard import (
+    OPTIMUM,
+    ConfidenceInterval,
+    Leaderboard,
+    LeaderboardRow,
+    RelativeTrials,
+)
+from tilewright.evaluation.compare.plan import GOAL
+from tilewright.reports.markdown import Row, marked, with_known
+from tilewright.reports.number_format import (
+    count,
+    counted,
+    duration,
+    milliseconds,
+    percent,
+    plural,
+    ranged,
+    speedup,
+)
+from tilewright.tuning.gains import PUBLISHED
+
+LOW, HIGH, NEITHER = 1.0, -1.0, 0.0
+"""Which figures of a column are good."""
+RIVALS = 3
+"""Tuners that a verdict names behind the best one."""
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A figure as text, whether it is the best of its column, and its 95 % interval, which is empty
+    where both ends read the same. `bound` if the figure is only a lower bound."""
+
+    text: str
+    best: bool = False
+    around: str = ""
+    bound: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading of one or two lines, and a cell per tuner, best tuner first. `inline` if a table of
+    plain text shows the intervals, too."""
+
+    heading: tuple[str, ...]
+    cells: list[TableCell]
+    inline: bool = False
+
+    def text(self, place: int) -> str:
+        """Return a cell as plain text."""
+        cell = self.cells[place]
+        bound = "≥" if cell.bound else ""
+        return f"{bound}{cell.text} {cell.around * self.inline}".rstrip()
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A column of figures: its heading, the field of `LeaderboardRow`, and its form. `bounded` if a
+    run that never reached the goal makes the figure a bound, `exact` if no interval is shown."""
+
+    heading: tuple[str, ...]
+    field: str
+    form: Callable[[float], str]
+    good: float = LOW
+    bounded: bool = False
+    exact: bool = False
+    inline: bool = False
+
+
+_GOAL = percent(GOAL)
+_FIGURES = (
+    _Figure(("regret",), "regret", percent),
+    _Figure(("within", _GOAL), "within_goal", percent, HIGH),
+    _Figure(("trials", f"to {_GOAL}"), "trials_to_goal", count, bounded=True, inline=True),
+    _Figure(("first at", "trial"), "first_within", count, bounded=True),
+    _Figure(("invalid", "until then"), "invalid_to_goal", count),
+    _Figure(("gain",), "gain", lambda gain: speedup(gain, 1.0), HIGH),
+    _Figure(("cycles",), "tuned_cycles", lambda cycles: f"{cycles:,.0f}"),
+    _Figure(("ms",), "tuned_seconds", milliseconds),
+    _Figure(("invalid", "share"), "invalid_share", percent),
+    _Figure(("compiles", f"to {_GOAL}"), "compiles_to_goal", count, bounded=True),
+    _Figure(("failed", "compiles"), "failed_compiles", count, NEITHER),
+    _Figure(("time",), "wall_seconds", duration, exact=True),
+    _Figure(("time", f"to {_GOAL}"), "seconds_to_goal", duration, exact=True),
+    _Figure(("real time", f"to {_GOAL}"), "stack_seconds_to_goal", duration, exact=True),
+    _Figure(("worst", "workload"), "worst_regret", percent, exact=True),
+)
+"""The columns of every leaderboard; those that no tuner has a figure of are left out."""
+_FASTEST = ("fastest", "on")
+BROKEN_HEADINGS = {
+    " ".join(heading): "\n".join(heading)
+    for heading in (*(each.heading for each in _FIGURES), _FASTEST)
+}
+"""The heading of each column of figures in lines, by the heading in one line."""
+
+
+def leaderboard_columns(board: Leaderboard) -> list[Column]:
+    """Return the columns behind the tuner's name that hold a figure."""
+    columns = [Column(each.heading, _cells(each, board), each.inline) for each in _FIGURES]
+    fastest = [TableCell(f"{row.fastest_on} of {row.seeds}") for row in board.tuners]
+    columns.append(Column(_FASTEST, fastest))
+    return [column for column in columns if any(cell.text for cell in column.cells)]
+
+
+def leaderboard_rows(boards: Sequence[Leaderboard]) -> list[Row]:
+    """Return a row per tuner of each leaderboard, the best first. Where there are several
+    leaderboards, cells say which one a row belongs to."""
+    rows = []
+    for board in boards:
+        where = {"network": board.network, "target": board.target} if len(boards) > 1 else {}
+        columns = leaderboard_columns(board)
+        rows += [
+            where
+            | {"tuner": row.tuner}
+            | {" ".join(column.heading): column.text(k) for column in columns}
+            | {"": "wins" if row.tuner == winner(board) else ""}
+            for k, row in enumerate(board.tuners)
+        ]
+    heads = dict.fromkeys(head for row in rows for head in row)
+    return with_known([{head: row.get(head, "") for head in heads} for row in rows])
+
+
+def winner(board: Leaderboard) -> str | None:
+    """Return the tuner that was better than all others, None if there is none."""
+    alone = len(board.winners) == 1 and len(board.tuners) > 1
+    return board.winners[0] if alone else None
+
+
+def _cells(figure: _Figure, board: Leaderboard) -> list[TableCell]:
+    shown = [_interval(figure.field, row, board) for row in board.tuners]
+    known = [figure.good * each.middle for each in shown if each is not None]
+    best = min(known, default=math.inf)
+    comparable = figure.good != NEITHER and len(board.tuners) > 1 and math.isfinite(best)
+    mark = _mark(board.baseline) if figure.field == "gain" else ""
+    return [
+        TableCell("")
+        if each is None
+        else TableCell(
+            text=marked(mark, figure.form(each.middle)),
+            best=comparable and figure.good * each.middle <= best,
+            around="" if figure.exact else ranged(each, figure.form),
+            bound=figure.bounded and (row.within_goal or 0) < 1,
+        )
+        for row, each in zip(board.tuners, shown, strict=True)
+    ]
+
+
+def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceInterval | None:
+    """Return a figure with its interval; the regret of a tuner that found nothing is infinite."""
+    found = row.interval(name)
+    if found is None and board.baseline == OPTIMUM and name in ("regret", "worst_regret"):
+        return ConfidenceInterval(math.inf, math.inf, math.inf)
+    return found
+
+
+def _mark(baseline: str) -> str:
+    return "" if baseline in (PUBLISHED, OPTIMUM) else "~"
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+
+def verdict(board: Leaderboard) -> str:
+    """Return a sentence or two that say which tuner is the best. Plain text."""
+    where = f"{board.network} on {board.target}"
+    if not board.winners:
+        return f"{where}: no tuner found valid schedules of all layers"
+    if board.baseline == OPTIMUM:
+        return f"{where}: {board.tuners[0].tuner} {_distance_verdict(board)}"
+    said = f"{where}: {' and '.join(board.winners)}"
+    best = winner(board)
+    if len(board.tuners) > 1:
+        said += " wins" if best else " are equal"
+    if gain := speedup(board.tuners[0].gain, 1.0):
+        said += f", median gain {marked(_mark(board.baseline), gain)}"
+    if best:
+        first = board.tuners[0]
+        said += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"
+    return said
+
+
+def _distance_verdict(board: Leaderboard) -> str:
+    """How near the best tuner came to the optimum, and after how many trials."""
+    best, *others = board.tuners
+    trials = best.trials_to_goal or 0.0
+    text = (
+        f"ends {_distance(best)} the optimum and is within {_GOAL} of it in "
+        f"{percent(best.within_goal or 0.0)} of its runs, after {count(trials)} "
+        f"{plural(trials, 'trial')}."
+    )
+    if others:
+        rivals = (
+            f"{row.tuner} {count(row.trials_to_goal or 0.0)} ({percent(row.within_goal or 0.0)} "
+            "of runs)"
+            for row in others[:RIVALS]
+        )
+        text += f" Next: {', '.join(rivals)}."
+    return text + _relative(board.relative)
+
+
+def _distance(row: LeaderboardRow) -> str:
+    return "at" if row.regret == 0 else f"{percent(row.regret or 0.0)} above"
+
+
+def _relative(relative: RelativeTrials | None) -> str:
+    if relative is None:
+        return ""
+    most = "at most " if relative.at_most else ""
+    return (
+        f" That is {most}{percent(relative.share)} of the trials that {relative.yardstick} needs."
+    )
