@@ -217,9 +217,7 @@ def _judged(
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
         accepted = {
-            name: array
-            for name, array in made.samples[0].inputs.items()
-            if array.dtype.kind != "f"
+            name: array for name, array in made.samples[0].inputs.items() if array.dtype.kind != "f"
         }
         feeds: Sequence[Mapping[str, NDArray[Any]]] = [
             {**source.seeded_inputs(seed), **accepted} for seed in range(SAMPLES)
