@@ -1,8 +1,8 @@
 """Builds an artifact: from a model to one folder that a simulator, a board or a process executes.
 
-for an accelerator   integer_network → choose_schedules → link_artifact
-for a processor      read_layers → choose_kernels → compile_library → faster_in_onnxruntime
-                     → write_library
+for an accelerator   read_model → integer_network → choose_schedules → link_artifact
+for a processor      read_model → read_layers → choose_kernels → compile_library
+                     → faster_in_onnxruntime → write_library
 for several sizes    read_sizes → (as above, a size) → join_sizes → write_library
 """
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tilewright import networks
 from tilewright.core.errors import WorkloadError
 from tilewright.models import make_explorer
 from tilewright.networks import artifact
@@ -34,9 +33,11 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.build_artifact import (
     BuiltArtifact,
     check,
+    check_program,
     integer_network,
     link_artifact,
     noisiest_layers,
+    read_model,
 )
 from tilewright.tuning.build_cpu_library import (
     check_library,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from tilewright.networks.artifact.library import CompiledFiles
     from tilewright.networks.compiled.layers import KernelLayer
     from tilewright.networks.integer.graph import IntegerGraph
+    from tilewright.networks.network import Network
 
 COMPILED_TOGETHER = 4
 """Workloads; the target has as many processes that compile as there are cores."""
@@ -80,15 +82,12 @@ def build_artifact(run: LocalRunner, options: BuildOptions) -> BuiltArtifact:
     target = make_target(options.target)
     if capability(target, CompilesKernels) is not None:
         return build_library(run, options, target)
-    if options.ignore_nan:
-        raise artifact.ArtifactError(
-            f"--ignore-nan is about libraries, and {target.name} computes in integers; leave it out"
-        )
-    return build_program(run, options, target)
+    check_program(options, target)
+    return build_program(run, options, target, run(read_model, options))
 
 
 def build_program(
-    run: LocalRunner, options: BuildOptions, target: Target,
+    run: LocalRunner, options: BuildOptions, target: Target, network: Network,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> BuiltArtifact:  # fmt: skip
     """Build a network for an accelerator into `options.out`. Operators that TVM does not compile
@@ -96,11 +95,10 @@ def build_program(
     nothing runs on the accelerator. Where outputs are further off than the usual bound, the CPU
     computes the noisiest layers in float. Raises as `build_artifact`."""
     try:
-        made = run(integer_network, options, target, refused)
+        made = run(integer_network, options, target, network, refused)
     except NothingToOffload as error:
         if options.bare:
             raise
-        network = networks.load(options.model, options.input_shapes, options.seed)
         files, warnings = run(run_in_onnxruntime, options, target, network, str(error))
         return BuiltArtifact(run(write_library, options, files), warnings)
     artifact.check_possible(made.graph, target, options.out, bare=options.bare)
@@ -111,7 +109,7 @@ def build_program(
         failed = {name: str(error) for name in error.operators if name not in refused}
         if not failed:
             raise
-        return build_program(run, options, target, {**refused, **failed})
+        return build_program(run, options, target, network, {**refused, **failed})
     except InaccurateError as error:
         kept = noisiest_layers(options, made)
         if not kept:
@@ -120,7 +118,7 @@ def build_program(
             f"int8 was too coarse for {', '.join(kept)}, which the CPU computes in float: {error}"
         )
         options = options.model_copy(update={"keep_float": (*options.keep_float, *kept)})
-        built = build_program(run, options, target, refused)
+        built = build_program(run, options, target, network, refused)
         return replace(built, warnings=(said.partition(";")[0], *built.warnings))
     return BuiltArtifact(manifest, made.warnings)
 
@@ -134,27 +132,27 @@ def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> Bu
     """
     check_library(options, target)
     if not options.sizes:
-        made, warnings = compile_one(run, options, target)
+        made, warnings = compile_one(run, options, target, run(read_model, options))
         return BuiltArtifact(run(write_library, options, made), warnings)
     model = run(read_sizes, options)
-    each = [
-        compile_one(run, options.model_copy(update={"input_shapes": at.shapes}), target)
-        for at in model.wanted
-    ]
+    each = []
+    for at in model.wanted:
+        sized = options.model_copy(update={"input_shapes": at.shapes})
+        each.append(compile_one(run, sized, target, run(read_model, sized)))
     joined = run(join_sizes, options, target, model, [made for made, _ in each])
     said = dict.fromkeys(warning for _, warnings in each for warning in warnings)
     return BuiltArtifact(run(write_library, options, joined), tuple(said))
 
 
 def compile_one(
-    run: LocalRunner, options: BuildOptions, target: Target,
+    run: LocalRunner, options: BuildOptions, target: Target, model: Network,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[CompiledFiles, tuple[str, ...]]:  # fmt: skip
     """The library of a network of static shapes, and words about what it lacks. Where the target
     chose a type that is too short for the network, layers multiply float32. Operators that TVM does
     not compile, `refused` by name, run in onnxruntime, and so does a network without layers. Raises
     as `build_library`."""
-    network = run(read_layers, options, target, refused)
+    network = run(read_layers, target, model, refused)
     if not network.layers:
         return run(run_in_onnxruntime, options, target, network.network, network.why)
     picks, warnings = run(choose_kernels, options, target, network.layers, run.emit)
@@ -171,7 +169,7 @@ def compile_one(
         failed = {name: str(error) for name in error.operators if name not in refused}
         if not failed:
             return run(run_in_onnxruntime, options, target, network.network, str(error))
-        return compile_one(run, options, target, {**refused, **failed})
+        return compile_one(run, options, target, model, {**refused, **failed})
     except InputError as error:
         if options.calibration is not None:
             raise
@@ -181,7 +179,7 @@ def compile_one(
         if longer is None:
             raise
         said = f"its layers multiply float32, for in {float_type_of(target)} {error}"
-    made, warnings = compile_one(run, options, longer, refused)
+    made, warnings = compile_one(run, options, longer, model, refused)
     return made, (said.partition(";")[0], *warnings)
 
 

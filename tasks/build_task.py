@@ -14,7 +14,12 @@ from tilewright.reports.markdown import plain
 from tilewright.search.events import Event, StageBegan
 from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
-from tilewright.tuning.build_artifact import BuiltArtifact, integer_network, link_artifact
+from tilewright.tuning.build_artifact import (
+    BuiltArtifact,
+    integer_network,
+    link_artifact,
+    read_model,
+)
 from tilewright.tuning.build_cpu_library import (
     compile_library,
     join_sizes,
@@ -25,8 +30,8 @@ from tilewright.tuning.build_cpu_library import (
 from tilewright.tuning.build_options import BuildOptions
 
 STEPS: tuple[Step, ...] = (
-    integer_network, choose_schedules, link_artifact, read_layers, choose_kernels, compile_library,
-    read_sizes, join_sizes, write_library,
+    read_model, integer_network, choose_schedules, link_artifact, read_layers, choose_kernels,
+    compile_library, read_sizes, join_sizes, write_library,
 )  # fmt: skip
 
 
@@ -35,6 +40,7 @@ class BuildRunner(TrackedRunner):
 
     def __init__(self) -> None:
         names = {each: f"{each.__name__} of {{options.model}}" for each in STEPS}
+        names[read_layers] = "read_layers of {network.name}"
         super().__init__(self._show, {each: as_task(each, name) for each, name in names.items()})
         self._shown: Progress | None = None
 

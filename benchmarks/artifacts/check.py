@@ -241,10 +241,11 @@ def _fuse(
     from tilewright.fusion.decision import drop_unscheduled_labels, search_labellings
     from tilewright.fusion.evaluator import make_estimate_evaluator
     from tilewright.fusion.problem import FusionProblem
-    from tilewright.tuning.build_artifact import integer_network
+    from tilewright.tuning.build_artifact import integer_network, read_model
 
     target = make_target(options.target)
-    problem = FusionProblem(integer_network(options, target, apart=True).graph, target)
+    made = integer_network(options, target, read_model(options), apart=True)
+    problem = FusionProblem(made.graph, target)
     evaluator = make_estimate_evaluator(problem, options.seed)
     named = search_labellings(problem, evaluator, options.seed)
     named["other"] = drop_unscheduled_labels(

@@ -25,7 +25,7 @@ from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.features import Features
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload, parse_workload
-from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_artifact import integer_network, read_model
 from tilewright.tuning.build_options import BuildOptions
 
 NETWORKS = ("resnet50", "inception_v3", "mobilenet_v2", "vit_tiny")
@@ -105,7 +105,7 @@ def problem_of(network: str, target_name: str) -> FusionProblem:
     """What may be fused in a network on a target."""
     target = make_target(target_name)
     options = BuildOptions(model=network, out=Path(), target=target_name)
-    graph = integer_network(options, target, apart=True).graph
+    graph = integer_network(options, target, read_model(options), apart=True).graph
     return FusionProblem(graph, target)
 
 

@@ -21,7 +21,7 @@ from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.targets import make_target
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_artifact import integer_network, read_model
 from tilewright.tuning.build_options import BuildOptions
 
 TARGET = "vta-pynq"
@@ -87,7 +87,8 @@ def test_a_model_keeps_its_inputs_and_outputs(tmp_path: Path, plain: Path) -> No
     source, out = tmp_path / "border.onnx", tmp_path / "art"
     onnx.save(model(), source)
     target = make_target(TARGET)
-    graph = integer_network(BuildOptions(model=str(source), out=out, target=TARGET), target).graph
+    options = BuildOptions(model=str(source), out=out, target=TARGET)
+    graph = integer_network(options, target, read_model(options)).graph
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     artifact.build(graph, picks, target, "vta", out, bare=True)
     rng = np.random.default_rng(2)

@@ -20,7 +20,7 @@ from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.zoo import digits
 from tilewright.targets import make_target
 from tilewright.targets.vta.spec import VtaSpec
-from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_artifact import integer_network, read_model
 from tilewright.tuning.build_options import BuildOptions
 
 TARGET = "vta-pynq"
@@ -39,7 +39,7 @@ def made(name: str, out: Path, per_channel: bool = False) -> tuple[IntegerGraph,
     """A network in integers, and its artifact with the schedules that are estimated best."""
     target = make_target(TARGET)
     options = BuildOptions(model=name, out=out, target=TARGET, per_channel=per_channel)
-    graph = integer_network(options, target).graph
+    graph = integer_network(options, target, read_model(options)).graph
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     artifact.build(graph, picks, target, "vta", out)
     return graph, artifact.load(out, allow_code=True)

@@ -29,7 +29,7 @@ from tilewright.networks.quantisation import model_with_weights
 from tilewright.networks.requantisation import FINE_BITS, scale_weights, weighted_pair
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
-from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_artifact import integer_network, read_model
 from tilewright.tuning.build_options import BuildOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -99,7 +99,8 @@ def test_what_is_inspected_and_tuned_is_what_is_built(asymmetric: Path, tmp_path
     network = load_network(asymmetric)
     tuned = {each.workload for each in network.workloads_on(accelerator)}
     said = {row.id for row in network.report_on(accelerator).workloads}
-    graph = integer_network(BuildOptions(model=str(asymmetric), out=tmp_path / "art"), target).graph
+    options = BuildOptions(model=str(asymmetric), out=tmp_path / "art")
+    graph = integer_network(options, target, read_model(options)).graph
     built = set(canonical_workloads(graph))
     assert tuned == built
     assert said == {workload.id for workload in built}

@@ -22,6 +22,8 @@ from tilewright.networks import artifact
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer_network import quantised_graph
 from tilewright.networks.offloading.accelerator import Accelerator
+from tilewright.networks.onnx.normalise import fixed_graph
+from tilewright.networks.quantisation import samples_for
 from tilewright.targets import make_target
 
 
@@ -84,10 +86,15 @@ NETS: dict[str, tuple[Callable[[Graph], onnx.ModelProto], int]] = {
 """Networks, and the layers that the accelerator gets of them at least."""
 
 
+def layers_of(model: onnx.ModelProto) -> IntegerGraph:
+    accelerator = Accelerator.of(make_target("gemmini"))
+    return quantised_graph(fixed_graph(model, {}), accelerator, [], samples=samples_for(model))
+
+
 def built(model: onnx.ModelProto, folder: Path) -> tuple[IntegerGraph, artifact.Artifact]:
     """All that the accelerator can run of a model, by schedules of lowest estimate."""
     target = make_target("gemmini")
-    graph = quantised_graph(model, Accelerator.of(target), [])
+    graph = layers_of(model)
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     artifact.build(graph, picks, target, "gemmini", folder)
     loaded = artifact.load(folder, allow_code=True)
@@ -115,7 +122,7 @@ def test_a_network_gives_what_onnxruntime_gives(name: str, tmp_path: Path) -> No
 
 @pytest.mark.slow(seconds=2)
 def test_max_pools_are_stored_with_the_convolutions_before_them() -> None:
-    graph = quantised_graph(pools_net(Graph()), Accelerator.of(make_target("gemmini")), [])
+    graph = layers_of(pools_net(Graph()))
     found = [layer.names for layer in graph.layers if layer.workload.pool is not None]
     assert ["pool.first" in found[0], "pool.second" in found[1], len(found)] == [True, True, 2]
     assert "Gemmini computes conv2d and dense" in graph.left["pool.third"]
@@ -180,7 +187,7 @@ def test_a_network_as_c_issues_its_commands_and_holds_its_weights(tmp_path: Path
 
 def test_what_no_store_clips_to_is_left_to_the_host() -> None:
     """A relu6 that ends at 96 of 127."""
-    graph = quantised_graph(depthwise_net(Graph()), Accelerator.of(make_target("gemmini")), [])
+    graph = layers_of(depthwise_net(Graph()))
     assert "clips to 0…96" in graph.left["deep"]
     assert {step.kind for layer in graph.layers for step in layer.workload.epilogue} <= {
         "bias", "offset", "shr_even", "min", "max"

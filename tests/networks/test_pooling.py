@@ -22,7 +22,7 @@ from tilewright.targets.layer import Layer
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload, canonical, parse_workload
-from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_artifact import integer_network, read_model
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.schedule_lookup import pool_rule
 
@@ -124,7 +124,8 @@ def test_tuning_and_building_agree(name: str, tmp_path: Path) -> None:
     target = make_target("vta-pynq")
     tuned = networks.load(name).workloads_on(Accelerator.of(target))
     assert sum(workload.pool is not None for workload, _, _ in tuned) == 1
-    graph = integer_network(BuildOptions(model=name, out=tmp_path / "art"), target).graph
+    options = BuildOptions(model=name, out=tmp_path / "art")
+    graph = integer_network(options, target, read_model(options)).graph
     built = artifact.canonical_workloads(graph)
     of_both = [
         {canonical(pad_to_blocks(workload, graph.blocks)) for workload in found if workload.pool}

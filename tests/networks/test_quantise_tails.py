@@ -20,7 +20,7 @@ from tilewright.networks.quantisation.activation_ranges import WEIGHT, Tail
 from tilewright.networks.quantisation.samples import with_held_out
 from tilewright.search import LocalRunner
 from tilewright.targets.registry import make_target
-from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_artifact import integer_network, read_model
 from tilewright.tuning.build_options import BuildOptions
 
 Feeds = list[dict[str, NDArray[np.float32]]]
@@ -148,6 +148,6 @@ def test_few_samples_do_both_and_the_build_says_so(tmp_path: Path) -> None:
         model=str(tmp_path / "net.onnx"), out=tmp_path / "art", trials=0,
         calibration=tmp_path / "samples.npz",
     )  # fmt: skip
-    made = integer_network(options, make_target(options.target))
+    made = integer_network(options, make_target(options.target), read_model(options))
     assert len(made.samples) == 1
     assert "measured on the one sample that the scales were chosen by" in "".join(made.warnings)

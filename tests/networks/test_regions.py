@@ -29,6 +29,7 @@ from tilewright.reports.artifact import built_lines
 from tilewright.search import LocalRunner
 from tilewright.targets import make_target
 from tilewright.tuning import build_cpu_library
+from tilewright.tuning.build_artifact import read_model
 from tilewright.tuning.build_options import BuildOptions
 
 SHAPE = (1, 3, 32, 32)
@@ -283,7 +284,7 @@ def test_a_layer_that_multiplies_much_without_a_kernel_is_left_to_onnxruntime(
     options = BuildOptions(
         model=str(tmp_path / "m.onnx"), out=tmp_path / "art", target="cpu", trials=0
     )
-    found = build_cpu_library.read_layers(options, make_target("cpu"))
+    found = build_cpu_library.read_layers(make_target("cpu"), read_model(options))
     assert [layer.call.node for layer in found.layers] == ["conv"]
     causes = [cause for region in found.network.examined.regions for cause in region.causes]
     reasons = {cause.name: cause.reason for cause in causes}

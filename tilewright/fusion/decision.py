@@ -29,7 +29,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.capabilities import blocks_of
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import Workload
-from tilewright.tuning.build_artifact import integer_network
+from tilewright.tuning.build_artifact import integer_network, read_model
 from tilewright.tuning.build_options import BuildOptions
 from tilewright.tuning.events import Note
 from tilewright.tuning.fusion_interface import Decided, FusionDecision, FusionSummary, ToDecide
@@ -104,7 +104,7 @@ def read_problem(asked: ToDecide) -> FusionProblem:
         calibration=Path(options.calibration) if options.calibration else None,
         seed=options.seed,
     )  # fmt: skip
-    graph = integer_network(build, asked.target, apart=True).graph
+    graph = integer_network(build, asked.target, read_model(build), apart=True).graph
     return FusionProblem(graph, asked.target)
 
 

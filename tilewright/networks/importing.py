@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -53,13 +53,17 @@ def import_whole(
     name: str, model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]],
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> ImportedWhole:  # fmt: skip
-    """Import a model with its weights, all regions of which are called by compiled code. Raises
-    `UnsupportedOperatorError` where nothing is compiled or a region must run last, and as
-    `normalise`."""
-    quantised = to_qdq(model)
-    imported = import_compiled(
-        lambda: fixed_graph(quantised, input_shapes), refused, keep_last=True
-    )
+    """Import a model with its weights, all regions of which are called by compiled code. Raises as
+    `import_fixed` and as `normalise`."""
+    return import_fixed(name, fixed_graph(to_qdq(model), input_shapes), refused)
+
+
+def import_fixed(
+    name: str, fixed: NormalGraph, refused: Mapping[str, str] = MappingProxyType({})
+) -> ImportedWhole:
+    """Import a graph with static shapes and its weights, all regions of which are called by
+    compiled code. Raises `UnsupportedOperatorError` where nothing is compiled."""
+    imported = import_compiled(fixed, refused, keep_last=True)
     if imported.core is None:
         raise UnsupportedOperatorError(
             f"nothing of '{name}' is compiled: {_first_cause(imported.regions)}; build it, then "
@@ -73,12 +77,14 @@ def fused_calls(normal: NormalGraph) -> tuple[FusedCall, ...]:
     is."""
     from tilewright.networks.relax.partition import partition
 
-    def copied() -> NormalGraph:
-        absorbed = dict(normal.absorbed)
-        return replace(normal, model=without_weights(normal.model), absorbed=absorbed)
-
-    imported = import_compiled(copied, {}, weightless=True)
+    imported = import_compiled(weightless_graph(normal), {}, weightless=True)
     return () if imported.core is None else partition(imported.core.flat).found.calls
+
+
+def weightless_graph(normal: NormalGraph) -> NormalGraph:
+    """Return a copy of a graph in which the weights have no data."""
+    model, absorbed = without_weights(normal.model), dict(normal.absorbed)
+    return replace(normal, model=model, absorbed=absorbed)
 
 
 def _first_cause(regions: Sequence[Region]) -> str:
@@ -113,21 +119,21 @@ class Imported:
 
 
 def import_compiled(
-    read: Callable[[], NormalGraph], refused: Mapping[str, str], *, weightless: bool = False,
+    graph: NormalGraph, refused: Mapping[str, str], *, weightless: bool = False,
     keep_last: bool = False,
 ) -> Imported:  # fmt: skip
     """Partition a graph and import what is compiled. An operator that the importer does not take
     joins a region.
 
     Args:
-        read: gives the graph with static input shapes, a new copy at each call.
+        graph: the graph with static shapes, as `fixed_graph` makes it; it stays as it is.
         refused: why further operators are not compiled, by name.
         weightless: tensors without data are inputs.
         keep_last: also the regions that run last are called by compiled code.
     """
     known = dict(refused)
     while True:
-        fixed = read()
+        fixed = graph.copy()
         complete_shapes(fixed)
         narrowed = reasons_not_compiled(fixed, supported_forms())
         if fold_constants(fixed, narrowed):

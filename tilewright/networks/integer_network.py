@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-import onnx
-
 from tilewright.core.files import Json, as_object
+from tilewright.networks.fused_calls import FusedCall
+from tilewright.networks.importing import import_fixed
 from tilewright.networks.integer.calibrated import FINE, calibrate_first_passes
-from tilewright.networks.integer.extraction import AS_ASKED, integer_graph
+from tilewright.networks.integer.extraction import AS_ASKED, graph_of_import
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.pooling import PoolRule, pool_where_faster
@@ -24,13 +24,9 @@ from tilewright.networks.offloading.report import (
     epilogue_text,
 )
 from tilewright.networks.offloading.workloads import ExtractedWorkload, OffloadDecision, unfold_for
-from tilewright.networks.quantisation import (
-    QuantiseOptions,
-    as_it_is,
-    is_quantised,
-    quantise,
-    samples_for,
-)
+from tilewright.networks.onnx.graph import NormalGraph, operators_of
+from tilewright.networks.quantisation import QuantiseOptions, is_quantised
+from tilewright.networks.quantisation.quantise import graph_as_it_is, quantise_graph
 from tilewright.networks.quantisation.samples import Samples
 from tilewright.targets.layer import Layer
 from tilewright.targets.rounding import layer_rounded_to_even
@@ -47,43 +43,40 @@ class InIntegers:
 
 
 def in_integers(
-    model: onnx.ModelProto, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
-    name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
-    keep_float: Sequence[str] = (), samples: Samples | None = None, per_channel: bool = False,
-    exact: bool = True, pool: PoolRule | None = None, apart: bool = False, judged: bool = True,
+    fixed: NormalGraph, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
+    samples: Samples, calls: Sequence[FusedCall] | None = None, name: str = "network",
+    keep_float: Sequence[str] = (), per_channel: bool = False, exact: bool = True,
+    pool: PoolRule | None = None, apart: bool = False, judged: bool = True,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> InIntegers:  # fmt: skip
-    """The layers and CPU islands of a model with its weights: a float one in int8 by `samples` (by
-    default those of `samples_for`), a quantised one in its own scales, of whose `samples` only the
-    fineness of first passes depends.
+    """The layers and CPU islands of a model with its weights and static shapes, `fixed`, which
+    stays as it is: a float one in int8 by `samples`, a quantised one in its own scales, of whose
+    `samples` only the fineness of first passes depends. `calls` are those that were found in it, if
+    they are known.
 
     The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `pool` is a rule
     for max-pools behind convolutions, by default what is estimated to be sooner; nothing is pooled
     `apart`. `per_channel` is of float models, `exact` of quantised ones. `judged` is of float
-    models, that of `quantise`; `refused` is that of `integer_graph`. Raises as `quantise`,
-    `integer_graph` and `samples_for`.
+    models, that of `quantise`; `refused` is that of `integer_graph`. Raises as `quantise` and
+    `integer_graph`.
     """
-    samples = samples or samples_for(model, None, input_shapes)
-    if is_quantised(model):
+    if is_quantised(fixed.model):
         graph = quantised_graph(
-            model, accelerator, decisions, name=name, input_shapes=input_shapes,
-            keep_float=keep_float, samples=samples, exact=exact, pool=pool, apart=apart,
-            refused=refused,
+            fixed, accelerator, decisions, samples=samples, name=name, keep_float=keep_float,
+            exact=exact, pool=pool, apart=apart, refused=refused,
         )  # fmt: skip
         said: dict[str, Json] = {"method": "as the model has it"}
         if graph.lost:
             said["rounded_weights_decibels"] = dict(graph.lost)
         return InIntegers(graph, said)
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
-    made = quantise(
-        model, samples, QuantiseOptions(keep_float=on_cpu, per_channel=per_channel),
-        input_shapes=input_shapes, judged=judged,
-    )  # fmt: skip
-    graph = integer_graph(
-        made.model, accelerator.blocks, name=name, input_shapes=input_shapes, keep_float=on_cpu,
+    options = QuantiseOptions(keep_float=on_cpu, per_channel=per_channel)
+    made = quantise_graph(fixed, samples, options, judged=judged, calls=calls)
+    written = NormalGraph(made.model, operators_of(made.model))  # it is in normal form
+    graph = graph_of_import(
+        import_fixed(name, written, refused), accelerator.blocks, name=name, keep_float=on_cpu,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=None if apart else pool or _pooled_on(accelerator), accept=accelerator.accept,
-        refused=refused,
     )  # fmt: skip
     graph = _in_form(graph, accelerator)
     return InIntegers(graph, as_object(made.report.to_json()), made.report.warnings)
@@ -95,28 +88,26 @@ def _pooled_on(accelerator: Accelerator) -> PoolRule:
 
 
 def quantised_graph(
-    model: onnx.ModelProto, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
-    name: str = "network", input_shapes: Mapping[str, Sequence[int]] | None = None,
-    keep_float: Sequence[str] = (), samples: Samples | None = None, exact: bool = True,
+    fixed: NormalGraph, accelerator: Accelerator, decisions: Sequence[OffloadDecision], *,
+    samples: Samples, name: str = "network", keep_float: Sequence[str] = (), exact: bool = True,
     pool: PoolRule | None = None, apart: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> IntegerGraph:  # fmt: skip
-    """The layers and CPU islands of a model that is quantised already, with its weights.
+    """The layers and CPU islands of a model that is quantised already, with its weights and static
+    shapes, which stays as it is.
 
     The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `samples` say how
-    finely first passes count (by default those of `samples_for`). `pool` is a rule for max-pools
-    behind convolutions, by default what is estimated to be sooner; nothing is pooled `apart`.
-    Raises as `integer_graph` and `samples_for`.
+    finely first passes count. `pool` is a rule for max-pools behind convolutions, by default what
+    is estimated to be sooner; nothing is pooled `apart`. Raises as `integer_graph`.
     """
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
-    made = as_it_is(model, on_cpu, input_shapes)
-    graph = integer_graph(
-        made.model, accelerator.blocks, name=name, keep_float=on_cpu,
+    made = graph_as_it_is(fixed, on_cpu)
+    graph = graph_of_import(
+        import_fixed(name, fixed, refused), accelerator.blocks, name=name, keep_float=on_cpu,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=None if apart else pool or _pooled_on(accelerator), exact=exact,
-        accept=accelerator.accept, refused=refused,
+        accept=accelerator.accept,
     )  # fmt: skip
-    samples = samples or samples_for(model, None, input_shapes)
     return _in_form(calibrate_first_passes(graph, made.model, samples.feeds), accelerator)
 
 

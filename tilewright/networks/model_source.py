@@ -7,6 +7,9 @@ other formats are converted to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -18,7 +21,12 @@ from tilewright.networks import zoo
 from tilewright.networks.errors import ModelFileError, UnsupportedOperatorError, first_line
 from tilewright.networks.fused_calls import NOTHING
 from tilewright.networks.imported_model import Examined, Whole
-from tilewright.networks.importing import Imported, ImportedWhole, import_compiled, import_whole
+from tilewright.networks.importing import (
+    Imported,
+    import_compiled,
+    import_fixed,
+    weightless_graph,
+)
 from tilewright.networks.macs import graph_macs
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx.files import (
@@ -59,8 +67,17 @@ class Source(Protocol):
 
     name: str
 
+    def prepare(self) -> None:
+        """Read the weights and normalise the model with them, for a command that needs them: what
+        follows starts from that. Raises as `examine`, and `UnsupportedOperatorError`."""
+
     def weighted(self) -> onnx.ModelProto:
-        """Return the model as an ONNX graph with its weights. Raises `ModelFileError`."""
+        """Return the model with its weights, in the types that are computed here. Raises
+        `ModelFileError`."""
+
+    def fixed(self) -> NormalGraph:
+        """Return the model with its weights and static shapes, as `fixed_graph` makes it, which
+        must not be changed. Raises as `examine`."""
 
     def examine(self) -> Examined:
         """Return what the importer finds; operators that cannot be imported are part of it. Raises
@@ -75,8 +92,9 @@ class Source(Protocol):
         """Return the whole model as one region, which replaces `regions`. Raises
         `UnsupportedOperatorError` for a model that is not an ONNX graph."""
 
-    def refuse(self, operators: Mapping[str, str]) -> None:
-        """Leave operators to onnxruntime, by name with the reason."""
+    def refusing(self, operators: Mapping[str, str]) -> Source:
+        """Return the same model, read once, of which further operators are left to onnxruntime, by
+        name with the reason."""
 
     def whole(self) -> Whole:
         """Import the whole model with its weights. Raises as `examine`, and
@@ -147,7 +165,7 @@ class OnnxSource:
         input_shapes: sizes of the inputs that are dynamic.
         missing: operators that could not be converted to ONNX, by name with the reason.
         refused: operators of a known form that a compiler refused, by name with the reason.
-        imported: the result of an earlier import, if there was one.
+        imported: the result of an earlier import with weights, if there was one.
     """
 
     def __init__(
@@ -158,27 +176,54 @@ class OnnxSource:
         input_shapes: Mapping[str, Sequence[int]],
         missing: Mapping[str, str] = MappingProxyType({}),
         refused: Mapping[str, str] = MappingProxyType({}),
-        imported: ImportedWhole | None = None,
+        imported: Imported | None = None,
     ) -> None:
         self.name = name
         self._missing = {node: (reason, REPLACE) for node, reason in missing.items()}
         self._model = model
-        self._weighted = weighted
+        self._read_weights = weighted
         self._input_shapes = input_shapes
         self._refused = dict(refused)
         self._imported = imported
+        self._fixed: NormalGraph | None = None
         self._examined: Imported | None = None
         self._known = bool(missing)  # onnxruntime does not know what could not be converted
         self._accepted = False
 
-    def weighted(self) -> onnx.ModelProto:
-        """The model with all of its data."""
-        return self._weighted()
+    @cached_property
+    def _whole_file(self) -> onnx.ModelProto:
+        """The model with all of its data, as it stands in its file."""
+        return self._read_weights()
 
-    def refuse(self, operators: Mapping[str, str]) -> None:
-        """Leave further operators to onnxruntime, by name with the reason."""
-        self._refused.update(operators)
-        self._imported = self._examined = None
+    @cached_property
+    def _reference(self) -> onnx.ModelProto:
+        return reference_model(self._whole_file)
+
+    def prepare(self) -> None:
+        """Read the weights and normalise the model with them."""
+        self._check_missing()
+        self._check_known()
+        self._check_valid()
+        self.fixed()
+
+    def weighted(self) -> onnx.ModelProto:
+        """The model with all of its data, in the types that are computed here."""
+        return self._reference
+
+    def fixed(self) -> NormalGraph:
+        """The model with all of its data and static shapes."""
+        if self._fixed is None:
+            self._fixed = fixed_graph(to_qdq(self._reference), self._input_shapes)
+        return self._fixed
+
+    def refusing(self, operators: Mapping[str, str]) -> OnnxSource:
+        """The same model with further operators left to onnxruntime."""
+        if operators.items() <= self._refused.items():
+            return self
+        other = copy(self)
+        other._refused = {**self._refused, **operators}
+        other._imported = other._examined = None
+        return other
 
     def examine(self) -> Examined:
         """Import without weight data and partition; operators nobody can import are set aside."""
@@ -193,14 +238,13 @@ class OnnxSource:
         self._check_known()
         from tilewright.networks.relax.partition import partition
 
-        weightless = without_weights(to_qdq(self._model))
-        if not self._accepted:
-            _check(raise_opset(weightless))
-        imported = import_compiled(
-            lambda: fixed_graph(weightless, self._input_shapes), self._refused, weightless=True
-        )
-        self._refused = dict(imported.refused)
-        self._examined = imported
+        imported = self._imported
+        if imported is None:
+            self._check_valid()
+            graph = self._weightless() if self._fixed is None else weightless_graph(self._fixed)
+            imported = import_compiled(graph, self._refused, weightless=True)
+            self._refused = dict(imported.refused)
+            self._examined = imported
         fixed, core = imported.fixed, imported.core
         normal = fixed if core is None else core.normal
         outside = {name for region in imported.regions for name in region.nodes}
@@ -226,6 +270,16 @@ class OnnxSource:
             self._accepted = check_known(self.name, without_weights(self._model))
             self._known = True
 
+    def _check_valid(self) -> None:
+        """Raise as `_check`, unless onnxruntime or the checker accepted the model before."""
+        if not self._accepted:
+            _check(raise_opset(without_weights(to_qdq(self._model))))
+            self._accepted = True
+
+    def _weightless(self) -> NormalGraph:
+        """The model with static shapes and without the data of its weights, which are not read."""
+        return fixed_graph(without_weights(to_qdq(self._model)), self._input_shapes)
+
     def _check_missing(self) -> None:
         """Raise `UnsupportedOperatorError` for what could not be converted to ONNX."""
         refuse_unsupported(self.name, self._missing)
@@ -244,34 +298,36 @@ class OnnxSource:
                 return None, None
             if not known.last:
                 return self, None
-        weighted = self._weighted()
-        model = reference_model(weighted)
-        quantised = to_qdq(model)
-        imported = import_compiled(
-            lambda: fixed_graph(quantised, self._input_shapes), self._refused
-        )
+        imported = self._imported or import_compiled(self.fixed(), self._refused)
+        if not imported.last:  # what `examine` reads of the graph takes no weights
+            self._imported = replace(imported, fixed=weightless_graph(imported.fixed))
         if imported.core is None or not (without_layers or imported.has_layers):
             return None, None
         if not imported.last:
-            self._imported = imported.core
             return self, None
         core = imported.core.model
         assert core is not None
+        own = Imported(
+            imported.core,
+            weightless_graph(replace(imported.fixed, model=core)),
+            [region for region in imported.regions if not region.last],
+            imported.refused,
+        )
         source = OnnxSource(
-            self.name, core, lambda: core, {}, refused=imported.refused, imported=imported.core
+            self.name, core, lambda: core, {}, refused=imported.refused, imported=own
         )
         models = tuple(region_model(imported.fixed, region) for region in imported.last)
-        whole = fixed_inputs(model, self._input_shapes)
-        return source, LastRegions(models, whole, half_outputs(weighted))
+        whole = fixed_inputs(self._reference, self._input_shapes)
+        return source, LastRegions(models, whole, half_outputs(self._whole_file))
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         """The whole network as one region, as it stands in its file; `regions` are those that it
         would have otherwise."""
         self._check_missing()
         self._check_known()
-        weighted = self._weighted()
+        weighted = self._whole_file
         if has_bfloat16_ends(weighted):
-            weighted = reference_model(weighted)  # numpy has no bfloat16
+            weighted = self._reference  # numpy has no bfloat16
         whole = fixed_inputs(weighted, self._input_shapes)
         make_dilated_same_explicit(whole)  # onnxruntime refuses these
         causes = tuple(cause for region in regions for cause in region.causes)
@@ -288,24 +344,22 @@ class OnnxSource:
 
     def whole(self) -> Whole:
         """What is compiled with the regions inside it, with onnxruntime as the reference; raises as
-        `import_whole`."""
+        `import_fixed`."""
         self._check_missing()
-        weighted = self._weighted()
-        model = reference_model(weighted)
-        imported = self._imported
-        if imported is None:
-            imported = import_whole(self.name, model, self._input_shapes, self._refused)
-        outputs = tuple(info.name for info in imported.normal.graph.output)
+        core = None if self._imported is None else self._imported.core
+        if core is None:
+            core = import_fixed(self.name, self.fixed(), self._refused)
+        outputs = tuple(info.name for info in core.normal.graph.output)
         return Whole(
-            imported.flat,
-            tuple(info.name for info in data_inputs(imported.normal.model)),
+            core.flat,
+            tuple(info.name for info in data_inputs(core.normal.model)),
             outputs,
-            ModelRunner(model, outputs),
+            ModelRunner(self._reference, outputs),
             "onnxruntime",
-            imported.regions,
-            lone_integers(model),
-            half_outputs(weighted),
-            has_undrawable_inputs(model),
+            core.regions,
+            lone_integers(self._reference),
+            half_outputs(self._whole_file),
+            has_undrawable_inputs(self._reference),
         )
 
 

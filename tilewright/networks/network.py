@@ -31,9 +31,9 @@ from tilewright.networks.offloading.workloads import (
     OffloadDecision,
     collect_workloads,
 )
-from tilewright.networks.onnx.reference_model import reference_model
 from tilewright.networks.partition.region_session import RegionSession
-from tilewright.networks.quantisation import samples_for
+from tilewright.networks.quantisation import samples_for, samples_of
+from tilewright.networks.quantisation.samples import inputs_of
 from tilewright.networks.sandbox import SandboxedSource
 from tilewright.networks.torch_export import TORCH_SUFFIXES
 from tilewright.targets.capabilities import Blocks
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from tilewright.networks.imported_model import Whole
     from tilewright.networks.integer.graph import IntegerGraph
+    from tilewright.networks.onnx.graph import NormalGraph
     from tilewright.networks.partition.region_models import LastRegions
     from tilewright.networks.quantisation.samples import Samples
     from tilewright.networks.relax.execute import CompiledModule
@@ -55,13 +56,14 @@ class SplitNetwork:
     compiled: Network | None
     last: LastRegions | None
 
-    def samples(
-        self, model: onnx.ModelProto, calibration: Path | None, input_shapes: InputShapes
-    ) -> Samples:
-        """Samples of the inputs of `model`, the compiled part. Raises as `samples_for`."""
+    def samples(self, calibration: Path | None) -> Samples:
+        """Samples of the inputs of the compiled part, in `calibration` or drawn. Raises as
+        `samples_for`."""
+        assert self.compiled is not None
         if self.last is None:
-            return samples_for(model, calibration, input_shapes)
-        names = {info.name for info in model.graph.input}
+            inputs = inputs_of(self.compiled.fixed)
+            return samples_of(self.compiled.weighted, inputs, calibration)
+        names = {info.name for info in self.compiled.weighted.graph.input}
         return samples_for(self.last.whole, calibration, {}).restricted(names)
 
 
@@ -167,31 +169,39 @@ class Network:
         split = self.split()
         if split.compiled is None:
             return [], with_nothing(said, "nothing of the network is compiled")
-        model = split.compiled.weighted
         try:
-            graph = self._graph_on(accelerator, decisions, split, model)
+            graph = self._graph_on(accelerator, decisions, split)
         except QuantisationError as error:  # nothing of it can be a layer
             return [], with_nothing(said, str(error))
         return workloads_of(graph), reported(said, graph)
 
     def _graph_on(
-        self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork,
-        model: onnx.ModelProto,
-    ) -> IntegerGraph:  # fmt: skip
-        """The layers that are built of `model`, the compiled part. Raises as `in_integers`."""
+        self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork
+    ) -> IntegerGraph:
+        """The layers that are built of the compiled part. Raises as `in_integers`."""
         from tilewright.networks.integer_network import in_integers
 
-        shapes = self.input_shapes if split.last is None else {}
-        samples = split.samples(model, self._calibration, shapes)
+        assert split.compiled is not None
         return in_integers(
-            model, accelerator, decisions, name=self.name, input_shapes=shapes, samples=samples,
+            split.compiled.fixed, accelerator, decisions, name=self.name,
+            samples=split.samples(self._calibration), calls=self.examined.found.calls,
             per_channel=accelerator.epilogue == "per-channel", judged=False,
         ).graph  # fmt: skip
+
+    def prepare(self) -> None:
+        """Read the weights and normalise the model with them, for a command that needs them: what
+        follows starts from that. Raises as `Source.prepare`."""
+        self._source.prepare()
 
     @property
     def weighted(self) -> onnx.ModelProto:
         """The model with its weights, in the types that are computed here."""
-        return reference_model(self._source.weighted())
+        return self._source.weighted()
+
+    @property
+    def fixed(self) -> NormalGraph:
+        """The model with its weights and static shapes, which must not be changed."""
+        return self._source.fixed()
 
     def _knows_layers(self, accelerator: Accelerator) -> bool:
         """Whether the layers that are built can be known: the accelerator computes in integers as
@@ -215,12 +225,15 @@ class Network:
         total = sum((*self.examined.found.macs.values(), *self.examined.region_macs.values()))
         return self._source.as_region(self.examined.regions, total)
 
-    def refuse(self, operators: Mapping[str, str]) -> None:
-        """Leave operators to onnxruntime that a compiler refused, by name with the reason."""
-        self._source.refuse(operators)
-        self._split_to_run = None
-        for name in ("examined", "whole", "compiled"):
-            self.__dict__.pop(name, None)
+    def refusing(self, operators: Mapping[str, str]) -> Network:
+        """Return the same network, of which operators that a compiler refused are left to
+        onnxruntime, by name with the reason."""
+        source = self._source.refusing(operators)
+        if source is self._source:
+            return self
+        return Network(
+            source, self.input_shapes, calibration=self._calibration, foretold=self._foretold
+        )
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """One inference on this machine's CPU, in compiled code and in onnxruntime: arrays by input

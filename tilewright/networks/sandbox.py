@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import onnx
 
     from tilewright.networks.imported_model import Whole
+    from tilewright.networks.onnx.graph import NormalGraph
     from tilewright.networks.partition.region_models import LastRegions
     from tilewright.networks.partition.regions import Region
 
@@ -109,18 +110,27 @@ class SandboxedSource:
             return ""
         return f"this shell's limit of {least / (1 << 30):.3g} GiB of memory (ulimit -v)"
 
+    def prepare(self) -> None:
+        self._opened.prepare()
+
     def weighted(self) -> onnx.ModelProto:
         """The model with its weights, read here once a child has examined it."""
         return self._opened.weighted()
 
+    def fixed(self) -> NormalGraph:
+        return self._opened.fixed()
+
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
+        if not without_layers:  # nothing is compiled, so TVM needs no weights
+            self._opened.prepare()
+            self._opened.examine()
         return self._opened.split(without_layers=without_layers)
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
         return self._opened.as_region(regions, macs)
 
-    def refuse(self, operators: Mapping[str, str]) -> None:
-        self._opened.refuse(operators)
+    def refusing(self, operators: Mapping[str, str]) -> Source:
+        return self._opened.refusing(operators) if operators else self
 
     def whole(self) -> Whole:
         return self._opened.whole()

@@ -71,6 +71,24 @@ def check(options: BuildOptions) -> None:
         )
 
 
+def check_program(options: BuildOptions, target: Target) -> None:
+    """Raise `ArtifactError` for a target that runs no programs of ours, and for what is asked of
+    libraries."""
+    if options.ignore_nan:
+        raise ArtifactError(
+            f"--ignore-nan is about libraries, and {target.name} computes in integers; leave it out"
+        )
+    if capability(target, Builds) is None:
+        raise ArtifactError(
+            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
+        )
+    if options.sizes:
+        raise ArtifactError(
+            f"--sizes makes a library for a processor, and streams of {target.name} have one "
+            "shape; give --input-shape instead"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class IntegerNetwork:
     """A network in integers: how it was quantised, as the manifest states it, warnings, and by what
@@ -88,48 +106,47 @@ class IntegerNetwork:
     last: LastRegions | None = None
 
 
-def integer_network(
-    options: BuildOptions, target: Target, refused: Mapping[str, str] = MappingProxyType({}), *,
-    apart: bool = False,
-) -> IntegerNetwork:  # fmt: skip
-    """The network in integers for a target. What runs together is as `options.schedules` says, or
-    nothing that may be `apart`. `refused` says by name which operators onnxruntime runs, since TVM
-    cannot compile them. Raises `ArtifactError` for a target that runs no programs of ours,
-    `PickError` for schedules of what is fused otherwise, `NothingToOffload` where no layer of the
-    network runs on the target."""
-    if capability(target, Builds) is None:
-        raise ArtifactError(
-            f"{target.name} runs no programs of ours, so nothing is built for it; choose a VTA"
-        )
-    from tilewright.networks.integer_network import in_integers
-
-    accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
-    if options.sizes:
-        raise ArtifactError(
-            f"--sizes makes a library for a processor, and streams of {target.name} have one "
-            "shape; give --input-shape instead"
-        )
+def read_model(options: BuildOptions) -> Network:
+    """Read a network with its weights and bring it into normal form, for all further steps. Raises
+    what reading the model raises."""
     network = load(
         options.model, options.input_shapes, options.seed, calibration=options.calibration,
         allow_code=options.allow_code,
     )  # fmt: skip
-    network.refuse(refused)
+    network.prepare()
+    return network
+
+
+def integer_network(
+    options: BuildOptions, target: Target, network: Network,
+    refused: Mapping[str, str] = MappingProxyType({}), *, apart: bool = False,
+) -> IntegerNetwork:  # fmt: skip
+    """A network in integers for a target. What runs together is as `options.schedules` says, or
+    nothing that may be `apart`. `refused` says by name which operators onnxruntime runs, since TVM
+    cannot compile them. Raises `ArtifactError` for a target that runs no programs of ours,
+    `PickError` for schedules of what is fused otherwise, `NothingToOffload` where no layer of the
+    network runs on the target."""
+    from tilewright.networks.integer_network import in_integers
+
+    accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
+    network = network.refusing(refused)
     decisions = network.decisions_on(accelerator)  # before `split`, which then imports nothing
     split = network.split()
     if split.compiled is None:
         raise NothingToOffload(why_not_compiled(network))
     model, last = split.compiled.weighted, split.last
-    shapes = options.input_shapes if last is None else {}
-    samples = split.samples(model, options.calibration, shapes)
+    samples = split.samples(options.calibration)
     labels = None if apart or options.schedules is None else labels_of(options.schedules)
     pool = None
     if not (apart or labels is not None):
         pool = _pool_rule(options, target, accelerator)
     try:
         made = in_integers(
-            model, accelerator, decisions, name=Path(options.model).stem, input_shapes=shapes,
-            keep_float=options.keep_float, samples=samples, per_channel=options.per_channel,
-            exact=options.exact, pool=pool, apart=pool is None, refused=refused,
+            split.compiled.fixed, accelerator, decisions, samples=samples,
+            calls=None if refused else network.examined.found.calls,
+            name=Path(options.model).stem, keep_float=options.keep_float,
+            per_channel=options.per_channel, exact=options.exact, pool=pool, apart=pool is None,
+            refused=refused,
         )  # fmt: skip
     except NothingToQuantise as error:
         raise NothingToOffload(str(error)) from error

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import networks
 from tilewright.core.files import Json, as_text
 from tilewright.networks.artifact import ArtifactError
 from tilewright.networks.artifact.accuracy import (
@@ -93,16 +92,13 @@ class CpuNetwork:
 
 
 def read_layers(
-    options: BuildOptions, target: Target, refused: Mapping[str, str] = MappingProxyType({})
+    target: Target, network: Network, refused: Mapping[str, str] = MappingProxyType({})
 ) -> CpuNetwork:
     """The network, and its layers that the target has kernels for. `refused` says by name which
-    operators cannot be compiled. Raises what reading the model raises."""
+    operators cannot be compiled. Raises what importing the model raises."""
     from tilewright.networks.compiled.layers import activated_layers
 
-    network = networks.load(
-        options.model, options.input_shapes or None, options.seed, allow_code=options.allow_code
-    )
-    network.refuse(refused)
+    network = network.refusing(refused)
     tried = set[str]()
     while True:
         split = network.split()
@@ -115,7 +111,7 @@ def read_layers(
             why = "" if layers else f"no layer has a kernel on {target.name}"
             return CpuNetwork(network, split, layers, why)
         tried.update(slow)
-        network.refuse(slow)
+        network = network.refusing(slow)
 
 
 def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[str, str]:
@@ -160,7 +156,7 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
 def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[float, float]:
     """Return the median processor time of an inference, compiled and in onnxruntime."""
     artifact = CompiledArtifact(made.manifest, made.files, threads=1)
-    inputs = artifact.check_inputs()
+    inputs = made.samples[0].inputs
     last = network.as_region()
     (region,) = last.regions
     session = RegionSession.of(region, threads=1)
@@ -221,9 +217,7 @@ def _judged(
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
     if options.calibration is None:
         accepted = {
-            name: array
-            for name, array in artifact.check_inputs().items()
-            if array.dtype.kind != "f"
+            name: array for name, array in made.samples[0].inputs.items() if array.dtype.kind != "f"
         }
         feeds: Sequence[Mapping[str, NDArray[Any]]] = [
             {**source.seeded_inputs(seed), **accepted} for seed in range(SAMPLES)

@@ -147,6 +147,7 @@ def _line(artifact: Artifact, spent: Profile) -> str:
 
 
 _STAGES = {
+    "read_model": "reading",
     "integer_network": "quantising",
     "read_layers": "reading",
     "choose_schedules": "choosing schedules",

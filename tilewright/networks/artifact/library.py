@@ -91,10 +91,12 @@ class KernelError:
 
 @dataclass(frozen=True, eq=False)
 class CompiledFiles:
-    """The files of an artifact by name, and its manifest but for their digests."""
+    """The files of an artifact by name, its manifest but for their digests, and the samples that
+    its file of samples holds."""
 
     files: Mapping[str, bytes]
     manifest: Mapping[str, Json]
+    samples: Sequence[NetworkSample] = ()
 
 
 def compile_files(
@@ -137,7 +139,7 @@ def compile_files(
             zip(made.layers, made.called, made.moved, made.bfloat16, made.frames, strict=True)
         )
     ]
-    files = {LIBRARY: library, CHECK: pack_samples(samples)}
+    files = {LIBRARY: library}
     if weights:
         files[WEIGHTS] = pack_weights(weights)
     if len(files.get(WEIGHTS, b"")) > LIBRARY_BYTES:
@@ -179,7 +181,7 @@ def region_files(
     except InputError:
         samples = []
         first = NetworkSample("", last.seeded_inputs(), last.empty_outputs())
-    files: dict[str, bytes] = {CHECK: pack_samples(samples)}
+    files: dict[str, bytes] = {}
     manifest = {
         **_described(last, first, target, target_kind, name, OF_FLOAT32),
         "macs": {"total": total_macs, "kernels": 0},
@@ -207,7 +209,7 @@ def _checked(
     containers = [value.name for value in artifact.outputs if value.dtype in CONTAINERS]
     same = unchecked_outputs(kept) if kept else [value.name for value in artifact.outputs]
     manifest["not_checked"] = list[Json]([*same, *containers])
-    return CompiledFiles(files, manifest)
+    return CompiledFiles(files, manifest, kept)
 
 
 def _described(
@@ -272,7 +274,7 @@ class CompiledArtifact:
         self._built_for = as_int(keys.get("threads", usable_cores()))
         self.name, self.target = as_text(manifest["network"]), as_text(manifest["target"])
         self._caller, self._opening = threading.local(), PerProcess(threading.Lock)
-        self._library, self._check = bytes(files.get(LIBRARY, b"")), files[CHECK]
+        self._library, self._check = bytes(files.get(LIBRARY, b"")), files.get(CHECK)
         self._compiled = LIBRARY in files
         weights = files.get(WEIGHTS)
         self._weights = [] if weights is None else unpack_weights(np.frombuffer(weights, np.uint8))
@@ -376,7 +378,7 @@ class CompiledArtifact:
     @cached_property
     def check_samples(self) -> tuple[NetworkSample, ...]:
         """The samples that the folder holds, unpacked once."""
-        if not self.has_samples:
+        if self._check is None or not self.has_samples:
             return ()
         names = (
             [value.name for value in values if value.dtype not in CONTAINERS]
@@ -453,6 +455,8 @@ def open_library(
     regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
     if inner + LIBRARY not in listed and (manifest["layers"] or not regions):
         raise ArtifactError(f"{folder / inner} lists no {LIBRARY} and no regions; {BUILD_AGAIN}")
+    if inner + CHECK not in listed:
+        raise KeyError(inner + CHECK)
     large = [name for name in (inner + WEIGHTS, inner + CHECK, *regions) if name in listed]
     others = {key: said for key, said in listed.items() if key not in large}
     files: dict[str, bytes | NDArray[np.uint8]] = {

@@ -231,9 +231,9 @@ def _difference(
         said = {**manifest, "padded": [name], "sizes": [rows[place] for place in left]}
         larger = SizedLibrary(said, Path(), None)
         larger.opened = {number: opened[place] for number, place in enumerate(left)}
-        for (at, _), own in zip(made, opened, strict=True):
+        for (at, library), own in zip(made, opened, strict=True):
             if at[name] == size:
-                for sample in own.check_samples:
+                for sample in library.samples:
                     found = larger.infer(sample.inputs)
                     worst = worst_output(found, sample.outputs, own.tolerance)
                     if not worst.error <= own.tolerance:

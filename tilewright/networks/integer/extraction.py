@@ -11,7 +11,7 @@ import onnx
 
 from tilewright.core.errors import WorkloadError
 from tilewright.networks.errors import ImportFailedError, QuantisationError
-from tilewright.networks.importing import import_whole
+from tilewright.networks.importing import ImportedWhole, import_whole
 from tilewright.networks.integer.graph import CpuIsland, IntegerGraph, Step
 from tilewright.networks.integer.layers import Layers, UnfoldRule
 from tilewright.networks.integer.products import NotALayer
@@ -50,6 +50,18 @@ def integer_graph(
     with the reason. Raises as `networks.load(...).compiled`.
     """
     imported = import_whole(name, model, dict(input_shapes or {}), refused)
+    return graph_of_import(
+        imported, blocks, name=name, keep_float=keep_float, unfold=unfold, pool=pool, exact=exact,
+        accept=accept,
+    )  # fmt: skip
+
+
+def graph_of_import(
+    imported: ImportedWhole, blocks: Blocks, *, name: str, keep_float: Collection[str] = (),
+    unfold: UnfoldRule | None = None, pool: PoolRule | None = None, exact: bool = True,
+    accept: Callable[[Workload], object] = lambda workload: None,
+) -> IntegerGraph:  # fmt: skip
+    """As `integer_graph`, of a model that was imported with its weights."""
     normal, flat = imported.normal, imported.flat
     types = {o.name: o.op_type for o in normal.operators}
     types |= {node.name: node.op_type for node in normal.graph.node if node.domain == DOMAIN}

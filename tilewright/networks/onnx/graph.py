@@ -51,6 +51,12 @@ class NormalGraph:
         """The model's graph, to be changed in place."""
         return self.model.graph
 
+    def copy(self) -> NormalGraph:
+        """Return a copy that can be changed."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        return NormalGraph(model, self.operators, dict(self.absorbed), self.notes)
+
     def tensors(self) -> dict[str, onnx.TensorProto]:
         """The initializers by name."""
         return {tensor.name: tensor for tensor in self.graph.initializer}
@@ -96,6 +102,14 @@ class NormalGraph:
     def add_tensor(self, tensor: onnx.TensorProto) -> None:
         """Add an initializer."""
         self.graph.initializer.append(tensor)
+
+
+def operators_of(model: onnx.ModelProto) -> tuple[Operator, ...]:
+    """Return the operators of a model in which each has a name of its own."""
+    return tuple(
+        Operator(node.name, node.op_type, node.domain, tuple(node.output))
+        for node in model.graph.node
+    )
 
 
 def static_shape(info: onnx.ValueInfoProto) -> Shape | None:

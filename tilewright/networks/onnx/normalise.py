@@ -26,7 +26,7 @@ from tilewright.networks.onnx.clean_up import (
     simplify_powers,
 )
 from tilewright.networks.onnx.files import is_stub
-from tilewright.networks.onnx.graph import Absorbed, NormalGraph, Operator
+from tilewright.networks.onnx.graph import Absorbed, NormalGraph, operators_of
 from tilewright.networks.onnx.one_dimensional import as_frame_products, as_images
 from tilewright.networks.onnx.opset import raise_opset
 from tilewright.networks.onnx.recurrent_operators import steps_first
@@ -127,11 +127,7 @@ def named_copy(model: onnx.ModelProto) -> NormalGraph:
             name = f"{name}_{position}"
         taken.add(name)
         node.name = name
-    operators = tuple(
-        Operator(node.name, node.op_type, node.domain, tuple(node.output))
-        for node in copy.graph.node
-    )
-    return NormalGraph(copy, operators, notes=notes)
+    return NormalGraph(copy, operators_of(copy), notes=notes)
 
 
 def _lift_constants(normal: NormalGraph) -> None:

@@ -20,6 +20,7 @@ from tilewright.networks.quantisation.quantise import (
     int8_model,
     quantise,
     samples_for,
+    samples_of,
 )
 from tilewright.networks.quantisation.samples import Input, Samples, read_samples, seeded_samples
 from tilewright.networks.quantisation.sqnr import LayerNoise, OutputNoise, QuantisationReport
@@ -27,5 +28,6 @@ from tilewright.networks.quantisation.sqnr import LayerNoise, OutputNoise, Quant
 __all__ = [
     "Existing", "Input", "LayerNoise", "OutputNoise", "QuantisationReport", "QuantiseOptions",
     "Quantised", "Samples", "as_it_is", "calibration_inputs", "int8_model", "is_quantised",
-    "model_with_weights", "quantise", "read_samples", "samples_for", "seeded_samples",
+    "model_with_weights", "quantise", "read_samples", "samples_for", "samples_of",
+    "seeded_samples",
 ]  # fmt: skip

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -19,8 +20,9 @@ from tilewright.core.lazy_module import lazy_module
 from tilewright.networks.errors import ModelFileError, QuantisationError, first_line
 from tilewright.networks.onnx.files import all_tensors, is_stub
 from tilewright.networks.onnx.graph import NormalGraph
-from tilewright.networks.onnx.normalise import normalise
-from tilewright.networks.onnx.opset import OPSET, opset_of, raise_opset
+from tilewright.networks.onnx.normalise import make_importable, named_copy
+from tilewright.networks.onnx.opset import OPSET, opset_of
+from tilewright.networks.onnx.static_shapes import infer_shapes
 from tilewright.networks.onnxruntime_options import failures, quiet_options
 
 onnxruntime = lazy_module("onnxruntime")
@@ -43,38 +45,57 @@ KEPT_AS_THEY_ARE = (
 """onnxruntime's rewritings that change more than weights."""
 
 
-def fold_batch_norms(
-    model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
-) -> NormalGraph:
-    """The normal form of a float model with its weights, BatchNorms folded.
+@dataclass(frozen=True, eq=False)
+class FoldedGraph:
+    """A float model in normal form with its BatchNorms folded. `gone` are the BatchNorms that are
+    part of the operator before them, None where folding changed more than that."""
 
-    Raises `QuantisationError` where weights lack or onnxruntime does not take the model, and as
-    `networks.onnx.normalise.normalise`.
+    normal: NormalGraph
+    gone: frozenset[str] | None
+
+
+def fold_batch_norms(fixed: NormalGraph) -> FoldedGraph:
+    """Fold the BatchNorms of a float model with its weights. `fixed` has static shapes and stays
+    as it is.
+
+    Raises `QuantisationError` where weights lack, `ModelFileError` where onnxruntime does not take
+    the model.
     """
-    missing = next((tensor.name for tensor in all_tensors(model) if is_stub(tensor)), None)
+    tensors = all_tensors(fixed.model)
+    missing = next((tensor.name for tensor in tensors if is_stub(tensor)), None)
     if missing is not None:
         raise QuantisationError(
             f"tensor '{missing}' has no data, and a model without weights cannot be quantised; "
             "load it with its weights"
         )
-    normal = normalise(_recent(model), input_shapes)
+    _check_opset(fixed.model)
+    normal = fixed.copy()
+    make_importable(normal)
     _scale_products(normal)
     _norms_into_products(normal)
     lean = _optimised(normal.model)
     _name_again(lean, normal)
-    refolded = normalise(lean, {})
-    return NormalGraph(refolded.model, normal.operators, {**normal.absorbed, **refolded.absorbed})
+    folded = named_copy(lean)
+    infer_shapes(folded)
+    graph = NormalGraph(folded.model, normal.operators, normal.absorbed)
+    return FoldedGraph(graph, _folded_norms(normal, graph))
 
 
-def _recent(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in an opset whose QuantizeLinear is the one written here."""
-    recent = raise_opset(model)
-    if (version := opset_of(recent)) < OLDEST_OPSET:
+def _folded_norms(before: NormalGraph, after: NormalGraph) -> frozenset[str] | None:
+    """The BatchNorms that are gone, None where other operators are gone, new or of another type."""
+    old, new = ({node.name: node.op_type for node in each.graph.node} for each in (before, after))
+    gone = frozenset(old.keys() - new.keys())
+    same = all(old.get(name) == operator for name, operator in new.items())
+    return gone if same and all(old[name] == "BatchNormalization" for name in gone) else None
+
+
+def _check_opset(model: onnx.ModelProto) -> None:
+    """Raise `QuantisationError` for an opset whose QuantizeLinear is not the one written here."""
+    if (version := opset_of(model)) < OLDEST_OPSET:
         raise QuantisationError(
             f"the model is written in opset {version}, which cannot be brought to {OPSET}; "
             "export it again in a newer opset"
         )
-    return recent
 
 
 def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:

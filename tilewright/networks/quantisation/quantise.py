@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +14,12 @@ from onnx import numpy_helper
 from tilewright.core.errors import UnknownName
 from tilewright.core.files import Json
 from tilewright.networks.errors import NothingToQuantise, QuantisationError
+from tilewright.networks.fused_calls import FusedCall
 from tilewright.networks.importing import fused_calls
 from tilewright.networks.model_runner import ModelRunner
 from tilewright.networks.onnx.files import without_weights
 from tilewright.networks.onnx.graph import NormalGraph
-from tilewright.networks.onnx.normalise import normalise
+from tilewright.networks.onnx.normalise import fixed_graph, make_importable
 from tilewright.networks.onnx.static_shapes import complete_shapes
 from tilewright.networks.onnx.to_qdq import is_quantised, to_qdq
 from tilewright.networks.quantisation.activation_ranges import (
@@ -27,7 +28,7 @@ from tilewright.networks.quantisation.activation_ranges import (
     least_error_exponents,
     observe,
 )
-from tilewright.networks.quantisation.bn_folding import fold_batch_norms
+from tilewright.networks.quantisation.bn_folding import FoldedGraph, fold_batch_norms
 from tilewright.networks.quantisation.exponents import MOST, by_channel, choose_exponents
 from tilewright.networks.quantisation.plan import QuantisationPlan, plan_layers
 from tilewright.networks.quantisation.samples import (
@@ -102,19 +103,38 @@ def quantise(
     model does not run on; and as reading a model does: `ModelFileError`, `DynamicShapeError`,
     `ImportFailedError`.
     """
-    options = options or QuantiseOptions()
     if is_quantised(model):
         raise QuantisationError(
             "the model is quantised already and is taken as it is; to quantise it again, give the "
             "float model it was made of"
         )
-    normal = fold_batch_norms(model, input_shapes or {})
+    fixed = fixed_graph(model, input_shapes or {})
+    samples = samples or default_samples(model, inputs_of(fixed))
+    return quantise_graph(fixed, samples, options, judged=judged)
+
+
+def quantise_graph(
+    fixed: NormalGraph,
+    samples: Samples,
+    options: QuantiseOptions | None = None,
+    *,
+    judged: bool = True,
+    calls: Sequence[FusedCall] | None = None,
+) -> Quantised:
+    """As `quantise`, of a float model with static shapes, which stays as it is. If the `calls` that
+    an accelerator could run are known, they are not looked for again."""
+    options = options or QuantiseOptions()
+    folded = fold_batch_norms(fixed)
+    normal = folded.normal
     complete_shapes(normal)  # behind operators of onnxruntime's own
-    samples = samples or default_samples(model, inputs_of(normal))
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")
-    name = model.graph.name or "model"
-    found = plan_layers(normal, fused_calls(normal), options.keep_float)
+    name = fixed.graph.name or "model"
+    if calls is not None:
+        calls = calls_behind_folding(calls, folded)
+    if calls is None:
+        calls = fused_calls(normal)
+    found = plan_layers(normal, calls, options.keep_float)
     if not found.groups:
         raise NothingToQuantise(
             f"nothing of '{name}' can run in int8: it has no convolution or product with constant "
@@ -154,6 +174,21 @@ def quantise(
     return Quantised(integer, exponents.activations, report)
 
 
+def calls_behind_folding(calls: Sequence[FusedCall], folded: FoldedGraph) -> list[FusedCall] | None:
+    """Return calls of a float model without the BatchNorms that were folded into them; None where
+    folding may have changed more of them."""
+    if folded.gone is None:
+        return None
+    within = {step.node for call in calls for step in call.steps}
+    names = {node.name for node in folded.normal.graph.node}
+    if not (folded.gone <= within and names.issuperset(call.node for call in calls)):
+        return None
+    return [
+        replace(call, steps=tuple(step for step in call.steps if step.node not in folded.gone))
+        for call in calls
+    ]
+
+
 def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
     """Raises `QuantisationError` for weights or a bias that no int8 scale covers."""
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
@@ -179,7 +214,7 @@ def calibration_inputs(
 
     Raises `DynamicShapeError` and `ModelFileError`.
     """
-    return inputs_of(normalise(without_weights(model), input_shapes or {}))
+    return inputs_of(fixed_graph(without_weights(model), input_shapes or {}))
 
 
 @dataclass(frozen=True)
@@ -202,7 +237,13 @@ def as_it_is(
     """A quantised model in QDQ form. Operators of `keep_float` are left to the CPU, which computes
     them on dequantised numbers as the model does. Raises `UnknownName` for one that the model has
     not, and as `networks.onnx.normalise.normalise`."""
-    normal = normalise(to_qdq(model), input_shapes or {})
+    return graph_as_it_is(fixed_graph(to_qdq(model), input_shapes or {}), keep_float)
+
+
+def graph_as_it_is(fixed: NormalGraph, keep_float: Collection[str] = ()) -> Existing:
+    """As `as_it_is`, of a model with static shapes, which stays as it is."""
+    normal = fixed.copy()
+    make_importable(normal)
     names = [node.name for node in normal.graph.node]
     for name in keep_float:
         if name not in names:
@@ -232,7 +273,13 @@ def samples_for(
 ) -> Samples:
     """The samples in `calibration`, an NPZ file or a folder; else the network's own, or seeded
     ones. Raises as `read_samples` and `calibration_inputs`."""
-    inputs = calibration_inputs(model, input_shapes)
+    return samples_of(model, calibration_inputs(model, input_shapes), calibration)
+
+
+def samples_of(
+    model: onnx.ModelProto, inputs: Sequence[Input], calibration: Path | None
+) -> Samples:
+    """As `samples_for`, of a model whose `inputs` are known."""
     if calibration is not None:
         return read_samples(calibration, inputs)
     return default_samples(model, inputs)
