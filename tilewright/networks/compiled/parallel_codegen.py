@@ -9,20 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.ir import GlobalVar
 
 from tilewright.core.process_info import usable_cores
+from tilewright.core.tvm_types import (
+    IRModule,
+    Pass,
+    PrimFunc,
+    RelaxCall,
+    RelaxFunction,
+    RuntimeModule,
+    TvmTarget,
+)
 
 GROUPS = 8
 """Number of object files per library. It does not depend on the number of cores, so that equal
 models give equal libraries on every machine."""
 
+Functions: TypeAlias = Mapping[GlobalVar, PrimFunc]
+"""Functions of TensorIR by their variables in a module."""
 
-def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
+
+def compiling_functions(target: TvmTarget, pipeline: str, folder: Path) -> Pass:
     """Return a pass that compiles a module's functions into object files in `folder`.
 
     It comes last in a pipeline of Relax. Calls of the functions become calls by name, and the
@@ -35,7 +48,7 @@ def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
     """
 
     @tvm.transform.module_pass(opt_level=0, name="CompileFunctions")
-    def compile_functions(module: Any, _context: Any) -> Any:
+    def compile_functions(module: IRModule, _context: object) -> IRModule:
         functions = {
             variable: function
             for variable, function in module.functions.items()
@@ -43,11 +56,11 @@ def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
         }
         groups = _groups(functions)
 
-        def compile_group(number: int) -> Any:
+        def compile_group(number: int) -> RuntimeModule:
             made = tvm.tirx.build(tvm.IRModule(groups[number]), target=target, pipeline=pipeline)
             path = str(folder / f"functions{number}.o")
             made.write_to_file(path)
-            names = [str(function.attrs["global_symbol"]) for function in groups[number].values()]
+            names = list(map(_symbol, groups[number].values()))
             return tvm.runtime.load_static_library(path, names)
 
         with ThreadPoolExecutor(min(len(groups), usable_cores()) or 1) as pool:
@@ -62,17 +75,23 @@ def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
     return compile_functions
 
 
-def _groups(functions: Mapping[Any, Any]) -> Sequence[Mapping[Any, Any]]:
+def _groups(functions: Functions) -> Sequence[Functions]:
     """Return the functions in groups, in the order in which the module has them."""
     ordered = list(functions.items())
     return [dict(ordered[first::GROUPS]) for first in range(min(GROUPS, len(ordered)))]
 
 
-def _calling_by_name(graph: Any, functions: Mapping[Any, Any]) -> Any:
-    def by_name(call: Any) -> Any:
+def _calling_by_name(graph: RelaxFunction, functions: Functions) -> RelaxFunction:
+    def by_name(call: RelaxCall) -> RelaxCall:
         if call.op not in functions:
             return call
-        name = functions[call.op].attrs["global_symbol"]
+        name = _symbol(functions[call.op])
         return relax.Call(relax.ExternFunc(name), call.args, call.attrs, call.ty_args)
 
     return tvm_ffi.structural_map(graph, (relax.Call, by_name))
+
+
+def _symbol(function: PrimFunc) -> str:
+    """Return the name under which a function is linked; it has one since the module was lowered."""
+    assert function.attrs is not None
+    return str(function.attrs["global_symbol"])
