@@ -101,8 +101,9 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
     """First and last channel of a strided slice that takes a run of channels of a tensor of that
     shape; None for any other."""
     args: Sequence[RelaxExpr] = binding.value.args
-    fields = [[_integer(each) for each in arg.fields] for arg in args[1:]]
-    if len(fields) < 3 or len(fields[0]) != 1 or any(None in each for each in fields):
+    known = [_integers(arg) for arg in args[1:]]
+    fields = [numbers for numbers in known if numbers is not None]
+    if len(fields) < max(3, len(known)) or len(fields[0]) != 1:
         return None
     axis, begin, end = (each[0] for each in fields[:3])
     if len(fields) > 3 and fields[3] != [1]:
@@ -111,6 +112,13 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
         return None
     size = shape[axis]
     return begin % size if begin < 0 else begin, min(end % size if end < 0 else end, size)
+
+
+def _integers(numbers: RelaxExpr) -> list[int] | None:
+    """The numbers of a tuple; None where one of them is unknown."""
+    found = [_integer(field) for field in numbers.fields]
+    known = [number for number in found if number is not None]
+    return known if len(known) == len(found) else None
 
 
 def _integer(value: RelaxExpr) -> int | None:
