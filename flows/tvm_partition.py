@@ -13,9 +13,10 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.core.errors import UnknownName
+from tilewright.core.tvm_types import IRModule
 from tilewright.flows.build import tuned_picks
 from tilewright.networks.artifact import canonical_workloads
 from tilewright.networks.errors import NothingToOffload
@@ -65,14 +66,14 @@ class Offloaded:
 
 
 def partition_for_vta(
-    mod: Any,
+    mod: IRModule,
     target: str = "vta-pynq",
     *,
     schedules: str | Path | None = None,
     trials: int = 0,
     seed: int = 0,
     keep_float: Collection[str] = (),
-) -> Any:
+) -> IRModule:
     """A module that calls the accelerator for what it can run of `main`; the rest stays with TVM.
 
     `mod` is a quantised Relax module (QDQ) whose weights are constants; it is not changed.
@@ -117,7 +118,7 @@ def partition_for_vta(
     )
 
 
-def offloaded(mod: Any) -> Offloaded:
+def offloaded(mod: IRModule) -> Offloaded:
     """The layers of a module that `partition_for_vta` made, with their cycles. Raises
     `NothingToOffload` for another module."""
     from tilewright.networks.tvm_user_modules import left_operators, offloaded_calls

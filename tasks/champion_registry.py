@@ -36,7 +36,7 @@ from tilewright.targets.base import Target
 from tilewright.targets.epilogue import DEFAULT_EPILOGUE
 from tilewright.targets.workload import Workload
 from tilewright.tasks import codecs
-from tilewright.tasks.mlflow_flavors import file_of
+from tilewright.tasks.logged_models import file_of
 from tilewright.tuning.tuning_task import TuningTask
 
 ALIAS = "champion"

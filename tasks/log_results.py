@@ -1,10 +1,13 @@
 """Performs the last stage: records a run in MLflow and Prefect, with links from each to the
-other."""
+other. A picture is drawn once: a night in which nothing changed draws none, and does not load what
+draws."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache as once
+from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 
@@ -14,7 +17,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
-from tilewright.core.files import Json, write_atomically
+from tilewright import reports
+from tilewright.core.files import Json, digest, write_atomically
 from tilewright.core.user_text import printable
 from tilewright.reports import run_results as run_description
 from tilewright.reports.markdown import plain
@@ -24,8 +28,7 @@ from tilewright.search import Session
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.targets.display_names import layer
 from tilewright.tasks import tracking
-from tilewright.tasks.cached_task import step
-from tilewright.tasks.comparison_tags import comparison_tags
+from tilewright.tasks.cached_task import Key, Stage, step
 from tilewright.tasks.logged_models import (
     LearnedModel,
     ModelEntry,
@@ -34,8 +37,8 @@ from tilewright.tasks.logged_models import (
     model_name,
 )
 from tilewright.tasks.metrics import network_curves
-from tilewright.tasks.plots import network_picture, workload_picture
-from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
+from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, comparison_tags
+from tilewright.tasks.steps_prefect import NO_TARGET
 from tilewright.tuning import output_dir, outputs
 from tilewright.tuning.gains import Total, before, before_all
 from tilewright.tuning.network import Model
@@ -287,3 +290,65 @@ def _log_models(
             if error in tuned.model_errors:
                 value = tuned.model_errors[error]
                 tracking.log_model_error(run_id, model_id, read, f"{error}_before", value)
+
+
+_SOURCES = ("run_pictures.py", "plot_style.py")
+_OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
+"""Of a workload's row, what no picture shows."""
+
+
+def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
+    """As `reports.run_pictures.convergence`."""
+    return _WORKLOAD.run([], {"layer": layer}, tuned, trials).value
+
+
+def network_picture(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
+    """As `reports.run_pictures.network_convergence`."""
+    return _NETWORK.run([], {}, network, tuned, trials).value
+
+
+def draw_workload(tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
+    """Draw the convergence of a workload."""
+    from tilewright.reports.run_pictures import convergence
+
+    return convergence(tuned, trials)
+
+
+def draw_network(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
+    """Draw the convergence of a network."""
+    from tilewright.reports.run_pictures import network_convergence
+
+    return network_convergence(network, tuned, trials)
+
+
+def _workload_key(tuned: TunedWorkload, trials: pd.DataFrame) -> Key:
+    return _network_key("workload", [tuned], trials)
+
+
+def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
+    inputs: dict[str, Json] = {
+        "what": network,
+        "target": tuned[0].study.target.name,
+        "trials": digest(outputs.parquet(trials)),
+        "rows": [_shown(each) for each in tuned],
+        "code": _code(),
+    }
+    return Key("picture", 1, NO_TARGET, inputs)
+
+
+_WORKLOAD = Stage(draw_workload, "{layer}: picture", _workload_key)
+_NETWORK = Stage(draw_network, "picture of {network}", _network_key)
+
+
+def _shown(tuned: TunedWorkload) -> Json:
+    row: dict[str, Json] = {**tuned.summary()}  # type: ignore[dict-item]
+    return {name: value for name, value in row.items() if name not in _OF_THE_RUN}
+
+
+@once
+def _code() -> str:
+    """Changes when pictures may."""
+    here = Path(str(reports.__file__)).parent
+    return digest(
+        version("matplotlib").encode() + b"".join((here / f).read_bytes() for f in _SOURCES)
+    )

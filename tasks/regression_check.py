@@ -26,8 +26,8 @@ from tilewright.reports.run_results import network_title
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step
-from tilewright.tasks.comparison_tags import QUESTION_TAG, SETTINGS_TAG
 from tilewright.tasks.load_past_run import side_of_run
+from tilewright.tasks.runs_table import QUESTION_TAG, SETTINGS_TAG
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.regression_options import WatchOptions
 

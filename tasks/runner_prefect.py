@@ -25,7 +25,6 @@ from tilewright.tasks import (
     champion_registry,
     fusion,
     log_results,
-    round_log,
     tracking,
 )
 from tilewright.tasks.cached_task import Done, say, step, unsearched
@@ -34,7 +33,7 @@ from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
 from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run, take_turns
 from tilewright.tasks.stale_runs import retire_dead_runs
-from tilewright.tasks.steps_prefect import STAGES
+from tilewright.tasks.steps_prefect import STAGES, latency_text, round_line
 from tilewright.tasks.tracked_runner import Step, TrackedRunner
 from tilewright.tasks.workload_flow import workload_flow
 from tilewright.tuning import log_steps
@@ -305,7 +304,7 @@ class WorkloadRunner(PrefectRunner):
                 **done.model_errors,
             }
             self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
-        say(f"{self.layer} round {done.index}: {round_log.outcome(done)}")
+        say(f"{self.layer} round {done.index}: {round_line(done)}")
         log_steps.log_round(task, done, trials, valid, emit)
 
     def _show_recorded(self, done: Round) -> None:
@@ -319,7 +318,7 @@ class WorkloadRunner(PrefectRunner):
             f"failed to compile, of {done.lowered}",
             round_steps.measure_batch: valid
             if best is None
-            else f"{valid}; best so far {round_log.latency_text(best)}",
+            else f"{valid}; best so far {latency_text(best)}",
         }
         for known, text in told.items():
             self._show_known(known, done.index, text)

@@ -1,4 +1,5 @@
-"""Lists the tracked runs of a workspace: a row a network's run, from MLflow."""
+"""Lists the tracked runs of a workspace, one row per run of a network, from MLflow; and defines the
+tags by which runs are found and compared."""
 
 from __future__ import annotations
 
@@ -11,10 +12,27 @@ import pandas as pd
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
+from tilewright.core.files import Json, canonical, digest
 from tilewright.core.garbage_collection import collecting_later
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Workspace
-from tilewright.tasks.comparison_tags import QUESTION_TAG
+
+QUESTION_TAG, SETTINGS_TAG = "tilewright.question", "tilewright.settings"
+"""Digests of what a run is about, and of how it was tuned."""
+_QUESTION = ("network", "target", "space", "epilogue", "layers")
+_NO_SETTING = (*_QUESTION, "target_fingerprint")
+
+
+def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
+    """The tags of the run of a network with these parameters. Whatever lowers and measures may
+    change between two of a kind: that is what is watched."""
+    question = {name: params.get(name, "") for name in _QUESTION}
+    settings = {name: value for name, value in params.items() if name not in _NO_SETTING}
+    return {
+        QUESTION_TAG: digest(canonical(question))[:24],
+        SETTINGS_TAG: digest(canonical(settings))[:24],
+    }
+
 
 GAIN_OVER = "gain_over"
 """The tag that says what `gain` is over."""

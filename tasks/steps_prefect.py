@@ -1,26 +1,31 @@
-"""Lists the steps whose results Prefect keeps: what each depends on, and how its task is shown.
+"""Lists the steps whose results Prefect keeps: what each depends on, how its task is shown, and
+the line that it logs.
 
 The steps themselves are in `search.round_steps`, `tuning.network` and `tuning.verification`. The
 runners of `tasks.runner_prefect` look here for the step that they are to run. Each stage may run in
-another process than the one before: its arguments are all it needs.
+another process than the one before: its arguments are all it needs. A line in the log is made of
+the result, so that a step whose result was cached logs the same line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 from tilewright.core.files import Json, digest
 from tilewright.networks.epilogues import EpilogueMode
-from tilewright.search import Batch, Candidates, Known, Session, round_steps
-from tilewright.targets.base import Target
-from tilewright.tasks import round_log
+from tilewright.reports.number_format import decimal, milliseconds, percent, plural, whole
+from tilewright.search import Batch, Candidates, ExplorerState, Known, Round, Session, round_steps
+from tilewright.search.explorer import veto_threshold
+from tilewright.targets.base import Measurements, Target
+from tilewright.targets.capabilities import Latency
 from tilewright.tasks.cached_task import Key, Stage
 from tilewright.tasks.codecs import digest_of
 from tilewright.tuning import network, verification
-from tilewright.tuning.network import InputShapes, Model
-from tilewright.tuning.results import Schedule
+from tilewright.tuning.network import Extracted, InputShapes, Model
+from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask
 
 NO_TARGET = ""
@@ -116,47 +121,144 @@ def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
     return Key("measure_batch", 4, target.fingerprint, inputs, target.deterministic)
 
 
+ERRORS = {"P_rmse": "P {} log2", "A_rmse": "A {} log2", "V_brier": "V {} (Brier)"}
+"""How the errors of `search.model_errors` are written."""
+
+
+def _model_line(found: Model, *_: object) -> str:
+    """`digits_cnn, content 2c26b46b68ff`."""
+    return f"{found.name}, content {found.digest[:12]}"
+
+
+def _extracted_line(found: Extracted, *_: object) -> str:
+    """`12 workloads, 99.9 % of the network's 1,814,073,344 multiply-accumulates`."""
+    share = found.macs["offloaded"] / max(found.macs["total"], 1)
+    return (
+        f"{_count(len(found.subgraphs), 'workload')}, {percent(share)} of the network's "
+        f"{whole(found.macs['total'])} multiply-accumulates"
+    )
+
+
+def _baselines_line(found: Baselines, *_: object) -> str:
+    """`baseline 1,124 cycles, fallback 12,049 cycles`."""
+    parts = []
+    if found.baseline is not None:
+        parts.append(f"baseline {latency_text(found.baseline.latency)}")
+    if found.fallback is not None:
+        parts.append(f"fallback {latency_text(found.fallback)}")
+    return ", ".join(parts) or "the target has no baseline"
+
+
+def _mismatches_line(count: int | None, *_: object) -> str:
+    """`0 of its outputs differ from the integer reference`."""
+    if count is None:
+        return "the target cannot run a schedule on data"
+    return f"{count} of its outputs differ from the integer reference"
+
+
+def _generated_line(candidates: Candidates, *_: object) -> str:
+    """`1,500 candidates`."""
+    return _count(len(candidates), "candidate")
+
+
+def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: object) -> str:
+    """`kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
+    text = f"kept {_count(len(kept), 'candidate')}, vetoed {whole(kept.vetoed)}"
+    if not kept.vetoed:
+        return text
+    below = veto_threshold(task.explorer, session.models)
+    return f"{text} with a chance of valid below {below:.2g}"
+
+
+def _lowered_line(batch: Batch, *_: object) -> str:
+    """`lowered 64 configs, chose 16; 7 failed to compile: 5 × accumulator exceeded, 2 × …`."""
+    chosen = len(batch.rows)
+    text = f"lowered {_count(batch.lowered + chosen, 'config')}, chose {whole(chosen)}"
+    return text + _failed(batch.reasons, "failed to compile")
+
+
+def _simulated_line(measured: Measurements, *_: object) -> str:
+    """`16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`."""
+    valid = f"{_count(len(measured), 'trial')}, {whole(int(measured.valid.sum()))} valid"
+    return valid + _failed(map(str, measured.reason[~measured.valid]), "failed")
+
+
+def _learned_line(models: ExplorerState, *_: object) -> str:
+    """`models: A, P, V`."""
+    return f"models: {', '.join(sorted(models.models))}" if models.models else ""
+
+
+def round_line(done: Round) -> str:
+    """The best so far, and how right the models were about a round."""
+    found = done.model_errors
+    errors = [form.format(decimal(found[name])) for name, form in ERRORS.items() if name in found]
+    text = "nothing valid so far"
+    if done.best is not None:
+        text = f"best so far {latency_text(done.best)}"
+    return text + (f"; models were off by {', '.join(errors)}" if errors else "")
+
+
+def latency_text(latency: Latency) -> str:
+    """`1,124 cycles`; `0.850 ms` where none are counted."""
+    if latency.cycles > 0:
+        return f"{whole(latency.cycles)} cycles"
+    return f"{milliseconds(latency.seconds)} ms"
+
+
+def _failed(reasons: Iterable[str], how: str) -> str:
+    """How often each reason occurs, the most frequent first; those that are "" do not count."""
+    counts = Counter(reason for reason in reasons if reason)
+    if not counts:
+        return ""
+    said = ", ".join(f"{whole(n)} × {reason}" for reason, n in counts.most_common())
+    return f"; {whole(counts.total())} {how}: {said}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{whole(count)} {plural(count, noun)}"
+
+
 _STAGES: tuple[Stage[..., Any], ...] = (
-    Stage(network.import_model, "import {source}", _model_key, round_log.model),
+    Stage(network.import_model, "import {source}", _model_key, _model_line),
     Stage(
         network.extract_subgraphs,
         "subgraphs of {model.name}",
         _extracted_key,
-        round_log.extracted,
+        _extracted_line,
     ),
-    Stage(verification.measure_baseline, "{layer}: baseline", _baseline_key, round_log.baselines),
+    Stage(verification.measure_baseline, "{layer}: baseline", _baseline_key, _baselines_line),
     Stage(round_steps.begin_models, "{layer}: begin", _begin_key),
     Stage(
         round_steps.retrain_models,
         "{layer} round {round}: retrain",
         _retrain_key,
-        round_log.learned,
+        _learned_line,
     ),
     Stage(
         round_steps.generate_candidates,
         "{layer} round {round}: candidates",
         _generate_key,
-        round_log.generated,
+        _generated_line,
     ),
     Stage(
         round_steps.filter_candidates,
         "{layer} round {round}: filter",
         _filter_key,
-        round_log.filtered,
+        _filtered_line,
     ),
     Stage(
         round_steps.lower_candidates,
         "{layer} round {round}: lower",
         _lower_key,
-        round_log.lowered,
+        _lowered_line,
     ),
     Stage(
         round_steps.measure_batch,
         "{layer} round {round}: simulate",
         _measure_key,
-        round_log.simulated,
+        _simulated_line,
     ),
-    Stage(verification.verify_schedule, "{layer}: verify", _verify_key, round_log.mismatches),
+    Stage(verification.verify_schedule, "{layer}: verify", _verify_key, _mismatches_line),
 )
 STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {each.step: each for each in _STAGES}
 """The stage of each step whose result is kept."""

@@ -40,7 +40,7 @@ from tilewright.search.events import Listener
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.champion_registry import ALIAS, PREFIX
-from tilewright.tasks.mlflow_flavors import survey_no_packages
+from tilewright.tasks.logged_models import survey_no_packages
 from tilewright.tasks.register_champion import provide
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 

@@ -18,11 +18,10 @@ from tests.cli.conftest import LAYERS, TRIALS, Tuned
 from tests.trial_tables import rows
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
-from tilewright.evaluation.explain.figures import ranked, rmse
+from tilewright.evaluation.explain.figures import rank_correlation, ranked, rmse
 from tilewright.evaluation.explain.finished_run import Trajectory, read_folder
 from tilewright.evaluation.explain.recommendations import advice_of
 from tilewright.evaluation.explain.refitted_models import Explained, JudgedWorkload, explain_run
-from tilewright.evaluation.rank_statistics import rank_correlation
 from tilewright.reports import explanation as plots
 
 pytestmark = pytest.mark.slow(seconds=2)

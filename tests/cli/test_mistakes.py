@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,196 +16,103 @@ from onnx import TensorProto, helper
 from tests.cli.conftest import Place
 
 
-def _text_file(folder: Path) -> list[str]:
-    (folder / "notes.onnx").write_text("this is no model")
-    return ["notes.onnx"]
+def _model(operator: str, shape: list[int | str]) -> Callable[[Path], None]:
+    """What writes `mine.onnx`, a model of one operator."""
+
+    def write(folder: Path) -> None:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
+        node = helper.make_node(operator, ["x"], ["y"], name="the_node")
+        graph = helper.make_graph([node], "g", [x], [y])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+        onnx.save(model, folder / "mine.onnx")
+
+    return write
 
 
-def _missing_file(folder: Path) -> list[str]:
-    return ["nowhere.onnx"]
+def _file(name: str, text: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return write
 
 
-def _unknown_network(folder: Path) -> list[str]:
-    return ["resnet19"]
-
-
-def _dynamic_shape(folder: Path) -> list[str]:
-    return _model(folder, "Relu", ["N", 3, 8, 8])
-
-
-def _unsupported_operator(folder: Path) -> list[str]:
-    return _model(folder, "Frobnicate", [1, 3, 8, 8])
-
-
-def _model(folder: Path, operator: str, shape: list[int | str]) -> list[str]:
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
-    node = helper.make_node(operator, ["x"], ["y"], name="the_node")
-    graph = helper.make_graph([node], "g", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    onnx.save(model, folder / "mine.onnx")
-    return ["mine.onnx"]
-
-
-def _unknown_target(folder: Path) -> list[str]:
-    return ["digits_cnn", "--target", "tpu"]
-
-
-def _broken_spec(folder: Path) -> list[str]:
-    (folder / "board.json").write_text("{")
-    return ["digits_cnn", "--target", "board.json"]
-
-
-def _spec_that_cannot_be_encoded(folder: Path) -> list[str]:
-    (folder / "board.json").write_text(json.dumps({"LOG_BLOCK": 3}))
-    return ["digits_cnn", "--target", "board.json"]
-
-
-def _unknown_tuner(folder: Path) -> list[str]:
-    return ["digits_cnn", "--tuner", "oracle"]
-
-
-def _unknown_option(folder: Path) -> list[str]:
-    return ["digits_cnn", "--tuner", "ml2tuner", "--option", "beta=1"]
-
-
-def _unknown_space(folder: Path) -> list[str]:
-    return ["digits_cnn", "--space", "outer"]
-
-
-def _zero_trials(folder: Path) -> list[str]:
-    return ["digits_cnn", "--trials", "0"]
-
-
-def _read_only_folder(folder: Path) -> list[str]:
+def _read_only_folder(folder: Path) -> None:
     (folder / "locked").mkdir()
     (folder / "locked").chmod(0o555)
-    return ["digits_cnn", "--out", "locked/out"]
 
 
-def _file_in_the_way(folder: Path) -> list[str]:
-    (folder / "out").write_text("")
-    return ["digits_cnn", "--out", "out"]
-
-
-def _mistyped_names(folder: Path) -> list[str]:
-    return ["digits_cnn", "--target", "vta-pink"]
-
-
-def _mistyped_key(folder: Path) -> list[str]:
-    (folder / "board.json").write_text(json.dumps({"LOG_BLOK": 4}))
-    return ["digits_cnn", "--target", "board.json"]
-
-
-def _empty_spec(folder: Path) -> list[str]:
-    (folder / "board.json").write_text("{}")
-    return ["digits_cnn", "--target", "board.json"]
-
-
-def _bad_option_value(folder: Path) -> list[str]:
-    return ["digits_cnn", "--tuner", "ml2tuner", "--option", "alpha=much"]
-
-
-def _mistyped_layer(folder: Path) -> list[str]:
-    return ["digits_cnn", "--layers", "conv2,conv33"]
-
-
-def _nothing_to_tune(folder: Path) -> list[str]:
-    return []
-
-
-def _network_and_workload(folder: Path) -> list[str]:
-    return ["digits_cnn", "--workload", "dense:n=1,c=64,o=64"]
-
-
-def _broken_workload(folder: Path) -> list[str]:
-    return ["--workload", "dense:n=1,c=64"]
-
-
-def _layers_of_a_workload(folder: Path) -> list[str]:
-    return ["--workload", "dense:n=1,c=64,o=64", "--layers", "fc"]
-
-
-def _empty_layer(folder: Path) -> list[str]:
-    return ["digits_cnn", "--layers", "conv2,,fc"]
-
-
-def _layer_named_twice(folder: Path) -> list[str]:
-    return ["digits_cnn", "--layers", "fc,fc"]
-
-
-def _folder_as_model(folder: Path) -> list[str]:
-    (folder / "mine").mkdir()
-    return ["mine"]
-
-
-def _folder_without_a_name(folder: Path) -> list[str]:
-    return ["digits_cnn", "--bare", "--out", ""]
-
-
-def _system_metrics_without_mlflow(folder: Path) -> list[str]:
-    return ["digits_cnn", "--bare", "--system-metrics"]
-
-
-MISTAKES: list[tuple[Callable[[Path], list[str]], str]] = [
-    (_text_file, "notes.onnx"),
-    (_missing_file, "nowhere.onnx"),
-    (_unknown_network, "resnet18"),
-    (_dynamic_shape, "N"),
-    (_unsupported_operator, "Frobnicate"),
-    (_unknown_target, "vta-pynq"),
-    (_broken_spec, "board.json"),
-    (_spec_that_cannot_be_encoded, "36"),
-    (_unknown_tuner, "ml2tuner"),
-    (_unknown_option, "alpha"),
-    (_unknown_space, "extended"),
-    (_zero_trials, "--trials"),
-    (_read_only_folder, "read-only"),
-    (_file_in_the_way, "not a folder"),
-    (_mistyped_names, "did you mean vta-pynq?"),
-    (_mistyped_key, "did you mean LOG_BLOCK?"),
-    (_empty_spec, "says nothing about a machine"),
-    (_bad_option_value, "valid number"),
-    (_mistyped_layer, "did you mean conv3"),
-    (_nothing_to_tune, "tilewright zoo"),
-    (_network_and_workload, "either"),
-    (_broken_workload, "lacks o"),
-    (_layers_of_a_workload, "a workload has none"),
-    (_empty_layer, "--layers 'conv2,,fc' has an empty name"),
-    (_layer_named_twice, "names fc twice"),
-    (_folder_as_model, "mine is a folder; give the path of a model file"),
-    (_folder_without_a_name, "--out '' names no folder"),
-    (_system_metrics_without_mlflow, "--bare runs without it"),
-]
-
-
-LATE = (_text_file, _dynamic_shape, _unsupported_operator, _mistyped_layer)
+DIGITS, BOARD = "digits_cnn", "digits_cnn --target board.json"
+MISTAKES: dict[str, tuple[str, str]] = {
+    "text_file": ("notes.onnx", "notes.onnx"),
+    "missing_file": ("nowhere.onnx", "nowhere.onnx"),
+    "unknown_network": ("resnet19", "resnet18"),
+    "dynamic_shape": ("mine.onnx", "N"),
+    "unsupported_operator": ("mine.onnx", "Frobnicate"),
+    "unknown_target": (f"{DIGITS} --target tpu", "vta-pynq"),
+    "broken_spec": (BOARD, "board.json"),
+    "spec_that_cannot_be_encoded": (BOARD, "36"),
+    "unknown_tuner": (f"{DIGITS} --tuner oracle", "ml2tuner"),
+    "unknown_option": (f"{DIGITS} --tuner ml2tuner --option beta=1", "alpha"),
+    "unknown_space": (f"{DIGITS} --space outer", "extended"),
+    "zero_trials": (f"{DIGITS} --trials 0", "--trials"),
+    "read_only_folder": (f"{DIGITS} --out locked/out", "read-only"),
+    "file_in_the_way": (f"{DIGITS} --out out", "not a folder"),
+    "mistyped_names": (f"{DIGITS} --target vta-pink", "did you mean vta-pynq?"),
+    "mistyped_key": (BOARD, "did you mean LOG_BLOCK?"),
+    "empty_spec": (BOARD, "says nothing about a machine"),
+    "bad_option_value": (f"{DIGITS} --tuner ml2tuner --option alpha=much", "valid number"),
+    "mistyped_layer": (f"{DIGITS} --layers conv2,conv33", "did you mean conv3"),
+    "nothing_to_tune": ("", "tilewright zoo"),
+    "network_and_workload": (f"{DIGITS} --workload dense:n=1,c=64,o=64", "either"),
+    "broken_workload": ("--workload dense:n=1,c=64", "lacks o"),
+    "layers_of_a_workload": (
+        "--workload dense:n=1,c=64,o=64 --layers fc", "a workload has none"
+    ),
+    "empty_layer": (f"{DIGITS} --layers conv2,,fc", "--layers 'conv2,,fc' has an empty name"),
+    "layer_named_twice": (f"{DIGITS} --layers fc,fc", "names fc twice"),
+    "folder_as_model": ("mine", "mine is a folder; give the path of a model file"),
+    "folder_without_a_name": (f"{DIGITS} --bare --out ''", "--out '' names no folder"),
+    "system_metrics_without_mlflow": (
+        f"{DIGITS} --bare --system-metrics", "--bare runs without it"
+    ),
+}  # fmt: skip
+"""By name what follows `tilewright tune`, and a part of the message."""
+PREPARED: dict[str, Callable[[Path], None]] = {
+    "text_file": _file("notes.onnx", "this is no model"),
+    "dynamic_shape": _model("Relu", ["N", 3, 8, 8]),
+    "unsupported_operator": _model("Frobnicate", [1, 3, 8, 8]),
+    "broken_spec": _file("board.json", "{"),
+    "spec_that_cannot_be_encoded": _file("board.json", json.dumps({"LOG_BLOCK": 3})),
+    "mistyped_key": _file("board.json", json.dumps({"LOG_BLOK": 4})),
+    "empty_spec": _file("board.json", "{}"),
+    "read_only_folder": _read_only_folder,
+    "file_in_the_way": _file("out", ""),
+    "folder_as_model": lambda folder: (folder / "mine").mkdir(),
+}
+"""What is in the folder of the command."""
+LATE = {
+    "text_file": pytest.mark.slow(seconds=8), "dynamic_shape": pytest.mark.slow(seconds=8),
+    "unsupported_operator": pytest.mark.nightly(seconds=8),
+    "mistyped_layer": pytest.mark.nightly(seconds=8),
+}  # fmt: skip
 """Found out when the model is read, in a flow."""
 
 
 @pytest.mark.parametrize(
-    ("mistake", "hint"),
-    [
-        pytest.param(
-            mistake, hint, id=mistake.__name__.strip("_"),
-            marks=[pytest.mark.slow(seconds=8)] if mistake in LATE[:2]
-            else [pytest.mark.nightly(seconds=8)] if mistake in LATE else [],
-        )
-        for mistake, hint in MISTAKES
-    ],
-)  # fmt: skip
+    "mistake", [pytest.param(name, marks=LATE.get(name, ())) for name in MISTAKES]
+)
 def test_a_mistake_is_one_message_and_exit_code_2(
-    mistake: Callable[[Path], list[str]],
-    hint: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    mistake: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    arguments, hint = MISTAKES[mistake]
     server = request.getfixturevalue("prefect_server") if mistake in LATE else None
     place = Place(tmp_path, server)
-    arguments = mistake(place.folder)
+    if mistake in PREPARED:
+        PREPARED[mistake](place.folder)
     before = {path for path in place.folder.rglob("*") if "home" not in path.parts}
     command = place.run if mistake in LATE else place.call
-    done = command("tune", *arguments)
+    done = command("tune", *shlex.split(arguments))
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     *_, message = done.stderr.strip().splitlines()

@@ -20,8 +20,7 @@ from tilewright.search.trial_store import FILE
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Workspace
-from tilewright.tasks.comparison_tags import QUESTION_TAG
-from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER
+from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, QUESTION_TAG
 from tilewright.tuning.run_trials import RunUnreadable, finished_trials
 
 pytestmark = pytest.mark.slow(seconds=2)

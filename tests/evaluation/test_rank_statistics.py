@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.evaluation.rank_statistics import (
+from tilewright.evaluation.explain.figures import (
     area_under_roc,
     average_ranks,
     calibration,

@@ -11,7 +11,7 @@ from tests.models.matrices import numbered
 from tilewright.models.features import tree_features
 from tilewright.models.validity import Validity
 from tilewright.targets.vta.recorded_tables import read_stack_table
-from tilewright.tasks.mlflow_flavors import booster_of
+from tilewright.tasks.logged_models import booster_of
 
 TABLES = Path(__file__).parents[1] / "data" / "tvm-vta"
 TRIALS, SEEDS = 256, 4

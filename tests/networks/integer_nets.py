@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
+from onnx_graphs import session
 
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.integer.reference import layer_reference
@@ -50,16 +50,6 @@ def integers_of(
 
 def _less_128(array: NDArray[np.uint8]) -> NDArray[np.int8]:
     return (array.astype(np.int16) - 128).astype(np.int8)
-
-
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """The model as it is written, without onnxruntime's optimisations."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def differences(

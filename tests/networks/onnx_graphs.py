@@ -52,17 +52,21 @@ def reference(source: onnx.ModelProto, x: NDArray[Any]) -> NDArray[Any]:
 
 def references(source: onnx.ModelProto, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """`reference` of each input, by one session."""
+    opened = session(with_typed_output(source))
+    name = opened.get_inputs()[0].name
+    return [opened.run(None, {name: x})[0] for x in inputs]
+
+
+def session(source: onnx.ModelProto, *, optimised: bool = False) -> onnxruntime.InferenceSession:
+    """A session of onnxruntime that computes the model as it is written, or optimises it first."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.intra_op_num_threads = 1  # threads that wait take the processor from other tests
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        with_typed_output(source).SerializeToString(),
-        options,
-        providers=["CPUExecutionProvider"],
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(
+        source.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    name = session.get_inputs()[0].name
-    return [session.run(None, {name: x})[0] for x in inputs]
 
 
 def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:

@@ -242,6 +242,7 @@ def test_what_crosses_the_border_twice_stays_int8() -> None:
     assert layer_graph(twice).host_work == ("logits from y", "again from y")
 
 
+@pytest.mark.slow(seconds=2.5)
 def test_a_folder_of_the_first_release_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

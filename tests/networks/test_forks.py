@@ -136,6 +136,7 @@ def test_children_of_a_c_program_run_its_library(built: Path, tmp_path: Path) ->
     assert (done.stderr, done.returncode) == ("", 0)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_the_library_computes_what_onnxruntime_does(built: Path) -> None:
     import tilewright
 

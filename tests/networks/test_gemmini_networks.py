@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from integer_nets import random_inputs, session
+from integer_nets import random_inputs
+from onnx_graphs import session
 from quantised_graphs import Graph
 from test_integer_networks import attention_net, depthwise_net, residual_net
 from typer.testing import CliRunner

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx_graphs import session
 
 import tilewright
 from tilewright.networks.compiled.c_interface import write_c_interface
@@ -56,11 +56,7 @@ class Compiled:
         content, weights = compiled_library(module, target, lowering(), module)
         (folder / "network.so").write_bytes(content)
         self._library = LoadedLibrary(folder / "network.so", weights)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        self._theirs = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        self._theirs = session(model, optimised=True)
 
     def compare(self, **arrays: Array) -> str:
         """What ours refuses the arrays with; "" where both give the same. Fails where one refuses

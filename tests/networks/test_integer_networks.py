@@ -10,8 +10,9 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from integer_nets import BLOCKS, differences, integers_of, random_inputs, session
+from integer_nets import BLOCKS, differences, integers_of, random_inputs
 from onnx import helper
+from onnx_graphs import session
 from quantised_graphs import Graph
 
 from benchmarks.quantisation.integer_graphs import from_file, in_memory, run

@@ -153,6 +153,7 @@ def test_a_network_that_fits_whole_stays_whole_if_that_costs_little(save: Load) 
     assert places(network.report_on(seconds(dear + 0.08e-3)))["pool"] == "cpu"
 
 
+@pytest.mark.slow(seconds=0.4)
 @pytest.mark.parametrize("name", CNNS)
 def test_of_every_cnn_nearly_all_is_offloaded(name: str) -> None:
     report = networks.load(name).report_on(Accelerator.of(make_target("vta-pynq")))

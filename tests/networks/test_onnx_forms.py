@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx_graphs import session
 
 from tilewright.networks.onnx.normalise import normalise
 from tilewright.networks.onnx.reference_model import reference_model
@@ -34,17 +34,6 @@ def _model(
     return onnx.shape_inference.infer_shapes(model)
 
 
-def _run(model: onnx.ModelProto, x: NDArray[Any]) -> list[NDArray[Any]]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    found: list[NDArray[Any]] = session.run(None, {"x": x})
-    return found
-
-
 def _kinds(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
 
@@ -53,7 +42,11 @@ def _same(model: onnx.ModelProto, x: NDArray[Any]) -> onnx.ModelProto:
     """The normal form, after its results were compared with those of the model."""
     normal = normalise(model, {}).model
     onnx.checker.check_model(normal)
-    for found, expected in zip(_run(normal, x), _run(model, x), strict=True):
+    for found, expected in zip(
+        session(normal, optimised=True).run(None, {"x": x}),
+        session(model, optimised=True).run(None, {"x": x}),
+        strict=True,
+    ):
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     return normal
@@ -201,5 +194,5 @@ def test_the_reference_pads_dilated_windows(mode: str, stride: int, taps: int) -
         for k in range(taps)
     )
     for candidate in (reference_model(model), normalise(model, {}).model):
-        (found,) = _run(candidate, x)
+        (found,) = session(candidate, optimised=True).run(None, {"x": x})
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx_graphs import model, normal, reference
+from onnx_graphs import model, normal, reference, session
 
 import tilewright
 from benchmarks.quantisation.integer_graphs import in_memory, run
@@ -150,9 +150,7 @@ def test_a_model_in_half_precision_is_read_in_single(tmp_path: Path) -> None:
     assert not is_half(single)
     assert [node.op_type for node in single.graph.node] == ["Conv", "Relu", "Mul", "Conv"]
     x = normal(*SHAPE, seed=3).astype(np.float16)
-    half = onnxruntime.InferenceSession(
-        source.SerializeToString(), providers=["CPUExecutionProvider"]
-    ).run(None, {"x": x})[0]
+    half = session(source, optimised=True).run(None, {"x": x})[0]
     made = reference(single, x.astype(np.float32))
     np.testing.assert_allclose(made, half.astype(np.float32), rtol=0.01, atol=0.02)
     report = _report(tmp_path, source)
@@ -174,14 +172,13 @@ def test_outputs_in_half_precision_are_halves_on_a_cpu(tmp_path: Path) -> None:
     (output,) = load(tmp_path / "art", allow_code=True).outputs
     assert output.dtype == "float16"
     x = normal(*SHAPE, seed=3).astype(np.float16)
-    half = onnxruntime.InferenceSession(
-        source.SerializeToString(), providers=["CPUExecutionProvider"]
-    ).run(None, {"x": x})[0]
+    half = session(source, optimised=True).run(None, {"x": x})[0]
     found = tilewright.load(tmp_path / "art").run(None, {"x": x})[0]
     assert found.dtype == half.dtype == np.float16
     np.testing.assert_allclose(found, half, rtol=0.01, atol=0.01)
 
 
+@pytest.mark.slow(seconds=0.7)
 @pytest.mark.parametrize(
     ("kind", "nodes", "tensors"),
     [
@@ -280,11 +277,9 @@ def test_graphs_of_uncommon_form_give_every_output(name: str) -> None:
         if output.name == "x":
             output.CopyFrom(source.graph.input[0])
     graph, x = _integers(source), normal(*SHAPE, seed=3)
-    session = onnxruntime.InferenceSession(
-        source.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    opened = session(source, optimised=True)
     made = _computed(graph, {"x": x})
-    for wanted, output in zip(session.run(None, {"x": x}), outputs, strict=True):
+    for wanted, output in zip(opened.run(None, {"x": x}), outputs, strict=True):
         assert made[output].shape == wanted.shape
         assert np.abs(made[output] - wanted).max() <= 0.06 * np.abs(wanted).max()
 

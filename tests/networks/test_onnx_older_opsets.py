@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx_graphs import session
 
 from tilewright.networks.onnx.normalise import normalise
 from tilewright.networks.onnx.opset import OPSET, opset_of, raise_opset
@@ -34,17 +33,6 @@ def _model(
     for output in inferred.graph.output:
         output.type.tensor_type.elem_type = output.type.tensor_type.elem_type or TensorProto.FLOAT
     return inferred
-
-
-def _run(model: onnx.ModelProto, x: NDArray[Any]) -> list[NDArray[Any]]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    found: list[NDArray[Any]] = session.run(None, {"x": x})
-    return found
 
 
 F = np.float32
@@ -142,13 +130,13 @@ def test_an_older_operator_computes_in_opset_17_what_it_computed(case: str) -> N
     opset, shape, nodes, tensors = CASES[case]
     model = _model(nodes, opset, shape, tensors)
     x = RNG.standard_normal(shape).astype(F)
-    (expected,) = _run(model, x)
+    (expected,) = session(model, optimised=True).run(None, {"x": x})
     raised = raise_opset(model)
     assert opset_of(raised) == max(opset, OPSET)
     onnx.checker.check_model(onnx.shape_inference.infer_shapes(raised))
     normal = normalise(model, {})
     for candidate in (raised, normal.model):
-        (found,) = _run(candidate, x)
+        (found,) = session(candidate, optimised=True).run(None, {"x": x})
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert {node.op_type for node in normal.graph.node}.isdisjoint(

@@ -79,6 +79,7 @@ def test_resnet18_keeps_its_logits() -> None:
     assert "seeded random inputs" in made.report.warnings[0]
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_mobilenet_keeps_its_logits() -> None:
     net = Builder("mobilenet_v1", (1, 3, 64, 64), 0, True)
     model = net.model(mobilenet_v1(net))

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from onnx_graphs import NumberedGraph, normal
+from onnx_graphs import NumberedGraph, normal, session
 from test_compiled_libraries import by_rule
 
 from tilewright import networks
@@ -95,13 +94,7 @@ def layers_of(
 
 def by_onnxruntime(model: onnx.ModelProto, x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each operator by itself, in float32: its sums in int8 saturate without VNNI."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    (found,) = session.run(None, {"x": x})
-    return np.asarray(found)
+    return np.asarray(session(model).run(None, {"x": x})[0])
 
 
 def steps_apart(model: onnx.ModelProto, artifact: CompiledArtifact, step: float) -> NDArray[Any]:

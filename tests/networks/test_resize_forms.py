@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx_graphs import session
 
 from tilewright.networks.compiled.library import compiled_library
 from tilewright.networks.compiled.loaded_library import LoadedLibrary
@@ -78,10 +78,7 @@ def image_of(form: Form) -> NDArray[np.float32]:
 
 
 def theirs(form: Form) -> NDArray[np.float32]:
-    session = onnxruntime.InferenceSession(
-        model_of(form).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    (result,) = session.run(None, {"x": image_of(form)})
+    (result,) = session(model_of(form), optimised=True).run(None, {"x": image_of(form)})
     found: NDArray[np.float32] = result
     return found
 

@@ -133,6 +133,7 @@ def test_a_graph_inside_itself_is_refused(tmp_path: Path) -> None:
         read_tflite(saved(tmp_path, content))
 
 
+@pytest.mark.slow(seconds=2)
 def test_graphs_that_execute_each_other_many_times_are_refused(tmp_path: Path) -> None:
     """Thirty graphs, each of which executes the next one twice: 2^30 operators."""
     f = File()

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from onnx_graphs import session
 from tflite_files import CASES, EDGES, KEYWORDS, RECORDED, SAMPLES, inputs_of
 
 from tilewright.networks.tflite.convert import read_tflite
@@ -30,13 +29,6 @@ DTYPES = {
 def recorded() -> dict[str, NDArray[Any]]:
     with np.load(RECORDED) as arrays:
         return dict(arrays)
-
-
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """Without optimisation: each operator as the standard says."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 def computed(path: Path, seed: str) -> dict[str, NDArray[Any]]:

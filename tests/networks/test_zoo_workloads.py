@@ -62,6 +62,7 @@ def network(name: str) -> Network:
     return networks.load(name)
 
 
+@pytest.mark.slow(seconds=0.3)
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_a_built_in_network_has_the_published_size(name: str) -> None:
     parameters, gmacs, layers = PUBLISHED[name]

@@ -60,7 +60,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.targets.kernel_compilation:_folder_of",
         "tilewright.targets.source_digest:source_digest",
         "tilewright.targets.vta.baseline:_tophub", "tilewright.targets.vta.board.runtime:source",
-        "tilewright.tasks.plots:_code",
+        "tilewright.tasks.log_results:_code",
         "tilewright.tuning.network:source_digest",
     ),
     "this command, or a child of it, has just made the file, in a folder of its own": (

@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsInt, TypeAlias
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from tvm.ir import Attrs as CallAttributes
     from tvm.ir import Call as RelaxCall
     from tvm.ir import Expr as RelaxExpr
     from tvm.ir import GenericConst as RelaxConstant
     from tvm.ir import IRModule
     from tvm.ir import TensorLoad as BufferLoad
+    from tvm.ir import Type as RelaxType
     from tvm.ir.transform import Pass
+    from tvm.relax import Binding as RelaxBinding
     from tvm.relax import BlockBuilder, VMExecutable
     from tvm.relax import Function as RelaxFunction
     from tvm.relax import Var as RelaxVar
+    from tvm.relax.dpl import DFPattern
+    from tvm.relax.transform import PatternCheckContext
     from tvm.runtime import Module as RuntimeModule
     from tvm.runtime import Tensor as RuntimeTensor
     from tvm.s_tir import SBlock, Schedule
@@ -44,8 +49,9 @@ if TYPE_CHECKING:
 else:  # only annotations use these names, and some of those are built when a module is loaded
     AllocBuffer = AttrStmt = BinaryOperation = BufferLoad = BufferStore = FloatConstant = Any
     Block = BlockBuilder = For = IRModule = IterVar = Loop = LoopVar = Pass = Any
-    PerStoreFeature = TuneContext = Any
-    RelaxCall = RelaxConstant = RelaxExpr = RelaxFunction = RelaxVar = Any
+    CallAttributes = DFPattern = PatternCheckContext = PerStoreFeature = TuneContext = Any
+    RelaxBinding = RelaxCall = RelaxConstant = RelaxExpr = RelaxFunction = Any
+    RelaxType = RelaxVar = Any
     RuntimeModule = RuntimeTensor = SBlock = Schedule = Statement = TvmTarget = VMExecutable = Any
 
 __all__ = [
@@ -57,8 +63,10 @@ __all__ = [
     "BlockBuilder",
     "BufferLoad",
     "BufferStore",
+    "CallAttributes",
     "Combiner",
     "Condition",
+    "DFPattern",
     "Expression",
     "FloatConstant",
     "For",
@@ -66,14 +74,18 @@ __all__ = [
     "IterVar",
     "Loop",
     "LoopVar",
+    "OnnxAttributes",
     "Pass",
+    "PatternCheckContext",
     "PerStoreFeature",
     "Place",
     "PrimFunc",
+    "RelaxBinding",
     "RelaxCall",
     "RelaxConstant",
     "RelaxExpr",
     "RelaxFunction",
+    "RelaxType",
     "RelaxVar",
     "RuntimeModule",
     "RuntimeTensor",
@@ -91,6 +103,9 @@ Array: TypeAlias = NDArray[Any]
 """A numpy array of any element type."""
 Condition: TypeAlias = Any
 """What comparing expressions gives: a boolean expression, or a `bool` of two Python numbers."""
+OnnxAttributes: TypeAlias = Mapping[str, Any]
+"""The attributes of an ONNX operator by name, as TVM's importer reads them: numbers, bytes, lists
+of these, and tensors."""
 
 
 Operand: TypeAlias = Any

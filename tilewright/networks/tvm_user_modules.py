@@ -4,15 +4,22 @@ are called in place of the layers they run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import relax, topi
 from tvm.ir import GenericConst, GlobalVar, IRModule, StringImm
 
+from tilewright.core.tvm_types import (
+    BlockBuilder,
+    RelaxExpr,
+    RelaxFunction,
+    RelaxType,
+    RelaxVar,
+    Tensor,
+)
 from tilewright.networks.errors import DynamicShapeError, ImportFailedError, QuantisationError
 from tilewright.networks.integer.graph import CpuIsland, IntegerGraph
 from tilewright.networks.relax import cpu_subgraphs
@@ -65,7 +72,7 @@ def view_of(module: IRModule) -> ModuleView:
     return ModuleView(flat, types, names, fields is not None)
 
 
-def _check_parameters(params: Sequence[Any], count: int) -> None:
+def _check_parameters(params: Sequence[RelaxVar], count: int) -> None:
     if len(params) > count:
         raise ImportFailedError(
             f"'{params[count].name}' and {len(params) - count - 1} more of main's parameters are "
@@ -83,7 +90,7 @@ def _check_parameters(params: Sequence[Any], count: int) -> None:
             )
 
 
-def _names(main: Any) -> dict[Any, str]:
+def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
     """A name for each variable that is bound, its own unless another has that."""
     taken: set[str] = {str(param.name) for param in main.params}
     found = {}
@@ -98,7 +105,7 @@ def _names(main: Any) -> dict[Any, str]:
     return found
 
 
-def _fields(result: Any) -> list[Any] | None:
+def _fields(result: RelaxExpr) -> list[RelaxType] | None:
     """The types of a tuple's fields; None for a tensor. Raises `ImportFailedError` for others."""
     fields = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else None
     if not all(hasattr(ty, "dtype") for ty in ([result.ty] if fields is None else fields)):
@@ -139,7 +146,9 @@ def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
             yield inner, replace(outer, value=clip, op="relax.clip", args=tuple(clip.args))
 
 
-def _elementwise(flat: FlatGraph, binding: Binding, compute: Any) -> tuple[Any, float] | None:
+def _elementwise(
+    flat: FlatGraph, binding: Binding, compute: Callable[..., Tensor]
+) -> tuple[RelaxExpr, float] | None:
     """The operand and the number that a TIR call computes `compute` of; None for other calls."""
     if binding.op != CALL_TIR or len(binding.args[1].fields) != 2:
         return None
@@ -224,7 +233,7 @@ def _bytes(content: GenericConst) -> bytes:
     return array
 
 
-def _added(builder: Any, island: CpuIsland) -> GlobalVar:
+def _added(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
     """An island as a function of the module."""
     function = island.function.without_attr("global_symbol").without_attr(CALLED)
     return builder.add_func(function, f"tvm_{island.name}")
@@ -233,10 +242,10 @@ def _added(builder: Any, island: CpuIsland) -> GlobalVar:
 class _OffloadedMain:
     """The function as far as it is written; `known` are the expressions of values."""
 
-    def __init__(self, builder: Any, graph: IntegerGraph) -> None:
+    def __init__(self, builder: BlockBuilder, graph: IntegerGraph) -> None:
         self._builder = builder
         self._graph = graph
-        self.known: dict[str, Any] = {}
+        self.known: dict[str, RelaxExpr] = {}
 
     def island(self, step: CpuIsland, function: GlobalVar) -> None:
         """Call what TVM keeps."""
@@ -257,7 +266,7 @@ class _OffloadedMain:
         else:
             self._unpack(made, [value.name for value in step.outputs])
 
-    def result(self, value: Value) -> Any:
+    def result(self, value: Value) -> RelaxExpr:
         """The expression of an output, of its shape and type."""
         name = self._graph.results[value.name]
         found, held = self._value(name), self._graph.values[name]
@@ -273,7 +282,7 @@ class _OffloadedMain:
             found = self._emit(relax.op.astype(found, value.dtype))
         return found
 
-    def _value(self, name: str) -> Any:
+    def _value(self, name: str) -> RelaxExpr:
         """The expression of a value; TVM quantises inputs."""
         if name not in self.known:
             source, scale = self.known[self._graph.quantised[name]], self._graph.values[name].scale
@@ -285,9 +294,9 @@ class _OffloadedMain:
             self.known[name] = self._emit(expression)
         return self.known[name]
 
-    def _unpack(self, made: Any, names: Sequence[str]) -> None:
+    def _unpack(self, made: RelaxExpr, names: Sequence[str]) -> None:
         for i, name in enumerate(names):
             self.known[name] = self._emit(relax.TupleGetItem(made, i))
 
-    def _emit(self, expression: Any) -> Any:
+    def _emit(self, expression: RelaxExpr) -> RelaxExpr:
         return self._builder.emit(expression)

@@ -24,13 +24,14 @@ from tilewright.evaluation.explain.figures import (
     Ranked,
     Vetoed,
     accuracy,
+    average_ranks,
+    calibration,
     pooled,
     vetoed_shares,
 )
 from tilewright.evaluation.explain.finished_run import TunedFolder
 from tilewright.evaluation.explain.recommendations import Advice
 from tilewright.evaluation.explain.refitted_models import Explained, Floats, JudgedWorkload
-from tilewright.evaluation.rank_statistics import average_ranks, calibration
 from tilewright.reports.number_format import percent
 from tilewright.reports.plot_style import GRID, INK, MUTED, fix_ticks, house_style, round_ticks
 from tilewright.reports.templates import render

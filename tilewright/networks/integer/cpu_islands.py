@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import tvm
-from numpy.typing import NDArray
 
+from tilewright.core.tvm_types import RelaxFunction, VMExecutable
 from tilewright.networks.errors import UncompilableError
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.partition.region_models import REGION
@@ -16,7 +15,6 @@ from tilewright.networks.relax.cpu_subgraphs import compiled
 from tilewright.networks.relax.execute import first_uncompilable, uncompilable_variable
 from tilewright.networks.relax.failures import plain
 
-Array = NDArray[Any]
 SHOWN = 4
 """Operators that a message names at most."""
 
@@ -27,7 +25,7 @@ def write(graph: IntegerGraph, path: Path) -> None:
     compiled_islands(graph).export_library(str(path))
 
 
-def compiled_islands(graph: IntegerGraph) -> Any:
+def compiled_islands(graph: IntegerGraph) -> VMExecutable:
     """TVM's executable of a graph's islands, for this machine. Raises `UncompilableError` naming
     the operators that TVM cannot compile."""
     functions = {island.name: island.function for island in graph.islands}
@@ -45,7 +43,9 @@ def compiled_islands(graph: IntegerGraph) -> Any:
         ) from error
 
 
-def _uncompilable(graph: IntegerGraph, functions: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _uncompilable(
+    graph: IntegerGraph, functions: Mapping[str, RelaxFunction]
+) -> list[tuple[str, str]]:
     """The operator (name, type) that does not compile, or those that do not together."""
     failing = first_uncompilable(functions)
     if failing is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
+from tilewright.core.tvm_types import RelaxFunction
 from tilewright.networks.partition.region_models import RegionModel
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Layer, Value
@@ -26,7 +26,7 @@ class CpuIsland:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[tuple[str, str], ...]
-    function: Any
+    function: RelaxFunction
     written: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -8,10 +8,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
+from tilewright.core.tvm_types import RelaxExpr
 from tilewright.networks.integer.qdq_propagation import QdqTensors, View, rows_and_channels
 from tilewright.networks.relax import cpu_subgraphs
 from tilewright.networks.relax.constants import along_channels, integers_of
@@ -66,7 +67,7 @@ class Products:
         self._t = tensors
         self._blocks = blocks
 
-    def data(self, value: Any) -> View:
+    def data(self, value: RelaxExpr) -> View:
         """The int8 value behind a float tensor."""
         view = self._t.real(value)
         if view is None:
@@ -81,7 +82,7 @@ class Products:
             return view
         return self._t.in_shape(view, shape)
 
-    def image(self, value: Any) -> tuple[View, tuple[int, int, int, int]]:
+    def image(self, value: RelaxExpr) -> tuple[View, tuple[int, int, int, int]]:
         """The data of an operator on images, as a value that lies as one, and its shape."""
         view = self.data(value)
         if len(view.shape) != 4:
@@ -93,7 +94,7 @@ class Products:
         n, c, h, w = view.shape
         return view, (n, c, h, w)
 
-    def _weights(self, value: Any, axis: int) -> tuple[Integers, Real]:
+    def _weights(self, value: RelaxExpr, axis: int) -> tuple[Integers, Real]:
         """The integers of weights less their zero point, in the shape that the operator reads, and
         their steps, (1,) or one a place of an axis, that of the output channels."""
         found = integers_of(self._t.flat, value)
@@ -108,7 +109,7 @@ class Products:
         values = values - own.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
         return values, self._along(value, steps, axis)
 
-    def _along(self, value: Any, each: Real, axis: int) -> Real:
+    def _along(self, value: RelaxExpr, each: Real, axis: int) -> Real:
         """What a constant has of each scale, (scales,), as one value, (1,), or one a place of an
         axis."""
         if len(set(each.tolist())) == 1:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from tilewright.core.tvm_types import RelaxExpr, RelaxVar
 from tilewright.networks.errors import QuantisationError
 from tilewright.networks.integer.tensor_views import Slices, channels_of
 from tilewright.networks.relax import cpu_subgraphs
@@ -62,18 +62,18 @@ class QdqTensors:
         self.quantised: dict[str, str] = {}
         self.nodes: list[CpuNode] = []
         self.host: set[str] = set()
-        self.errors: dict[Any, QuantisationError] = {}
-        self.holders: dict[str, Any] = {}
+        self.errors: dict[RelaxVar, QuantisationError] = {}
+        self.holders: dict[str, RelaxVar] = {}
         self.slices = None if blocks is None else Slices(self.values, self.host, blocks)
-        self._views: dict[Any, View] = {}
-        self._owners: dict[Any, str] = {}
+        self._views: dict[RelaxVar, View] = {}
+        self._owners: dict[RelaxVar, str] = {}
         self._taken: set[str] = set()
         self._last = {binding.node: binding.var for binding in flat.bindings}
         for param in flat.module["main"].params:
             if param in flat.data:
                 self._parameter(param)
 
-    def _parameter(self, param: Any) -> None:
+    def _parameter(self, param: RelaxVar) -> None:
         name, shape, dtype = self.unique(str(param.name)), shape_of(param), str(param.ty.dtype)
         self.values[name] = Value(name, shape or (), dtype)
         self.holders[name] = param
@@ -96,11 +96,11 @@ class QdqTensors:
         self._taken.add(free)
         return free
 
-    def view(self, var: Any) -> View | None:
+    def view(self, var: RelaxVar) -> View | None:
         """The int8 value that a float is a multiple of, or that an integer is; None for others."""
         return self._views.get(var)
 
-    def real(self, var: Any) -> View | None:
+    def real(self, var: RelaxVar) -> View | None:
         """The int8 value that a float stands for. Raises `QuantisationError` where its scale is not
         known before the network runs."""
         if var in self.errors:
@@ -116,17 +116,17 @@ class QdqTensors:
         self._owners[self.holders[value.name]] = value.name
         return value
 
-    def bind(self, var: Any, view: View) -> None:
+    def bind(self, var: RelaxVar, view: View) -> None:
         """Say what a variable is."""
         self._views[var] = view
 
-    def owner(self, var: Any) -> str | None:
+    def owner(self, var: RelaxVar) -> str | None:
         """The value that a variable is, be it an input of bytes that layers read as int8, or that
         it is made of; None for a constant."""
         view = self._views.get(var)
         return self._owners.get(var) or (None if view is None else view.value)
 
-    def held(self) -> dict[Any, HeldTensor]:
+    def held(self) -> dict[RelaxVar, HeldTensor]:
         """How islands make the variables that are views."""
         found = {}
         for var, view in self._views.items():
@@ -138,7 +138,7 @@ class QdqTensors:
                 )
         return found
 
-    def computed(self, var: Any, value: Any, node: str, name: str = "") -> str:
+    def computed(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
         """Leave `var = value` of a source operator to the CPU; the name of its tensor."""
         whole = self._last.get(node, var).same_as(var)
         name = self.unique(name or (node if whole else f"{node}:{var.name}"))
@@ -151,7 +151,7 @@ class QdqTensors:
         return name
 
     def integers(
-        self, value: Any, shape: Shape, scale: Scale | None, name: str, node: str = ""
+        self, value: RelaxExpr, shape: Shape, scale: Scale | None, name: str, node: str = ""
     ) -> View:
         """Int8 numbers that the CPU moves about, for a source operator or as a layer needs them;
         `value` is the expression of them."""
@@ -161,7 +161,9 @@ class QdqTensors:
         self._views[var] = View(name, shape, scale)
         return self._views[var]
 
-    def derived(self, view: View, move: Callable[[Any], Any], shape: Shape, name: str) -> View:
+    def derived(
+        self, view: View, move: Callable[[RelaxExpr], RelaxExpr], shape: Shape, name: str
+    ) -> View:
         """A value of that shape, which `move` makes of the expression of another."""
         holder = self.holders[self.in_shape(view, view.shape, name).value]
         return self.integers(move(holder), shape, view.scale, name)
@@ -205,7 +207,7 @@ class QdqTensors:
         else:
             self.computed(var, binding.value, binding.node)
 
-    def _alias(self, var: Any, source: Any) -> None:
+    def _alias(self, var: RelaxVar, source: RelaxVar) -> None:
         if source in self._views:
             self._views[var] = self._views[source]
         elif source in self._owners:
@@ -296,9 +298,9 @@ class QdqTensors:
         self._owners[self.holders[whole.name]] = whole.name
         return whole
 
-    def _parts(self, binding: Binding) -> tuple[dict[Any, Any], Scale | None] | None:
+    def _parts(self, binding: Binding) -> tuple[dict[RelaxVar, RelaxExpr], Scale | None] | None:
         """The int8 variables to move in place of a binding's operands, and their scale."""
-        replaced: dict[Any, Any] = {}
+        replaced: dict[RelaxVar, RelaxExpr] = {}
         scales = set()
         if any(self.flat.is_constant(part) for part in getattr(binding.args[0], "fields", ())):
             return None  # numbers of int8 and of floats do not go into one tensor

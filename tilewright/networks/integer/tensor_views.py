@@ -6,9 +6,10 @@ matter of addresses where the border is that of a block.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from tilewright.core.tvm_types import RelaxExpr
 from tilewright.targets.capabilities import Blocks
 from tilewright.targets.layer import ChannelSlice, Value, channel_axis
 from tilewright.targets.tensor_aliasing import lay_out, overlapping
@@ -99,9 +100,10 @@ def fit(
 def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
     """First and last channel of a strided slice that takes a run of channels of a tensor of that
     shape; None for any other."""
-    args: Any = binding.value.args
-    fields = [[_integer(each) for each in arg.fields] for arg in args[1:]]
-    if len(fields) < 3 or len(fields[0]) != 1 or any(None in each for each in fields):
+    args: Sequence[RelaxExpr] = binding.value.args
+    known = [_integers(arg) for arg in args[1:]]
+    fields = [numbers for numbers in known if numbers is not None]
+    if len(fields) < max(3, len(known)) or len(fields[0]) != 1:
         return None
     axis, begin, end = (each[0] for each in fields[:3])
     if len(fields) > 3 and fields[3] != [1]:
@@ -112,7 +114,14 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
     return begin % size if begin < 0 else begin, min(end % size if end < 0 else end, size)
 
 
-def _integer(value: Any) -> Any:
+def _integers(numbers: RelaxExpr) -> list[int] | None:
+    """The numbers of a tuple; None where one of them is unknown."""
+    found = [_integer(field) for field in numbers.fields]
+    known = [number for number in found if number is not None]
+    return known if len(known) == len(found) else None
+
+
+def _integer(value: RelaxExpr) -> int | None:
     found = getattr(value, "value", None)
     found = getattr(found, "value", found)
     return int(found) if found is not None else None

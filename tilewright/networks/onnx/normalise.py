@@ -29,7 +29,7 @@ from tilewright.networks.onnx.files import is_stub
 from tilewright.networks.onnx.graph import Absorbed, NormalGraph, operators_of
 from tilewright.networks.onnx.one_dimensional import as_frame_products, as_images
 from tilewright.networks.onnx.opset import raise_opset
-from tilewright.networks.onnx.recurrent_operators import steps_first
+from tilewright.networks.onnx.recurrent_operators import steps_first, unroll_recurrent
 from tilewright.networks.onnx.reference_model import is_half, widen
 from tilewright.networks.onnx.same_padding import (
     WINDOWED,
@@ -45,7 +45,6 @@ from tilewright.networks.onnx.static_shapes import (
 )
 from tilewright.networks.onnx.to_qdq import as_dequantised_products
 from tilewright.networks.onnx.transposed_convolutions import as_convolutions
-from tilewright.networks.onnx.unroll_recurrent import unroll_recurrent
 from tilewright.networks.onnx.volumes import as_frames
 
 HALF_NOTE = (

@@ -7,15 +7,15 @@ What multiplies and adds known numbers a channel behind it, as Caffe's models do
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from tilewright.core.tvm_types import Array, RelaxExpr, RelaxVar
 from tilewright.networks.relax.bindings import Binding, FlatGraph, flatten, is_per_channel, shape_of
 
 NORM, ITEM, ADD, MULTIPLY = (
@@ -23,6 +23,9 @@ NORM, ITEM, ADD, MULTIPLY = (
 )  # fmt: skip
 MATMUL, CONVOLUTIONS = "relax.matmul", ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 CHANNEL_AXIS = 1
+
+_Value: TypeAlias = Array | RelaxExpr
+"""Numbers that are known, or the expression that computes them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +104,7 @@ def _behind(flat: FlatGraph, last: Binding) -> Iterator[Binding]:
         last = user
 
 
-def _other_operand(binding: Binding, var: Any) -> Any:
+def _other_operand(binding: Binding, var: RelaxVar) -> RelaxExpr:
     one, other = binding.args
     return other if one is var or (isinstance(one, relax.Var) and one.same_as(var)) else one
 
@@ -113,7 +116,7 @@ def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
     return is_per_channel(binding.shape, shape_of(binding.args[1]), CHANNEL_AXIS)
 
 
-def _before(flat: FlatGraph, reader: Binding, value: Any) -> Binding | None:
+def _before(flat: FlatGraph, reader: Binding, value: RelaxExpr) -> Binding | None:
     """What computes a value that only `reader` reads."""
     binding = flat.by_var.get(value)
     return binding if binding is not None and flat.sole_user(value) is reader else None
@@ -138,17 +141,17 @@ class _Folded:
     def __init__(self, builder: relax.BlockBuilder, fold: Fold) -> None:
         self._builder = builder
         self._fold = fold
-        self._factor: Any = None
-        self._sum: Any = None
+        self._factor: _Value  # of the weights; `_head`, whose place comes first, sets both
+        self._sum: _Value
         self._dtype = str(fold.head.var.ty.dtype)
 
-    def values(self) -> list[tuple[Any, Any]]:
+    def values(self) -> list[tuple[RelaxVar, Callable[[], RelaxExpr]]]:
         """(variable, function that makes its value) by place."""
         fold = self._fold
         middle = [] if fold.bias is None else [(fold.bias.var, self._bias)]
         return [(fold.head.var, self._head), *middle, (fold.result.var, self._offset)]
 
-    def _head(self) -> Any:
+    def _head(self) -> RelaxExpr:
         head = self._fold.head
         _, gamma, beta, mean, variance = map(_known, self._fold.norm.args)
         epsilon = np.float64(self._fold.norm.value.attrs.epsilon)
@@ -171,34 +174,34 @@ class _Folded:
         weight = self._expression(self._compute("multiply", _known(head.args[1]), factor))
         return relax.Call(head.value.op, [head.args[0], weight], head.value.attrs)
 
-    def _bias(self) -> Any:
+    def _bias(self) -> RelaxExpr:
         bias = self._fold.bias
         assert bias is not None
         scaled = self._compute("multiply", _known(bias.args[1]), self._per_channel(self._factor))
         return relax.op.add(bias.args[0], self._expression(scaled))
 
-    def _offset(self) -> Any:
+    def _offset(self) -> RelaxExpr:
         data = self._fold.norm.args[0]
         return relax.op.add(data, self._expression(self._per_channel(self._sum)))
 
-    def _per_channel(self, value: Any) -> Any:
+    def _per_channel(self, value: _Value) -> _Value:
         """(channels,) in the shape that adds to the head's result."""
         rank = len(self._fold.head.shape or ())
         return self._compute("reshape", value, (1, -1, *[1] * (rank - 2)))
 
-    def _compute(self, operation: str, *operands: Any) -> Any:
+    def _compute(self, operation: str, *operands: _Value) -> _Value:
         """By NumPy where all operands are known, else by a binding of the graph."""
         if not any(isinstance(operand, relax.Expr) for operand in operands):
             return getattr(np, operation)(*operands)
         return self._builder.emit(getattr(relax.op, operation)(*map(self._expression, operands)))
 
-    def _expression(self, value: NDArray[np.float64] | Any) -> Any:
+    def _expression(self, value: _Value) -> RelaxExpr:
         """An array as a constant of the data's type; a shape or an expression stays."""
         if not isinstance(value, np.ndarray | np.generic):
             return value
         return relax.const(np.asarray(value, self._dtype), self._dtype)
 
 
-def _known(value: Any) -> Any:
+def _known(value: RelaxExpr) -> _Value:
     """A constant as a float64 array; what is no constant stays."""
     return value.value.numpy().astype(np.float64) if isinstance(value, GenericConst) else value

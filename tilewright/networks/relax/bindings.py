@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tvm import relax
 from tvm.ir import Call, GenericConst
+
+from tilewright.core.tvm_types import IRModule, RelaxBinding, RelaxExpr, RelaxType, RelaxVar
 
 
 @dataclass(frozen=True, eq=False)
 class Binding:
     """`var = op(args)`; `node` names the source operator it was made for, "" where unknown."""
 
-    var: Any
-    value: Any
+    var: RelaxVar
+    value: RelaxExpr
     op: str
-    args: tuple[Any, ...]
+    args: tuple[RelaxExpr, ...]
     node: str
 
     @property
@@ -34,12 +35,12 @@ class FlatGraph:
     `data` are the parameters that change from run to run; the others are weights.
     """
 
-    module: Any
+    module: IRModule
     bindings: list[Binding]
-    data: frozenset[Any]
-    by_var: dict[Any, Binding] = field(init=False)
-    users: dict[Any, list[Binding]] = field(init=False)
-    constants: set[Any] = field(init=False)
+    data: frozenset[RelaxVar]
+    by_var: dict[RelaxVar, Binding] = field(init=False)
+    users: dict[RelaxVar, list[Binding]] = field(init=False)
+    constants: set[RelaxVar] = field(init=False)
 
     def __post_init__(self) -> None:
         self.by_var = {binding.var: binding for binding in self.bindings}
@@ -55,21 +56,23 @@ class FlatGraph:
             if not region and all(operand in self.constants for operand in operands):
                 self.constants.add(binding.var)
 
-    def is_constant(self, value: Any) -> bool:
+    def is_constant(self, value: RelaxExpr) -> bool:
         """Whether a value depends on weights alone."""
         return isinstance(value, GenericConst) or value in self.constants
 
-    def is_weight(self, value: Any) -> bool:
+    def is_weight(self, value: RelaxExpr) -> bool:
         """Whether a value is a parameter that holds a weight."""
         return value in self.constants and value not in self.by_var
 
-    def sole_user(self, var: Any) -> Binding | None:
+    def sole_user(self, var: RelaxVar) -> Binding | None:
         """The one binding that reads `var`, once; None where there are none or several."""
         found = self.users.get(var, [])
         return found[0] if len(found) == 1 else None
 
 
-def flatten(module: Any, data: Iterable[Any], owners: Mapping[Any, str]) -> FlatGraph:
+def flatten(
+    module: IRModule, data: Iterable[RelaxVar], owners: Mapping[RelaxVar, str]
+) -> FlatGraph:
     """The flat view of `main`. `owners` maps the last variable of each source operator to its name;
     the bindings before it, back to the previous owner, belong to it too."""
     raw = [b for block in module["main"].body.blocks for b in block.bindings]
@@ -86,7 +89,7 @@ def flatten(module: Any, data: Iterable[Any], owners: Mapping[Any, str]) -> Flat
 def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
     """The source operators that give a tensor whose shape depends on values: the first of each
     chain of such operators."""
-    dynamic: set[Any] = set()
+    dynamic: set[RelaxVar] = set()
     found: dict[str, None] = {}
     for binding in flat.bindings:
         if _is_static(binding.var.ty):
@@ -97,7 +100,7 @@ def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _is_static(ty: Any) -> bool:
+def _is_static(ty: RelaxType) -> bool:
     """Whether a value is no tensor of unknown shape, and holds none."""
     if isinstance(ty, relax.TupleType):
         return all(map(_is_static, ty.fields))
@@ -108,7 +111,7 @@ def _is_static(ty: Any) -> bool:
     return sizes is not None and all(hasattr(size, "value") for size in sizes)
 
 
-def shape_of(value: Any) -> tuple[int, ...] | None:
+def shape_of(value: RelaxExpr) -> tuple[int, ...] | None:
     """The static shape of a tensor, None where it has none."""
     shape = getattr(value.ty, "shape", None)
     if shape is None or not hasattr(shape, "values"):
@@ -130,7 +133,7 @@ def is_per_channel(whole: tuple[int, ...] | None, shape: tuple[int, ...] | None,
     return size == 1 or aligned[axis] == whole[axis] == size
 
 
-def _spread(raw: Sequence[Any], owners: Mapping[Any, str]) -> list[str]:
+def _spread(raw: Sequence[RelaxBinding], owners: Mapping[RelaxVar, str]) -> list[str]:
     names, pending = [""] * len(raw), 0
     for i, item in enumerate(raw):
         if item.var in owners:
@@ -139,7 +142,7 @@ def _spread(raw: Sequence[Any], owners: Mapping[Any, str]) -> list[str]:
     return names
 
 
-def variables(value: Any) -> Iterator[Any]:
+def variables(value: RelaxExpr) -> Iterator[RelaxVar]:
     """The variables a bound value reads, one entry a use."""
     if isinstance(value, relax.Var):
         yield value

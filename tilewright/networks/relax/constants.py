@@ -6,18 +6,15 @@ A handful of operators stands between a quantised model's constants and their re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm.ir import GenericConst
 
+from tilewright.core.tvm_types import Array, RelaxExpr
 from tilewright.networks.relax.bindings import Binding, FlatGraph
 
-Array = NDArray[Any]
 
-
-def value_of(flat: FlatGraph, value: Any) -> Array | None:
+def value_of(flat: FlatGraph, value: RelaxExpr) -> Array | None:
     """The array of a constant, in its shape; None for an operator that is not known here, and for
     what changes from run to run. Real numbers are float64."""
     if isinstance(value, GenericConst):
@@ -31,7 +28,7 @@ def value_of(flat: FlatGraph, value: Any) -> Array | None:
     return _RULES[binding.op](binding, *known) if len(known) == len(operands) else None
 
 
-def integers_of(flat: FlatGraph, value: Any) -> tuple[Array, Binding] | None:
+def integers_of(flat: FlatGraph, value: RelaxExpr) -> tuple[Array, Binding] | None:
     """The integers of a dequantised constant, in the shape of `value`, and what dequantises them;
     None for anything else."""
     binding = flat.by_var.get(value)
@@ -45,7 +42,7 @@ def integers_of(flat: FlatGraph, value: Any) -> tuple[Array, Binding] | None:
     return None
 
 
-def along_channels(flat: FlatGraph, value: Any, values: Array) -> Array:
+def along_channels(flat: FlatGraph, value: RelaxExpr, values: Array) -> Array:
     """One value a scale of the constant of `integers_of`, (scales,), in the shape of `value`."""
     binding = flat.by_var[value]
     if binding.op == "relax.dequantize":

@@ -9,22 +9,22 @@ become the dequantise–compute–quantise form that QDQ models have, exact whil
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from tilewright.core.tvm_types import BlockBuilder, OnnxAttributes, RelaxExpr
 from tilewright.networks.relax.bindings import shape_of
 from tilewright.networks.relax.resizing import resize
 
 MICROSOFT = "com.microsoft"
 
-Inputs = Sequence[Any]
-Converter = Callable[[Any, Inputs, dict[str, Any]], Any]
+Inputs = Sequence[RelaxExpr]
+Converter = Callable[[BlockBuilder, Inputs, OnnxAttributes], RelaxExpr | None]
 
 
-def _clip(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     """Constant bounds, finite or open, as `relax.clip`, which can be matched; others as a maximum
     and a minimum (stock: TIR calls). Where the lower bound is above the upper one, the result is
     the upper one."""
@@ -48,14 +48,14 @@ def _clip(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return made
 
 
-def _constant_number(bound: Any, otherwise: float) -> float | None:
+def _constant_number(bound: RelaxExpr | None, otherwise: float) -> float | None:
     """A constant of one element; `otherwise` where there is no bound, None for what is computed."""
     if bound is None:
         return otherwise
     return float(bound.value.numpy().item()) if isinstance(bound, GenericConst) else None
 
 
-def _softplus(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+def _softplus(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
     """max(x, 0) + log(1 + u), u = exp(-|x|) (stock: 0 below -16, where 1 + u is 1). The logarithm
     is log(w) u / (w - 1) of the rounded sum w, which loses none of u's digits."""
     (x,) = inputs
@@ -68,7 +68,7 @@ def _softplus(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
     return relax.op.add(relax.op.maximum(x, relax.const(0, dtype)), log1p)
 
 
-def _batch_norm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _batch_norm(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
     """At inference; None (the stock converter) in training mode."""
     if attrs.get("training_mode", 0):
         return None
@@ -78,12 +78,12 @@ def _batch_norm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return relax.TupleGetItem(bb.emit(norm), 0)
 
 
-def _dequantise(x: Any, scale: Any, zero: Any, axis: int = 1) -> Any:
+def _dequantise(x: RelaxExpr, scale: RelaxExpr, zero: RelaxExpr, axis: int = 1) -> RelaxExpr:
     zero = relax.const(0, str(x.ty.dtype)) if zero is None else zero
     return relax.op.dequantize(x, _vector(scale), _vector(zero), axis=axis, out_dtype="float32")
 
 
-def _quantise(bb: Any, x: Any, scale: Any, zero: Any) -> Any:
+def _quantise(bb: BlockBuilder, x: RelaxExpr, scale: RelaxExpr, zero: RelaxExpr) -> RelaxExpr:
     dtype = "uint8" if zero is None else str(zero.ty.dtype)
     zero = relax.const(0, dtype) if zero is None else zero
     return bb.normalize(
@@ -91,7 +91,7 @@ def _quantise(bb: Any, x: Any, scale: Any, zero: Any) -> Any:
     )
 
 
-def _dynamic_quantise(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+def _dynamic_quantise(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
     """uint8 with the scale and the zero point that 0 and all values need. Where all are 0, the
     scale is 1 as in onnxruntime (stock: NaN)."""
     (x,) = inputs
@@ -107,14 +107,14 @@ def _dynamic_quantise(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
     return relax.Tuple([integers, scale, middle])
 
 
-def _vector(value: Any) -> Any:
+def _vector(value: RelaxExpr) -> RelaxExpr:
     """A constant of one element as a scalar, which is what per-tensor scales are."""
     if isinstance(value, GenericConst) and shape_of(value) == (1,):
         return relax.const(value.value.numpy()[0], str(value.ty.dtype))
     return value
 
 
-def _q_linear_conv(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _q_linear_conv(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
     bias = inputs[8] if len(inputs) > 8 else None
     data = bb.emit(_dequantise(x, x_scale, x_zero))
@@ -127,7 +127,7 @@ def _q_linear_conv(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return _quantise(bb, out, y_scale, y_zero)
 
 
-def _conv(data: Any, weight: Any, attrs: dict[str, Any], dtype: str) -> Any:
+def _conv(data: RelaxExpr, weight: RelaxExpr, attrs: OnnxAttributes, dtype: str) -> RelaxExpr:
     if len(shape_of(data) or ()) != 4:
         raise ValueError("only quantised convolutions of images and of sequences are known")
     return relax.op.nn.conv2d(
@@ -141,7 +141,7 @@ def _conv(data: Any, weight: Any, attrs: dict[str, Any], dtype: str) -> Any:
     )
 
 
-def _conv_integer(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _conv_integer(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     parts = []
     for i in (0, 1):
         zero = inputs[i + 2] if len(inputs) > i + 2 else None
@@ -155,14 +155,14 @@ def _conv_integer(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return bb.normalize(_conv(parts[0], parts[1], attrs, "int32"))
 
 
-def _q_linear_matmul(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+def _q_linear_matmul(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs[:8]
     left = bb.emit(_dequantise(a, a_scale, a_zero, axis=0))
     right = bb.emit(_dequantise(b, b_scale, b_zero))
     return _quantise(bb, bb.emit(relax.op.matmul(left, right)), y_scale, y_zero)
 
 
-def _q_gemm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _q_gemm(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     a, a_scale, a_zero, b, b_scale, b_zero = inputs[:6]
     bias, y_scale, y_zero = [*inputs[6:], None, None, None][:3]
     if attrs.get("transA", 0):
@@ -182,14 +182,14 @@ def _q_gemm(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return bb.normalize(out) if y_scale is None else _quantise(bb, out, y_scale, y_zero)
 
 
-def _q_linear_add(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+def _q_linear_add(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = [*inputs, None][:8]
     left = bb.emit(_dequantise(a, a_scale, a_zero))
     right = bb.emit(_dequantise(b, b_scale, b_zero))
     return _quantise(bb, bb.emit(relax.op.add(left, right)), y_scale, y_zero)
 
 
-def _q_global_average_pool(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _q_global_average_pool(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     x, x_scale, x_zero, y_scale, y_zero = inputs[:5]
     if attrs.get("channels_last", 0):
         raise ValueError("channels_last pooling is not known")
@@ -197,12 +197,12 @@ def _q_global_average_pool(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> An
     return _quantise(bb, bb.emit(mean), y_scale, y_zero)
 
 
-def _einsum(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _einsum(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
     """As an operator that can be counted and matched (stock: a TIR call)."""
     return relax.op.einsum(list(inputs), attrs["equation"].decode())
 
 
-def _gather(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
     """Indices lie within the tensor: `input_checks` makes sure of it (stock: negative ones are
     counted from the end again). None (the stock converter) for shapes and constants."""
     data, indices = inputs[:2]
@@ -214,7 +214,7 @@ def _gather(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return relax.op.take(data, indices, axis, mode="clip")
 
 
-def _one_hot(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _one_hot(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
     """Of the type of its values (stock: float64 or int64); None (the stock converter) where depth
     or values are no constants."""
     indices, depth, values = inputs
@@ -230,7 +230,7 @@ def _one_hot(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return relax.op.one_hot(indices, on, off, places, attrs.get("axis", -1))
 
 
-def _split(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _split(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
     """By a number of parts, of which the last may be shorter (stock: parts of one length); None
     (the stock converter) where lengths are given."""
     count, shape = attrs.get("num_outputs"), shape_of(inputs[0])
@@ -242,7 +242,7 @@ def _split(_: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
     return relax.op.split(inputs[0], ends, axis)
 
 
-def _div(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
+def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | None:
     """Of signed integers. The smallest integer divided by -1 ends a process; here it is itself, as
     in numpy. None (the stock converter) for other types."""
     if not _are_signed(inputs):
@@ -252,7 +252,7 @@ def _div(bb: Any, inputs: Inputs, _: dict[str, Any]) -> Any:
     return relax.op.where(by_minus_one, bb.emit(relax.op.negative(inputs[0])), quotient)
 
 
-def _mod(bb: Any, inputs: Inputs, attrs: dict[str, Any]) -> Any:
+def _mod(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
     """As `_div`."""
     if not _are_signed(inputs):
         return None
@@ -271,7 +271,7 @@ def _are_signed(inputs: Inputs) -> bool:
     )
 
 
-def _without_minus_one(bb: Any, divisor: Any) -> tuple[Any, Any]:
+def _without_minus_one(bb: BlockBuilder, divisor: RelaxExpr) -> tuple[RelaxExpr, RelaxExpr]:
     """Where a divisor is -1, and the divisor with 1 there."""
     dtype = str(divisor.ty.dtype)
     found = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))

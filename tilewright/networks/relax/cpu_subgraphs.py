@@ -6,20 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GlobalVar
 
+from tilewright.core.tvm_types import (
+    Array,
+    BlockBuilder,
+    IRModule,
+    PrimFunc,
+    RelaxConstant,
+    RelaxExpr,
+    RelaxFunction,
+    RelaxVar,
+    VMExecutable,
+)
 from tilewright.networks.errors import refused_inputs
 from tilewright.networks.partition.region_session import RegionCalls
 from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
-
-Array = NDArray[Any]
 
 CALLED = "tilewright.called"
 """Attribute of an island: the functions of its module that it calls, by their variables."""
@@ -30,8 +37,8 @@ class CpuNode:
     """`var = value`, computed on the CPU; `node` names the source operator and `value_name` the
     tensor."""
 
-    var: Any
-    value: Any
+    var: RelaxVar
+    value: RelaxExpr
     node: str
     value_name: str
 
@@ -41,72 +48,72 @@ class HeldTensor:
     """A variable that is an int8 tensor in another shape: dequantised where `scale` is given, 128
     more where it is of uint8."""
 
-    holder: Any
+    holder: RelaxExpr
     shape: tuple[int, ...]
     scale: Scale | None = None
     dtype: str = "int8"
 
 
-def int8_variable(name: str, shape: Sequence[int]) -> Any:
+def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
     """A variable that stands for an int8 tensor."""
     return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
 
 
-def reshaped(holder: Any, shape: Sequence[int]) -> Any:
+def reshaped(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
     """The expression of a tensor in another shape."""
     return relax.op.reshape(holder, tuple(shape))
 
 
-def transposed(holder: Any) -> Any:
+def transposed(holder: RelaxExpr) -> RelaxExpr:
     """(…, rows, columns) → (…, columns, rows)."""
     rank = len(holder.ty.shape)
     return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def part(holder: Any, index: int) -> Any:
+def part(holder: RelaxExpr, index: int) -> RelaxExpr:
     """One of the first dimension's, without that dimension."""
     return relax.op.squeeze(relax.op.strided_slice(holder, [0], [index], [index + 1]), [0])
 
 
-def stacked(holders: Sequence[Any], shape: Sequence[int]) -> Any:
+def stacked(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
     """Tensors of one shape after one another, in a shape that holds them all."""
     return relax.op.reshape(relax.op.concat(list(holders), axis=0), tuple(shape))
 
 
-def moved(value: Any, replaced: Mapping[Any, Any]) -> Any:
+def moved(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
     """A call that moves values, of other variables."""
     return relax.Call(value.op, [_replace(arg, replaced) for arg in value.args], value.attrs)
 
 
-def _replace(arg: Any, replaced: Mapping[Any, Any]) -> Any:
+def _replace(arg: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
     if isinstance(arg, relax.Tuple):
         return relax.Tuple([_replace(field, replaced) for field in arg.fields])
     return replaced.get(arg, arg) if isinstance(arg, relax.Var) else arg
 
 
-def quantised(real: Any, scale: Scale) -> Any:
+def quantised(real: RelaxExpr, scale: Scale) -> RelaxExpr:
     """The expression of a float tensor in int8."""
     return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
 
 
-def dequantised(integers: Any, scale: Scale) -> Any:
+def dequantised(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
     """The expression of an int8 tensor in float32."""
     return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
 
 
-def as_uint8(integers: Any, emit: Callable[[Any], Any]) -> Any:
+def as_uint8(integers: RelaxExpr, emit: Callable[[RelaxExpr], RelaxExpr]) -> RelaxExpr:
     """The expression of int8 + 128 as uint8; `emit` binds what comes before it."""
     wide = emit(relax.op.astype(integers, "int16"))
     return relax.op.astype(emit(relax.op.add(wide, relax.const(128, "int16"))), "uint8")
 
 
-def as_int8(integers: Any, emit: Callable[[Any], Any]) -> Any:
+def as_int8(integers: RelaxExpr, emit: Callable[[RelaxExpr], RelaxExpr]) -> RelaxExpr:
     """The expression of uint8 − 128 as int8; `emit` binds what comes before it."""
     wide = emit(relax.op.astype(integers, "int16"))
     return relax.op.astype(emit(relax.op.subtract(wide, relax.const(128, "int16"))), "int8")
 
 
-def _constants(scale: Scale) -> tuple[Any, Any]:
+def _constants(scale: Scale) -> tuple[RelaxConstant, RelaxConstant]:
     return (
         relax.const(np.float32(scale.step), "float32"),
         relax.const(np.int8(scale.zero_point), "int8"),
@@ -116,10 +123,10 @@ def _constants(scale: Scale) -> tuple[Any, Any]:
 def function_of(
     flat: FlatGraph,
     nodes: Sequence[CpuNode],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    held: Mapping[Any, HeldTensor],
-) -> Any:
+    inputs: Sequence[RelaxVar],
+    outputs: Sequence[RelaxVar],
+    held: Mapping[RelaxVar, HeldTensor],
+) -> RelaxFunction:
     """One function of the variables `inputs` that gives a tuple of the variables `outputs`.
 
     `held` says how to make a variable that is neither computed by `nodes` nor an input.
@@ -127,7 +134,7 @@ def function_of(
     builder = relax.BlockBuilder()
     known = set(inputs)
 
-    def need(var: Any) -> None:
+    def need(var: RelaxVar) -> None:
         if var in known:
             return
         known.add(var)
@@ -153,10 +160,10 @@ def function_of(
     return function.with_attr(CALLED, called) if called else function
 
 
-def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[Any]:
+def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
     """The module's own functions that an island calls, or constants in it do: operators that TVM's
     importer writes in TIR."""
-    found: dict[str, Any] = {}
+    found: dict[str, GlobalVar] = {}
     waiting, seen = [node.value for node in nodes], set()
     while waiting:
         value = waiting.pop()
@@ -170,7 +177,7 @@ def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[Any]:
     return list(found.values())
 
 
-def _unpacked(builder: Any, held: HeldTensor) -> Any:
+def _unpacked(builder: BlockBuilder, held: HeldTensor) -> RelaxExpr:
     value = held.holder
     if held.scale is not None:
         value = builder.emit(dequantised(value, held.scale))
@@ -181,14 +188,14 @@ def _unpacked(builder: Any, held: HeldTensor) -> Any:
     return value
 
 
-def _emit(builder: Any, var: Any, value: Any) -> None:
+def _emit(builder: BlockBuilder, var: RelaxVar, value: RelaxExpr) -> None:
     builder.emit_normalized(relax.VarBinding(var, builder.normalize(value)))
 
 
 class Library:
     """Compiled islands, called by name with arrays in the order of the island's inputs."""
 
-    def __init__(self, executable: Any, regions: RegionCalls | None = None) -> None:
+    def __init__(self, executable: VMExecutable, regions: RegionCalls | None = None) -> None:
         self._regions = regions
         with regions.registered() if regions else nullcontext():
             self._machine = relax.VirtualMachine(executable, tvm.cpu())
@@ -212,7 +219,7 @@ class Library:
         return [item.numpy() for item in result]
 
 
-def compiled(functions: Mapping[str, Any]) -> Any:
+def compiled(functions: Mapping[str, RelaxFunction]) -> VMExecutable:
     """An executable of some functions by name, for this machine's CPU. Raises whatever TVM
     does."""
     from tilewright.networks.relax.nan_propagation import propagating_nan
@@ -227,7 +234,7 @@ def compiled(functions: Mapping[str, Any]) -> Any:
     return tvm.compile(module, target=target)
 
 
-def compiles(functions: Mapping[str, Any]) -> bool:
+def compiles(functions: Mapping[str, RelaxFunction]) -> bool:
     """Whether `compiled` gives an executable."""
     try:
         compiled(functions)
@@ -236,9 +243,9 @@ def compiles(functions: Mapping[str, Any]) -> bool:
     return True
 
 
-def _module(functions: Mapping[str, Any]) -> Any:
+def _module(functions: Mapping[str, RelaxFunction]) -> IRModule:
     """Islands by name, and what they call."""
-    called: dict[Any, Any] = {}
+    called: dict[GlobalVar, PrimFunc | RelaxFunction] = {}
     for function in functions.values():
         called.update((function.attrs or {}).get(CALLED) or {})
     module = tvm.IRModule(called)

@@ -4,13 +4,12 @@ compile."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
+from tilewright.core.tvm_types import Array, IRModule, RelaxBinding, RelaxFunction
 from tilewright.networks.errors import ImportFailedError, InputError, refused_inputs
 from tilewright.networks.partition.region_models import RegionModel
 from tilewright.networks.partition.region_session import RegionCalls, RegionSession
@@ -26,7 +25,7 @@ class CompiledModule:
     """
 
     def __init__(
-        self, module: Any, inputs: Sequence[str], outputs: Sequence[str],
+        self, module: IRModule, inputs: Sequence[str], outputs: Sequence[str],
         regions: Sequence[RegionModel] = (),
     ) -> None:  # fmt: skip
         self.inputs = tuple(inputs)
@@ -46,7 +45,7 @@ class CompiledModule:
         with self._calls.registered():
             self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
-    def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays by input name in, by output name out; raises `InputError`."""
         if set(inputs) != set(self.inputs):
             raise InputError(
@@ -67,7 +66,7 @@ class CompiledModule:
         values = [result] if len(self.outputs) == 1 and hasattr(result, "numpy") else list(result)
         return {name: value.numpy() for name, value in zip(self.outputs, values, strict=True)}
 
-    def _checked(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    def _checked(self, name: str, array: Array) -> Array:
         shape, dtype = self._types[self.inputs.index(name)]
         if (array.shape, array.dtype.name) != (shape, dtype):
             raise InputError(
@@ -77,12 +76,12 @@ class CompiledModule:
         return array
 
 
-def first_uncompilable(functions: Mapping[str, Any]) -> str | None:
+def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
     """The name of the first function that does not compile alone; None where each does."""
     return next((name for name, each in functions.items() if not compiles({name: each})), None)
 
 
-def uncompilable_variable(function: Any) -> str | None:
+def uncompilable_variable(function: RelaxFunction) -> str | None:
     """The first variable of an island whose own expression does not compile; None where each does,
     and only together they do not."""
     binding = _uncompilable(function)
@@ -97,7 +96,7 @@ def uncompilable_nodes(flat: FlatGraph) -> tuple[str, ...]:
     return (node,) if node else ()
 
 
-def uncompilable_operator(function: Any) -> str:
+def uncompilable_operator(function: RelaxFunction) -> str:
     """ ", operator relax.topk" for the first that does not compile alone; "" where each does."""
     binding = _uncompilable(function)
     if binding is None or not isinstance(binding.value, relax.Call):
@@ -106,8 +105,8 @@ def uncompilable_operator(function: Any) -> str:
     return f", operator {name.rpartition('.')[2]}"
 
 
-def _uncompilable(function: Any) -> Any:
-    constants: list[Any] = []
+def _uncompilable(function: RelaxFunction) -> RelaxBinding | None:
+    constants: list[RelaxBinding] = []
     for binding in _bindings(function):
         if isinstance(binding.value, relax.Tuple | relax.Var):
             continue
@@ -119,12 +118,12 @@ def _uncompilable(function: Any) -> Any:
     return None
 
 
-def _bindings(function: Any) -> Iterator[Any]:
+def _bindings(function: RelaxFunction) -> Iterator[RelaxBinding]:
     for block in function.body.blocks:
         yield from block.bindings
 
 
-def _alone(binding: Any, constants: Sequence[Any]) -> Any:
+def _alone(binding: RelaxBinding, constants: Sequence[RelaxBinding]) -> RelaxFunction:
     """A function of the variables that one expression reads, but for those that are constant."""
     known = {each.var for each in constants}
     read = [var for var in dict.fromkeys(variables(binding.value)) if var not in known]

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 
 import onnx
 from onnx import helper
@@ -17,6 +16,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from tilewright.core.tvm_types import OnnxAttributes, RelaxExpr, RelaxVar
 from tilewright.networks.errors import OperatorImportError
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
 from tilewright.networks.partition.region_models import DOMAIN, NUMBER, REGION
@@ -70,10 +70,10 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
     def __init__(self, written: Mapping[str, Sequence[tuple[Shape, str]]]) -> None:
         super().__init__({}, "float32", sanitize=False)
         self._written = written
-        self.owners: dict[Any, str] = {}
+        self.owners: dict[RelaxVar, str] = {}
         self.node = ""
 
-    def variable(self, tensor: str) -> Any:
+    def variable(self, tensor: str) -> RelaxVar:
         return self._nodes[tensor]
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         """Do nothing: the partition leaves these operators to onnxruntime."""
 
     def _convert_operator(
-        self, op_name: str, inputs: Inputs, attrs: dict[str, Any], opset: int
-    ) -> Any:
+        self, op_name: str, inputs: MutableSequence[RelaxExpr], attrs: OnnxAttributes, opset: int
+    ) -> RelaxExpr:
         self.node = attrs["tvm_custom"]["name"]
         if op_name == REGION:
             result = self._region(int(attrs[NUMBER]), inputs)
@@ -110,7 +110,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             return self._unpacked(result)
         return self._bound(result)
 
-    def _region(self, number: int, inputs: Inputs) -> Any:
+    def _region(self, number: int, inputs: Inputs) -> RelaxExpr:
         """The call of a function that runs a region: it writes tensors of known types."""
         types = [relax.TensorType(shape, dtype) for shape, dtype in self._written[self.node]]
         name = FUNCTION.format(number)
@@ -118,12 +118,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
             name, relax.Tuple(list(inputs)), types[0] if len(types) == 1 else types
         )
 
-    def _bound(self, result: Any) -> Any:
+    def _bound(self, result: RelaxExpr) -> RelaxVar:
         bound = self.bb.emit(result, name_hint=self.node)
         self.owners[bound] = self.node
         return bound
 
-    def _unpacked(self, result: Any) -> Any:
+    def _unpacked(self, result: RelaxExpr) -> RelaxExpr:
         """The fields of a call's tuple, each a variable of the operator's own."""
         whole = self.bb.emit(result, name_hint=self.node)
         fields = [

@@ -7,10 +7,10 @@ error where onnxruntime raises one. Constants are checked when the model is impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from copy import copy
 from math import prod
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -18,6 +18,16 @@ from tvm.ir import GenericConst
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from tilewright.core.tvm_types import (
+    BlockBuilder,
+    Condition,
+    Expression,
+    OnnxAttributes,
+    RelaxExpr,
+    Statement,
+    Tensor,
+    TirBuffer,
+)
 from tilewright.networks.errors import REFUSED_INPUTS
 from tilewright.networks.relax.bindings import shape_of
 
@@ -25,11 +35,23 @@ _KIND = "ValueError"
 OPAQUE = 8
 """TVM's number of a function that is not fused with others."""
 
-Attributes = Mapping[str, Any]
 Limits = Sequence[int]
 
 
-def checked_inputs(bb: Any, operator: str, node: str, inputs: Any, attributes: Attributes) -> Any:
+class _Cells(Protocol):
+    """A buffer of TVM's IR builder: setting a number appends the statement that stores it."""
+
+    def __getitem__(self, place: Expression, /) -> Expression: ...
+    def __setitem__(self, place: Expression, value: Expression, /) -> None: ...
+
+
+def checked_inputs(
+    bb: BlockBuilder,
+    operator: str,
+    node: str,
+    inputs: MutableSequence[RelaxExpr],
+    attributes: OnnxAttributes,
+) -> MutableSequence[RelaxExpr]:
     """Return the inputs of an ONNX operator, with its indices or divisor replaced by checked ones.
 
     Negative indices are counted from the end. `bb` is the importer's block builder and `node` the
@@ -53,12 +75,12 @@ def checked_inputs(bb: Any, operator: str, node: str, inputs: Any, attributes: A
     return given
 
 
-def _along_axis(inputs: Sequence[Any], attributes: Attributes) -> Limits | None:
+def _along_axis(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limits | None:
     shape = shape_of(inputs[0])
     return [shape[int(attributes.get("axis", 0))]] if shape else None
 
 
-def _coordinates(inputs: Sequence[Any], attributes: Attributes) -> Limits | None:
+def _coordinates(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limits | None:
     """Return the sizes that the last axis of the indices picks from, one by one."""
     shape, places = shape_of(inputs[0]), shape_of(inputs[1])
     if not shape or not places:
@@ -67,12 +89,14 @@ def _coordinates(inputs: Sequence[Any], attributes: Attributes) -> Limits | None
     return list(shape[begin : begin + places[-1]])
 
 
-def _images(inputs: Sequence[Any], _: Attributes) -> Limits | None:
+def _images(inputs: Sequence[RelaxExpr], _: OnnxAttributes) -> Limits | None:
     shape = shape_of(inputs[0])
     return [shape[0]] if shape else None
 
 
-_LIMITS: Mapping[str, tuple[int, Callable[[Sequence[Any], Attributes], Limits | None]]] = {
+_LIMITS: Mapping[
+    str, tuple[int, Callable[[Sequence[RelaxExpr], OnnxAttributes], Limits | None]]
+] = {
     "Gather": (1, _along_axis),
     "GatherElements": (1, _along_axis),
     "Scatter": (1, _along_axis),
@@ -85,7 +109,7 @@ _LIMITS: Mapping[str, tuple[int, Callable[[Sequence[Any], Attributes], Limits | 
 one for all or one for each number of the last axis."""
 
 
-def _is_integer(value: Any) -> bool:
+def _is_integer(value: RelaxExpr) -> bool:
     """Whether a value is a tensor of integers with a static shape."""
     if isinstance(value, relax.ShapeExpr) or not isinstance(
         getattr(value, "ty", None), relax.TensorType
@@ -94,7 +118,7 @@ def _is_integer(value: Any) -> bool:
     return str(value.ty.dtype).startswith(("int", "uint")) and shape_of(value) is not None
 
 
-def _indices(bb: Any, indices: Any, limits: Limits, node: str) -> Any:
+def _indices(bb: BlockBuilder, indices: RelaxExpr, limits: Limits, node: str) -> RelaxExpr:
     dtype, listed = str(indices.ty.dtype), "×".join(map(str, limits))
     if isinstance(indices, GenericConst):
         known = indices.value.numpy()
@@ -107,7 +131,7 @@ def _indices(bb: Any, indices: Any, limits: Limits, node: str) -> Any:
         return indices
     message = f"operator '{node}' got an index that lies outside its {listed} places"
 
-    def write(source: Any, made: Any, i: Any) -> None:
+    def write(source: _Cells, made: _Cells, i: Expression) -> None:
         for place, limit in enumerate(limits):
             at = i * len(limits) + place
             value = source[at]
@@ -118,28 +142,32 @@ def _indices(bb: Any, indices: Any, limits: Limits, node: str) -> Any:
     return _passed(bb, indices, len(limits), write, "check_indices")
 
 
-def _divisor(bb: Any, divisor: Any, node: str) -> Any:
+def _divisor(bb: BlockBuilder, divisor: RelaxExpr, node: str) -> RelaxExpr:
     if isinstance(divisor, GenericConst):
         if (divisor.value.numpy() == 0).any():
             raise ValueError("it divides integers by a constant that is zero")
         return divisor
     message = f"operator '{node}' divides an integer by zero"
 
-    def write(source: Any, made: Any, i: Any) -> None:
+    def write(source: _Cells, made: _Cells, i: Expression) -> None:
         _refuse_unless(source[i] != 0, message)
         made[i] = source[i]
 
     return _passed(bb, divisor, 1, write, "check_divisor")
 
 
-def _refuse_unless(condition: Any, message: str) -> None:
+def _refuse_unless(condition: Condition, message: str) -> None:
     with T.Assert(condition, REFUSED_INPUTS + message, _KIND):
         pass
 
 
 def _passed(
-    bb: Any, value: Any, step: int, write: Callable[[Any, Any, Any], None], name: str
-) -> Any:
+    bb: BlockBuilder,
+    value: RelaxExpr,
+    step: int,
+    write: Callable[[_Cells, _Cells, Expression], None],
+    name: str,
+) -> RelaxExpr:
     """Return a copy of a tensor that is written by `write(source, result, i)`, for each `i` of so
     many steps."""
     shape, dtype = shape_of(value) or (), str(value.ty.dtype)
@@ -147,8 +175,8 @@ def _passed(
         whole = _passed(bb, bb.emit(relax.op.reshape(value, (1,))), step, write, name)
         return bb.emit(relax.op.reshape(whole, ()))
 
-    def compute(source: Any) -> Any:
-        def body(ins: Any, outs: Any) -> Any:
+    def compute(source: Tensor) -> Tensor:
+        def body(ins: Sequence[TirBuffer], outs: Sequence[TirBuffer]) -> Statement:
             with IRBuilder() as builder:
                 given, made = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
                 with T.serial(0, prod(shape) // step) as i:
@@ -158,10 +186,11 @@ def _passed(
         given, made = (
             tirx.decl_buffer(source.shape, dtype, each, layout=None) for each in ("x", "y")
         )
-        return te.extern(
+        copied: Tensor = te.extern(
             [source.shape], [source], body, dtype=dtype, in_buffers=[given], out_buffers=[made],
             name=name,
         )  # fmt: skip
+        return copied
 
     attributes = {"op_pattern": OPAQUE}  # TVM does not see that the loop reads what it checks
     return bb.emit(bb.call_te(compute, value, primfunc_name_hint=name, primfunc_attrs=attributes))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.core.tvm_types import Array, RelaxExpr, RelaxVar
 from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of
 from tilewright.networks.relax.constants import along_channels, integers_of
 from tilewright.networks.relax.op_patterns import (
@@ -35,7 +36,7 @@ class IntegerWeights(NamedTuple):
     scale: NDArray[np.float64]
 
 
-def dequantisation(flat: FlatGraph, value: Any) -> Binding | None:
+def dequantisation(flat: FlatGraph, value: RelaxExpr) -> Binding | None:
     """What a value is dequantised by, from an int8 or uint8 tensor that changes from run to run, by
     one scale and one zero point; of a product of matrices it may have another shape. None for
     anything else."""
@@ -49,7 +50,7 @@ def dequantisation(flat: FlatGraph, value: Any) -> Binding | None:
     return binding if str(binding.args[0].ty.dtype) in BYTES else None
 
 
-def integer_tensor(flat: FlatGraph, value: Any) -> Any:
+def integer_tensor(flat: FlatGraph, value: RelaxExpr) -> RelaxVar | None:
     """The variable of the tensor that a value is dequantised from, by a scale and a zero point that
     are known; None for anything else."""
     binding = dequantisation(flat, value)
@@ -131,7 +132,7 @@ def _same_scale(written: Binding, read: Binding) -> bool:
     return one is not None and one == other and len(one.scale) == 1
 
 
-def _is_before(flat: FlatGraph, tensor: Any, var: Any) -> bool:
+def _is_before(flat: FlatGraph, tensor: RelaxVar | None, var: RelaxVar) -> bool:
     """Whether a tensor is there before a variable is bound: of two products that are added, the
     later one adds."""
     if tensor is None:
@@ -144,7 +145,7 @@ def _is_before(flat: FlatGraph, tensor: Any, var: Any) -> bool:
     return False
 
 
-def _of_channels(values: NDArray[Any], axis: int) -> NDArray[np.float64] | None:
+def _of_channels(values: Array, axis: int) -> NDArray[np.float64] | None:
     """One value a channel; None where values differ along another axis."""
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     same = bool((channels == channels[:, :1]).all())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import relax
 from tvm.ir import GenericConst
 
+from tilewright.core.tvm_types import CallAttributes, RelaxExpr, RelaxVar
 from tilewright.networks.fused_calls import CallOperator, Quantisation, StepKind
 from tilewright.networks.relax.bindings import Binding, FlatGraph, is_per_channel, shape_of
 from tilewright.targets.epilogue import EpilogueOp
@@ -61,7 +61,7 @@ class Match:
         return self.chain[-1].binding if self.chain else self.anchor
 
     @property
-    def vars(self) -> frozenset[Any]:
+    def vars(self) -> frozenset[RelaxVar]:
         """The variables it binds."""
         return frozenset((self.anchor.var, *(link.binding.var for link in self.chain)))
 
@@ -104,7 +104,7 @@ def matches(flat: FlatGraph) -> list[Match]:
     whole.sort(
         key=lambda m: (order.index(m.operator), -len(m.chain), m.signature, place[m.anchor.var])
     )
-    taken: set[Any] = set()
+    taken: set[RelaxVar] = set()
     claimed = []
     for match in whole:
         if not match.vars & taken:
@@ -194,7 +194,7 @@ def window(binding: Binding) -> Window:
     return Window(kernel, strides, (top, left, bottom, right), bool(attrs.count_include_pad))
 
 
-def _padding(attrs: Any) -> tuple[int, int, int, int]:
+def _padding(attrs: CallAttributes) -> tuple[int, int, int, int]:
     top, left, bottom, right = (int(pad) for pad in attrs.padding)
     return top, left, bottom, right
 
@@ -226,7 +226,7 @@ def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tu
     return tuple(chain[: _first_integer(chain[: _last_integer(chain[:complete])])])
 
 
-def is_int8(flat: FlatGraph, value: Any) -> bool:
+def is_int8(flat: FlatGraph, value: RelaxExpr) -> bool:
     """Whether a value is exactly an int8 tensor times a scale."""
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _KEEPS_SCALE:
@@ -308,13 +308,13 @@ def upper_bound(binding: Binding) -> float | None:
     return None if bounds is None else bounds[1]
 
 
-def _number(arg: Any) -> float | None:
+def _number(arg: RelaxExpr) -> float | None:
     value = getattr(arg, "value", None)
     value = getattr(value, "value", value)
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def quantisation_of(flat: FlatGraph, value: Any) -> Quantisation | None:
+def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
     """How a value was dequantised, looking through layout changes; None for a float."""
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _KEEPS_SCALE:
@@ -353,13 +353,13 @@ def _widened(flat: FlatGraph, binding: Binding) -> Quantisation | None:
     return Quantisation(dtype, (), tuple(int(z) for z in zero)) if "int8" in dtype else None
 
 
-def _numbers(value: Any) -> tuple[float, ...]:
+def _numbers(value: RelaxExpr) -> tuple[float, ...]:
     if not isinstance(value, GenericConst):
         return ()
     return tuple(float(number) for number in value.value.numpy().ravel())
 
 
-def tensor_name(flat: FlatGraph, value: Any) -> str:
+def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
     """What writes an activation, before it was dequantised: an operator, or a network's input."""
     binding = flat.by_var.get(value)
     while binding is not None and binding.op == DEQUANTISE:
@@ -370,7 +370,7 @@ def tensor_name(flat: FlatGraph, value: Any) -> str:
     return binding.node
 
 
-def activations(flat: FlatGraph, match: Match) -> Iterator[Any]:
+def activations(flat: FlatGraph, match: Match) -> Iterator[RelaxExpr]:
     """The tensors that change from run to run which a match reads: data first."""
     yield match.anchor.args[0]
     if match.operator in ("matmul", "add"):

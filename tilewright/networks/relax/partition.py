@@ -14,6 +14,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.dpl import is_op, wildcard
 
+from tilewright.core.tvm_types import DFPattern, IRModule, PatternCheckContext, RelaxExpr
 from tilewright.networks.errors import ImportFailedError
 from tilewright.networks.fused_calls import PRODUCTS, FusedCall, FusedStep, Partitioned
 from tilewright.networks.macs import Operands, count
@@ -48,7 +49,7 @@ COMPOSITE = "tilewright.accumulate"
 class Partition:
     """The module with a composite function a distinct subgraph, and the calls of them in order."""
 
-    module: Any
+    module: IRModule
     found: Partitioned
 
 
@@ -60,7 +61,7 @@ def partition(flat: FlatGraph) -> Partition:
     found = matches(flat)
     wanted = {match.vars for match in found}
 
-    def accept(context: Any) -> bool:
+    def accept(context: PatternCheckContext) -> bool:
         return frozenset(context.matched_bindings) in wanted
 
     signatures = sorted({m.signature for m in found}, key=lambda steps: (-len(steps), steps))
@@ -75,7 +76,7 @@ def partition(flat: FlatGraph) -> Partition:
     return Partition(fused, Partitioned(calls, _constant_nodes(flat), macs_by_node(flat)))
 
 
-def _pattern(signature: Signature) -> Any:
+def _pattern(signature: Signature) -> DFPattern:
     (anchor, _), *steps = signature
     operands = (wildcard(), wildcard()) if anchor in (CONV2D, MATMUL, ADD) else (wildcard(),)
     pattern = is_op(anchor)(*operands, varg_default_wildcard=len(operands) == 1)
@@ -88,7 +89,7 @@ def _pattern(signature: Signature) -> Any:
     return pattern
 
 
-def _calls(module: Any) -> int:
+def _calls(module: IRModule) -> int:
     composites = {
         variable
         for variable, function in module.functions.items()
@@ -184,7 +185,7 @@ def _macs(binding: Binding) -> int:
     return count(binding.op, Operands(shapes, binding.shape, equation))
 
 
-def _operands(binding: Binding) -> Sequence[Any]:
+def _operands(binding: Binding) -> Sequence[RelaxExpr]:
     """The tensors a binding multiplies; an einsum takes them as one tuple."""
     first = binding.args[0] if binding.args else None
     return list(first.fields) if isinstance(first, relax.Tuple) else binding.args

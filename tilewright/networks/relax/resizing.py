@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from tilewright.core.tvm_types import Array, BlockBuilder, OnnxAttributes, RelaxExpr
 from tilewright.networks.relax.bindings import shape_of
 
-Array = NDArray[Any]
 LINEAR_BY_TVM = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 """Coordinates in which linear resizes of images are left to TVM, and to the kernels of
 `networks.compiled.image_operators`."""
@@ -42,7 +40,9 @@ class _ResizedAxis:
     scale: np.float32
 
 
-def resize(bb: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
+def resize(
+    bb: BlockBuilder, inputs: Sequence[RelaxExpr], attrs: OnnxAttributes
+) -> RelaxExpr | None:
     """Return the result of an ONNX Resize of opset 11 or later; None (the stock converter) for
     others, and for those that it computes rightly.
 
@@ -67,7 +67,7 @@ def resize(bb: Any, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
 
 
 def plan_resize(
-    shape: Sequence[int], attrs: dict[str, Any], given: Array, *, by_size: bool
+    shape: Sequence[int], attrs: OnnxAttributes, given: Array, *, by_size: bool
 ) -> dict[int, Neighbours] | None:
     """Return the neighbours along each axis that changes, or None where TVM is right.
 
@@ -97,7 +97,7 @@ def plan_resize(
 
 
 def _axes(
-    shape: Sequence[int], given: Array, attrs: dict[str, Any], *, by_size: bool
+    shape: Sequence[int], given: Array, attrs: OnnxAttributes, *, by_size: bool
 ) -> dict[int, _ResizedAxis]:
     places = [int(axis) % len(shape) for axis in attrs.get("axes", range(len(shape)))]
     before = [shape[place] for place in places]
@@ -121,7 +121,7 @@ def _axes(
     return dict(zip(places, found, strict=True))
 
 
-def taps_of(axis: _ResizedAxis, mode: str, coordinates: str, attrs: dict[str, Any]) -> Neighbours:
+def taps_of(axis: _ResizedAxis, mode: str, coordinates: str, attrs: OnnxAttributes) -> Neighbours:
     """Return the neighbours of each number of the result along an axis."""
     at = _coordinates(axis, coordinates)
     last = axis.before - 1
@@ -182,7 +182,9 @@ def _cubic(share: Array, a: np.float32) -> Array:
     return weights
 
 
-def _along(bb: Any, data: Any, place: int, rank: int, taps: Neighbours, dtype: str) -> Any:
+def _along(
+    bb: BlockBuilder, data: RelaxExpr, place: int, rank: int, taps: Neighbours, dtype: str
+) -> RelaxExpr:
     """The sum of the neighbours along an axis."""
     parts = []
     for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
@@ -208,11 +210,11 @@ def _is_exact(shape: Sequence[int], axes: dict[int, _ResizedAxis]) -> bool:
     return len(shape) == 4 and set(changed) <= {2, 3} and exact
 
 
-def _is_filled(value: Any) -> bool:
+def _is_filled(value: RelaxExpr) -> bool:
     """Whether a tensor of scales or sizes has any: older opsets have an empty one in its place."""
     return shape_of(value) != (0,)
 
 
-def _text(attrs: dict[str, Any], name: str, otherwise: str) -> str:
+def _text(attrs: OnnxAttributes, name: str, otherwise: str) -> str:
     value = attrs.get(name, otherwise)
     return value.decode() if isinstance(value, bytes) else str(value)
