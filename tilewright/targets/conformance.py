@@ -1,12 +1,14 @@
-"""Checks what every target owes; anyone can run the checks on a target of their own.
+"""Conformance suite for targets. Anyone can run it on a target of their own.
 
+Example:
     from tilewright.targets.conformance import CHECKS
+
     for check in CHECKS.values():
         check(lambda: MyTarget(), parse_workload("dense:n=1,c=64,o=64"))
 
-Each check makes targets of its own, looks at a sample of the workload's space and raises
-`AssertionError` with what was broken. A target that measures in seconds is asked for some dozens of
-measurements in all.
+Each check creates its own targets, examines a sample of the workload's space, and raises
+`AssertionError` if the contract is violated. A target whose measurements take seconds is asked for
+a few dozen measurements in total.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ SMALL = 2_000  # spaces up to this size are enumerated
 
 
 def describes_itself(make: Make, workload: Workload) -> None:
-    """Equal targets have equal names, fingerprints, features and spaces."""
+    """Check that equal targets have equal names, fingerprints, hardware features and spaces."""
     one, two = make(), make()
     assert one.name, "a target has a name"
     assert one.name.isprintable(), f"no name a person can read: {one.name!r}"
@@ -57,7 +59,7 @@ def describes_itself(make: Make, workload: Workload) -> None:
 
 
 def offers_a_space(make: Make, workload: Workload) -> None:
-    """Knobs have names of their own and values without repetition; flat indices go both ways."""
+    """Check that knob names and knob values are unique, and that flat indices convert both ways."""
     space = make().space(workload)
     names = [knob.name for knob in space.knobs]
     assert len(set(names)) == len(names) > 0, f"knobs need names of their own: {names}"
@@ -72,7 +74,10 @@ def offers_a_space(make: Make, workload: Workload) -> None:
 
 
 def lowers_the_same_again(make: Make, workload: Workload) -> None:
-    """Lowering is a function of workload and config: not of the batch, not of what came before."""
+    """Check that the result of lowering depends only on the workload and the config.
+
+    It must not depend on the rest of the batch or on earlier calls.
+    """
     target, (whole, configs) = make(), _lowered(make(), workload)
     again = target.lower(workload, configs)
     _equal_lowered(whole, again, "a second time")
@@ -83,7 +88,10 @@ def lowers_the_same_again(make: Make, workload: Workload) -> None:
 
 
 def types_its_failures(make: Make, workload: Workload) -> None:
-    """A config that does not compile is a row with a class and a reason, and reveals nothing."""
+    """Check the rows of configs that do not compile.
+
+    Each has a failure class, a reason and no hidden features.
+    """
     lowered, configs = _lowered(make(), workload)
     n = len(configs)
     assert lowered.workload == workload, "lowered another workload"
@@ -99,7 +107,10 @@ def types_its_failures(make: Make, workload: Workload) -> None:
 
 
 def keeps_its_programs(make: Make, workload: Workload) -> None:
-    """Programs are plain arrays with a row a config, so that they can be kept and sent."""
+    """Check that programs are plain arrays with one row per config.
+
+    Such programs can be stored and sent to other processes.
+    """
     lowered, configs = _lowered(make(), workload)
     for name, part in lowered.programs.items():
         assert len(part) == len(configs), f"'{name}' has {len(part)} rows for {len(configs)}"
@@ -112,8 +123,10 @@ def keeps_its_programs(make: Make, workload: Workload) -> None:
 
 
 def measures_honestly(make: Make, workload: Workload) -> None:
-    """Statuses are known ones, numbers are there where a row is valid and nowhere else, and what
-    did not compile is not measured."""
+    """Check that statuses are known and that exactly the valid rows have numbers.
+
+    Configs that did not compile must not be measured.
+    """
     target, (lowered, _) = make(), _lowered(make(), workload)
     some = lowered.rows(_few(lowered))
     before = [part.values.copy() for part in some.programs.values()]
@@ -136,8 +149,10 @@ def measures_honestly(make: Make, workload: Workload) -> None:
 
 
 def measures_what_was_lowered(make: Make, workload: Workload) -> None:
-    """A row's measurement is its own: the same in another batch and on another object, exactly so
-    if the target says that measuring repeats."""
+    """Check that a measurement does not depend on the batch or on the target object.
+
+    If the target is deterministic, the numbers must be identical.
+    """
     target = make()
     lowered, _ = _lowered(target, workload)
     some = lowered.rows(_few(lowered))
@@ -150,7 +165,7 @@ def measures_what_was_lowered(make: Make, workload: Workload) -> None:
 
 
 def copes_with_nothing(make: Make, workload: Workload) -> None:
-    """An empty batch is an empty answer."""
+    """Check that an empty batch gives an empty result."""
     target = make()
     none = np.empty((0, len(target.space(workload).knobs)), np.int32)
     lowered = target.lower(workload, none)
@@ -159,7 +174,7 @@ def copes_with_nothing(make: Make, workload: Workload) -> None:
 
 
 def keeps_its_capabilities(make: Make, workload: Workload) -> None:
-    """What it offers beyond the contract holds together with what it measures."""
+    """Check that the optional capabilities are consistent with the measurements."""
     target = make()
     lowered, configs = _lowered(target, workload)
     some = lowered.rows(_few(lowered))
@@ -188,6 +203,7 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
 
 
 def _is_a_schedule(found: BaselineSchedule) -> None:
+    """Check that a baseline has a source, is valid, and has a single config of its own space."""
     assert found.source, "a baseline says where it comes from"
     assert len(found.lowered) == 1, "a baseline is a batch of one"
     assert found.measured.valid.all(), "the baseline is not valid"
@@ -196,8 +212,11 @@ def _is_a_schedule(found: BaselineSchedule) -> None:
 
 
 def measures_within_bounds(make: Make, workload: Workload) -> None:
-    """Latencies are not below their bounds, and repeat. Where they are timed on a real machine, by
-    a factor of `NOISE`, and other work on the machine may break even that: run this check alone."""
+    """Check that latencies respect their lower bounds and repeat.
+
+    On a target that is not deterministic, repeated latencies may differ by a factor of `NOISE`.
+    Other work on the machine can exceed even that, so run this check alone.
+    """
     target = make()
     lowered, _ = _lowered(target, workload)
     some = lowered.rows(_few(lowered))
@@ -218,7 +237,7 @@ def measures_within_bounds(make: Make, workload: Workload) -> None:
 
 
 def enumerates_what_it_measures(make: Make, workload: Workload) -> None:
-    """Enumerating gives what lowering and measuring give."""
+    """Check that enumerating a space gives the same results as lowering and measuring it."""
     target = make()
     space, whole = target.space(workload), capability(target, Enumerates)
     if whole is None or space.size > SMALL or space.listed is not None:
@@ -234,7 +253,7 @@ def enumerates_what_it_measures(make: Make, workload: Workload) -> None:
 
 
 def measures_the_same_in_one_pass(make: Make, workload: Workload) -> None:
-    """Lowering and measuring at once gives what one after the other gives."""
+    """Check that lowering and measuring in one pass gives the same results as in two steps."""
     target = make()
     space, at_once = target.space(workload), capability(target, MeasuresInOnePass)
     if at_once is None or space.listed is not None:
@@ -263,7 +282,7 @@ CHECKS: dict[str, Callable[[Make, Workload], None]] = {
 
 
 def _sample(size: int, count: int) -> NDArray[np.int64]:
-    """Places in a space, the first and the last among them."""
+    """Draw flat indices of a space, including the first and the last, in ascending order."""
     drawn = np.random.default_rng(0).integers(0, size, count)
     return np.unique(np.concatenate([[0, size - 1], drawn]))
 
@@ -276,7 +295,7 @@ def _lowered(target: Target, workload: Workload) -> tuple[Lowered, Configs]:
 
 
 def _few(lowered: Lowered) -> NDArray[np.int64]:
-    """Rows to measure: most of them compiled, one that did not if there is any."""
+    """Return the rows to measure: several that compiled, and one that did not if there is one."""
     return np.concatenate([np.flatnonzero(lowered.ok)[:MEASURED], np.flatnonzero(~lowered.ok)[:1]])
 
 
