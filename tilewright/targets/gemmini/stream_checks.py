@@ -1,7 +1,8 @@
-"""Checks of commands before they run: function codes, sizes, addresses, order.
+"""Checks commands before they run: function codes, sizes, addresses and order.
 
-Value and limit of a fault go to `fault` (3,), and the command's index. `origin` (n,) says where
-commands come from.
+A fault is reported as a code. Its value, its limit and the index of the command are written to
+`fault`, shape (3,). `origin`, shape (n,), maps unrolled commands to the commands of the original
+stream.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def check_mvin(
     m: GemminiMachine, regs: Registers, funct: int, rs1: int, rs2: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """The fault of an MVIN, 0 if it has none; value and limit go to `fault`."""
+    """Return the fault code of an MVIN, 0 if it is valid."""
     state = load_state(funct) * reg.LOAD_FIELDS
     n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
     if n_rows == 0 or n_columns == 0:
@@ -78,7 +79,7 @@ def check_mvout(
     m: GemminiMachine, regs: Registers, rs1: int, rs2: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """The fault of an MVOUT, 0 if it has none; value and limit go to `fault`."""
+    """Return the fault code of an MVOUT, 0 if it is valid."""
     n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
     if n_rows == 0 or n_columns == 0:
         return f.ZERO_SIZE
@@ -113,7 +114,11 @@ def check_range(
     first: int, stride: int, n_rows: int, n_bytes: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Whether rows of `n_bytes`, `stride` bytes apart, lie in the image."""
+    """Check that rows of `n_bytes` at distance `stride` lie within the memory image.
+
+    Returns:
+        The fault code, 0 if they do.
+    """
     last = first + max(n_rows - 1, 0) * stride + n_bytes
     if first < base or last > base + size:
         fault[0], fault[1] = (first if first < base else last - 1), base + size
@@ -132,11 +137,20 @@ def check_command(
     size: int,
     fault: NDArray[np.int64],
 ) -> int:
-    """The fault of a command, 0 if it has none; a CONFIG is carried out.
+    """Check a command. A CONFIG command is also executed, because later checks depend on it.
 
     Args:
-        base, size: the memory image, bytes.
-        fault: value and limit of the fault.
+        m: the machine.
+        regs: configuration registers.
+        funct: function code.
+        a: first operand.
+        b: second operand.
+        base: address of the memory image.
+        size: size of the memory image in bytes.
+        fault: filled with the value and the limit of a fault.
+
+    Returns:
+        The fault code, 0 if the command is valid.
     """
     if funct == CONFIG:
         return configure(regs, a, b, fault)
@@ -154,7 +168,7 @@ def check_command(
 
 @stage
 def check_product(regs: Registers, funct: int) -> int:
-    """The fault of a PRELOAD or COMPUTE; remembers whether a PRELOAD waits."""
+    """Return the fault code of a PRELOAD or COMPUTE, 0 if it is valid. Record pending PRELOADs."""
     config = regs.config
     if config[reg.EX_SET] == 0:
         return f.NOT_CONFIGURED
@@ -179,8 +193,19 @@ def check_commands(
     regs: Registers,
     fault: NDArray[np.int64],
 ) -> int:
-    """The first fault of commands (n,), whatever the memory's size; its command goes to
-    `fault[2]`."""
+    """Check commands without regard to the size of the memory.
+
+    Args:
+        m: the machine.
+        funct: function codes, shape (n,).
+        rs1: first operands, shape (n,).
+        rs2: second operands, shape (n,).
+        regs: configuration registers.
+        fault: filled with the value, the limit and the command index of a fault.
+
+    Returns:
+        The code of the first fault, 0 if there is none.
+    """
     for n in range(len(funct)):
         code = check_command(m, regs, int(funct[n]), rs1[n], rs2[n], 0, 1 << 48, fault)
         if code != 0:
@@ -192,9 +217,16 @@ def check_commands(
 def check_stream(
     stream: CommandStream, plain: CommandStream, origin: NDArray[np.int64], m: GemminiMachine
 ) -> None:
-    """Raises `StreamError` for the first command that the machine does not run.
+    """Raise an error for the first command that the machine cannot run.
 
-    `plain` is the stream without loops; `origin` (n,) says where its commands come from.
+    Args:
+        stream: the original stream.
+        plain: the stream with unrolled loops.
+        origin: for each command of `plain`, the index of its command in `stream`, shape (n,).
+        m: the machine.
+
+    Raises:
+        StreamError: a command is invalid.
     """
     fault = np.zeros(3, np.int64)
     code = check_commands(m, plain.funct, plain.rs1, plain.rs2, blank_registers(), fault)
@@ -204,7 +236,17 @@ def check_stream(
 def raise_fault(
     stream: CommandStream, origin: NDArray[np.int64], code: int, fault: NDArray[np.int64]
 ) -> None:
-    """Raises the `StreamError` of a fault, if there is one: value, limit, command."""
+    """Raise the error of a fault, if there is one.
+
+    Args:
+        stream: the original stream.
+        origin: for each unrolled command, the index of its command in `stream`, shape (n,).
+        code: the fault code, 0 for none.
+        fault: value, limit and command index of the fault.
+
+    Raises:
+        StreamError: `code` is not 0.
+    """
     if code:
         n = int(origin[fault[2]])
         raise stream_error(StreamFault(n, int(stream.funct[n]), code, int(fault[0]), int(fault[1])))

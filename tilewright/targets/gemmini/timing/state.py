@@ -1,15 +1,16 @@
 """Layout of the simulator's state: registers and queues of all units, and the table of commands.
 
-All registers and queues lie in one array of integers. A unit's registers are named positions. A
-queue is a window: the position of its oldest entry, the number of entries, the cycle of the last
-removal, then the entries.
+All registers and queues are stored in one integer array. A register is a named position in it. A
+queue is a range: the index of the oldest entry, the number of entries, the cycle of the last
+removal, and then the entries.
 
-Within a cycle, units act from the memory port backwards: who takes from a queue acts before who
-fills it. A taker thus sees the entries of the cycle before, as in the hardware. A filler of a plain
-queue asks `has_room`, which does not count what was removed in this cycle. A filler of a "pipe"
-queue asks `has_room_pipe`, which does.
+Within a cycle, units are simulated from the memory port backwards, so that a unit that takes from a
+queue is simulated before the unit that fills it. The taking unit therefore sees the entries of the
+previous cycle, as in the hardware. A unit that fills a plain queue asks `has_room`, which ignores
+removals in this cycle. A unit that fills a "pipe" queue asks `has_room_pipe`, which includes them.
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
+`s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
+(COMMAND_ROWS, n).
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ UnitState = NDArray[np.int64]  # (STATE_WORDS,)
 HEAD, COUNT, REMOVED_AT, ENTRIES = 0, 1, 2, 3
 QUEUE_HEADER = 3
 Commands = NDArray[np.int64]
-"""(7, n + made): a stream with room for what loops make. Three rows say what a command is, four in
-which cycle it moved on, -1 for what does not happen."""
+"""Table of commands, shape (7, n + made): a stream, followed by space for the commands that loops
+generate. Three rows describe the command; four rows hold the cycles of its events, -1 if an event
+does not occur."""
 FUNCT, RS1, RS2 = 0, 1, 2
 ACCEPT, ALLOC, ISSUE, COMPLETE = 3, 4, 5, 6
 COMMAND_ROWS = 7
@@ -34,7 +36,7 @@ EVENT_NAMES = ("accept", "alloc", "issue", "complete")
 
 
 class _Places:
-    """Hands out positions of the array."""
+    """Allocator of positions in the state array."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -246,8 +248,10 @@ STATE_WORDS = _p.used
 
 @stage
 def entry_at(s: UnitState, queue: int, entries: int, fields: int, n: int) -> int:
-    """The position of a queue's n-th entry, the oldest being 0; beyond its entries, what an
-    earlier one left there."""
+    """Return the position of the n-th entry of a queue; the oldest entry is number 0.
+
+    Beyond the last entry, the position holds what an earlier entry left there.
+    """
     at = s[queue + HEAD] + n
     if at >= entries:
         at -= entries
@@ -256,7 +260,7 @@ def entry_at(s: UnitState, queue: int, entries: int, fields: int, n: int) -> int
 
 @stage
 def remove(s: UnitState, queue: int, entries: int) -> None:
-    """Remove the oldest entry."""
+    """Remove the oldest entry of a queue."""
     at = s[queue + HEAD] + 1
     s[queue + HEAD] = 0 if at == entries else at
     s[queue + COUNT] -= 1
@@ -265,7 +269,7 @@ def remove(s: UnitState, queue: int, entries: int) -> None:
 
 @stage
 def new_entry(s: UnitState, queue: int, entries: int, fields: int) -> int:
-    """Append an entry; its position."""
+    """Append an entry to a queue and return its position."""
     at = entry_at(s, queue, entries, fields, s[queue + COUNT])
     s[queue + COUNT] += 1
     return at
@@ -273,18 +277,18 @@ def new_entry(s: UnitState, queue: int, entries: int, fields: int) -> int:
 
 @stage
 def has_room(s: UnitState, queue: int, entries: int) -> bool:
-    """Whether it had room at the beginning of the cycle."""
+    """Return whether a queue had room at the beginning of the cycle."""
     return s[queue + COUNT] + (1 if s[queue + REMOVED_AT] == s[NOW] else 0) < entries
 
 
 @stage
 def has_room_pipe(s: UnitState, queue: int, entries: int) -> bool:
-    """Whether it has room now."""
+    """Return whether a queue has room now, counting removals in this cycle."""
     return s[queue + COUNT] < entries
 
 
 def blank_state() -> UnitState:
-    """The registers after reset, (STATE_WORDS,)."""
+    """Return the state after reset, shape (STATE_WORDS,)."""
     s = np.zeros(STATE_WORDS, np.int64)
     for queue in (
         PORT_Q, CONV_Q, LOOP_Q, LAST_Q, LD_Q, READ_Q, ST_Q, DISPATCH_Q, NORM_Q, SCALE_Q, ISSUE_Q,
