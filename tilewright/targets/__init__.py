@@ -1,12 +1,14 @@
 """Hardware targets: the contract that every target implements, and the built-in targets.
 
 Example:
+    ```python
     from tilewright.targets import make_target
 
-    target = make_target("vta-pynq")          # a preset, a file, or a name from `target_kinds()`
+    target = make_target("vta-pynq")     # a preset, a file, or a name from `target_kinds()`
     space = target.space(workload)
     lowered = target.lower(workload, space.unravel(np.arange(8)))
-    measured = target.measure(lowered)        # status, reason, seconds and cycles per config
+    measured = target.measure(lowered)   # status, reason, seconds and cycles per config
+    ```
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ The map `capabilities` of a target says which abilities the target has, and whic
 each of them: the target itself (see `offers`) or another object.
 
 Example:
+    ```python
     estimates = capability(target, Estimates)
     if estimates is not None:
         features = estimates.estimate(workload, configs)
+    ```
 """
 
 from __future__ import annotations

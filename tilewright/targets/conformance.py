@@ -1,10 +1,12 @@
 """Conformance suite for targets. Anyone can run it on a target of their own.
 
 Example:
+    ```python
     from tilewright.targets.conformance import CHECKS
 
     for check in CHECKS.values():
         check(lambda: MyTarget(), parse_workload("dense:n=1,c=64,o=64"))
+    ```
 
 Each check creates its own targets, examines a sample of the workload's space, and raises
 `AssertionError` if the contract is violated. A target whose measurements take seconds is asked for

@@ -1,11 +1,11 @@
-"""Estimates extended schedules in closed form, also of convolutions with a shortcut or an average,
-vectorised over a batch, without lowering them.
+"""Closed-form estimates of extended schedules, including those with a shortcut or an average.
 
-The time of a software pipeline is its slowest module plus what cannot overlap: the first load and
-the last store. Lengths of single instructions follow the Chisel RTL as in `template`.
+The time of a software pipeline is that of its slowest module, plus what cannot overlap: the first
+load and the last store. The lengths of single instructions follow the Chisel RTL, as in `template`.
+All functions are vectorised over a batch of schedules.
 
-With a shortcut, the estimate adds what both convolutions need of each module. To the slowest module
-it adds what one of them does not overlap.
+With a shortcut, the estimate adds the work of both convolutions per module. To the slowest module
+it adds the part of one convolution that does not overlap.
 """
 
 from __future__ import annotations
@@ -28,9 +28,17 @@ from tilewright.targets.vta.spec import Machine
 
 
 def average_cycles(geo: Geometry, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cycles of compute of tiles with so many output blocks, (n,), in which whole images are
-    averaged: additions take two, what a bit of the smaller tap takes are two operations; 0 where
-    nothing is averaged."""
+    """Return the cycles of the compute module for averaging whole images.
+
+    Additions take two cycles, and each bit of the smaller tap takes two operations.
+
+    Args:
+        geo: geometry of the workload.
+        blocks: number of output blocks per tile, shape (n,).
+
+    Returns:
+        Cycles, shape (n,); 0 if nothing is averaged.
+    """
     if not geo.average_taps:
         return np.zeros_like(blocks)
     pixels = geo.oh * geo.ow
@@ -47,9 +55,20 @@ def estimate_extended(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64],
     others: int = 0,
 ) -> Array:  # fmt: skip
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. Of the
-    tensors an `add` is loaded into the accumulators; a bias is there once. A tile's reduction may
-    have to share the rings with another one, of so many (`others`) input blocks."""
+    """Estimate schedules of the extended space.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        operations: number of ALU operations per output.
+        tensors: number of operand tensors of the epilogue. An `add` is loaded into the accumulators
+            for each tile; a bias is loaded once.
+        values: knob values, shape (n, knobs).
+        others: number of input blocks of a second reduction that shares the buffer rings.
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(EXTENDED_KNOBS)}
     th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
     outside = knob["order"] == CHANNELS_OUTER
@@ -162,7 +181,10 @@ def estimate_extended(
 
 
 def _pieces(m: Machine, operations: int, tail: Array) -> tuple[Array, Array]:
-    """Pieces of the last epilogue, and the last one's share: shrinking where stores are fast."""
+    """Return the number of pieces of the last epilogue, and the share of the last piece.
+
+    The pieces shrink if stores are fast.
+    """
     if m.out_bytes > m.bus_bytes:
         return tail, 1 / tail
     pieces, shrink = np.ceil(tail / 2), operations * WIDE_STORE
@@ -178,7 +200,18 @@ def _beats(element_bytes: int, bus_bytes: int) -> float:
 def clipped(
     outputs: int, tiles: Array, stride: int, kernel: int, dilation: int, size: int
 ) -> Array:
-    """Input rows (columns) all tiles together read, overlaps counted, padding not."""
+    """Return the number of input rows (or columns) that all tiles together read.
+
+    Overlaps count several times; padding does not count.
+
+    Args:
+        outputs: number of output rows.
+        tiles: number of tiles, shape (n,).
+        stride: stride of the convolution.
+        kernel: kernel size.
+        dilation: dilation of the convolution.
+        size: number of input rows.
+    """
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
     return np.asarray(np.minimum(outputs * stride + overlap * tiles, size + overlap * (tiles - 1)))
 
@@ -190,8 +223,18 @@ _COUNTS = slice(4, 7)  # instructions and bytes
 def estimate_summed(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64.
-    `operations` and `tensors` are those behind both sums, the shortcut's own the geometry's."""
+    """Estimate schedules of convolutions with a shortcut.
+
+    Args:
+        geo: geometry of the workload, including that of the shortcut.
+        m: the machine.
+        operations: number of ALU operations per output after both sums.
+        tensors: number of operand tensors after both sums.
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     beside, planes = beside_of(geo), geo.groups * geo.co
     vectors = geo.bias_bytes // m.acc_bytes // planes
     before = vectors - (geo.beside_bias_base - geo.bias_base) // planes

@@ -1,7 +1,7 @@
-"""Estimates schedules of max-pools, alone or behind a convolution, in closed form, without lowering
-them.
+"""Closed-form estimates of schedules of max-pools, alone or after a convolution.
 
-The estimate is the slowest module, plus what cannot overlap, vectorised over a batch.
+The estimate is the time of the slowest module plus what cannot overlap. All functions are
+vectorised over a batch of schedules.
 """
 
 from __future__ import annotations
@@ -25,8 +25,18 @@ Array = NDArray[np.float64]
 def estimate_pool(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> Array:
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. No
-    operation of a pool's epilogue has a tensor: `tensors` is 0."""
+    """Estimate schedules of a max-pool.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        operations: number of ALU operations per output in the epilogue.
+        tensors: always 0, because the epilogue of a pool reads no tensors.
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(POOL_KNOBS)}
     th, tw, tc = knob["tile_h"], knob["tile_w"], knob["tile_c"]
     row_tiles, col_tiles = np.ceil(geo.oh / th), np.ceil(geo.ow / tw)
@@ -103,7 +113,7 @@ def estimate_pool(
 
 
 def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> tuple[Array, Array]:
-    """Parts of the first and of the last tile."""
+    """Return the numbers of parts into which the first and the last tile are divided."""
     lone = tiles == 1
     rows = geo.oh - (np.ceil(geo.oh / th) - 1) * th  # of the last
     first = np.minimum(np.where(lone, np.maximum(head, tail), head), th)
@@ -113,9 +123,12 @@ def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> 
 def _maxima(
     kernel: int, stride: int, outputs: int, tile: Array, tiles: Array
 ) -> tuple[Array, Array]:
-    """Maxima along an axis of all its tiles together, and the instructions of one that take them.
+    """Count the maxima along one axis.
 
-    Of n outputs there are so many times n, one a step, and some more a tile.
+    For n outputs there is a multiple of n, one per step, and a constant number per tile.
+
+    Returns:
+        Maxima of all tiles together, and number of instructions per tile that compute them.
     """
     each = maxima_an_output(kernel, stride)
     more = int(count_maxima(kernel, stride, 3, 3)) - 3 * each
@@ -127,8 +140,18 @@ def _maxima(
 def estimate_pooled(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> Array:
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. `tensors`
-    counts a bias."""
+    """Estimate schedules of a convolution whose sums are max-pooled.
+
+    Args:
+        geo: geometry of the workload, including that of the pool.
+        m: the machine.
+        operations: number of ALU operations per output in the epilogue.
+        tensors: number of operand tensors of the epilogue; 1 with a bias.
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(POOLED_KNOBS)}
     th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
     outside = knob["order"] == CHANNELS_OUTER

@@ -1,10 +1,11 @@
-"""Bounds what an extended schedule takes: cycles that no program of it beats, vectorised over a
-batch, without lowering it.
+"""Lower bounds of extended schedules: cycles that no program of a schedule can beat.
 
-Every term is one that the lowering and the machine cannot avoid. Instructions are counted no higher
-than they are, none waits for another without need, and what may overlap does. A program is fetched,
-loads the operands of its first GEMM, then computes to the end of the last epilogue, and stores the
-last piece. Or it loads without a pause, or it stores without one.
+The bounds are computed without lowering and vectorised over a batch. Every term is one that the
+lowering and the machine cannot avoid. Instructions are never overcounted, no instruction waits for
+another without need, and everything that can overlap does. A program is fetched, loads the operands
+of its first GEMM, computes until the end of the last epilogue, and stores the last piece. The bound
+is the maximum of this time, the time of loading without a pause, and the time of storing without a
+pause.
 """
 
 from __future__ import annotations
@@ -39,12 +40,28 @@ from tilewright.targets.vta.spec import Machine
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Knobs = dict[str, Array]
-"""Knob values by name, shape (n,) each."""
+"""Knob values by name, each of shape (n,)."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How schedules cut a layer; sizes of tiles are those of the largest."""
+    """How schedules divide a layer into tiles; all arrays have shape (n,).
+
+    Attributes:
+        rows: height of the largest tile.
+        cols: width of the largest tile.
+        blocks: output blocks of the largest tile.
+        first_rows: height of the first tile.
+        last_rows: height of the last tile.
+        last_cols: width of the last tile.
+        last_blocks: output blocks of the last tile.
+        row_tiles: number of tiles along rows.
+        col_tiles: number of tiles along columns.
+        co_tiles: number of tiles along output blocks.
+        steps: number of reduction steps per tile.
+        places: number of tiles along images, rows and columns.
+        count: number of tiles.
+    """
 
     rows: Array
     cols: Array
@@ -62,12 +79,12 @@ class Tiles:
 
     @property
     def size(self) -> Array:
-        """Accumulators, shape (n,)."""
+        """Number of accumulators of the largest tile, shape (n,)."""
         return self.rows * self.cols * self.blocks
 
 
 def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
-    """The tiles of knob values (n,)."""
+    """Return the tiles of schedules with the given knob values, each of shape (n,)."""
     th, tw, tco = knob["tile_h"], knob["tile_w"], knob["tile_co"]
     first = np.ceil(th / knob["head"])
     behind = np.maximum(geo.oh - first, 0)
@@ -84,8 +101,16 @@ def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
 
 
 class Inputs:
-    """What all tiles of pixels of a group read once: `bytes` and LOADs, and the bytes of the first
-    step of the first tile. By rows and by columns of tiles apart, of which there are few kinds."""
+    """Input data that all tiles of a group together read once.
+
+    Rows and columns are computed separately, because there are only a few distinct tile sizes along
+    each axis.
+
+    Attributes:
+        bytes: number of bytes, shape (n,).
+        loads: number of LOAD instructions, shape (n,).
+        first: number of bytes for the first reduction step of the first tile, shape (n,).
+    """
 
     def __init__(self, geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> None:
         gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
@@ -105,8 +130,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Of tiles along an axis: rows (columns) read, of the first tile too, and how many tiles lie
-    within the image, whole ones, and with smaller ones."""
+    """Totals over the tiles along one axis, each of shape (n,).
+
+    Attributes:
+        read: number of rows (or columns) that the tiles read.
+        first: number of rows (or columns) that the first tile reads.
+        inside: number of whole tiles that are inside the image.
+        cols_inside: number of tiles of any size that are inside the image.
+    """
 
     read: Array
     first: Array
@@ -118,7 +149,7 @@ def _kinds(
     sizes: Array, outputs: int, size: int, stride: int, kernel: int, dilation: int, pad: int,
     gather: bool,
 ) -> _Axis:  # fmt: skip
-    """Of tiles of so many rows and a first one of other height, `sizes` (n, 2)."""
+    """Return the totals along one axis, given tile sizes and first tile sizes, shape (n, 2)."""
     most = outputs + 1  # a tile that is cut evenly is no larger than the output
     keys = (sizes[:, 0] * most + sizes[:, 1]).astype(np.int64)
     found = np.zeros((most * most, 4))
@@ -142,8 +173,10 @@ def _kinds(
 
 
 def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
-    """Whether inputs, and weights, are loaded once, shape (n,) each: rings hold all that is walked
-    through before it is read again."""
+    """Return masks of the schedules that load inputs, and weights, only once, shape (n,) each.
+
+    They do if the buffer ring holds everything that is traversed before it is read again.
+    """
     outside = knob["order"] == CHANNELS_OUTER
     inp_round = np.where(outside, t.places * t.steps, t.steps)
     wgt_round = np.where(outside, t.steps, t.co_tiles * t.steps)
@@ -154,13 +187,15 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
 
 
 def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
-    """Whether weights may come in parts of any size, shape (n,). More schedules than do: it counts
-    no epilogue."""
+    """Return a mask of the schedules whose weights may be loaded in parts of any size, shape (n,).
+
+    It includes more schedules than necessary, because it ignores the epilogue.
+    """
     return np.asarray(load_bound(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
 
 def may_stream(geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> Flags:
-    """Whether weights may pass through the scratchpad as a stream, shape (n,)."""
+    """Return a mask of the schedules whose weights may pass through the scratchpad as a stream."""
     return slow_loads(geo, m, knob) & np.asarray(
         weights_stream(
             geo, m, knob["wgt_slots"] == RESIDENT, _wgt_used(geo, knob, t), knob["tile_h"],
@@ -177,7 +212,10 @@ def _wgt_used(geo: Geometry, knob: Knobs, t: Tiles) -> Array:
 
 
 def fits(geo: Geometry, m: Machine, ops: Operations, knob: Knobs, t: Tiles) -> Flags:
-    """Whether buffers may fit, shape (n,); where they do not, nothing is lowered."""
+    """Return a mask of the schedules whose buffers may fit, shape (n,).
+
+    All others do not compile.
+    """
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
     high = t.rows if gather else window(t.rows, geo.sh, geo.kh, geo.dh)
     wide = window(t.cols, geo.sw, geo.kw, geo.dw)
@@ -195,16 +233,26 @@ def fits(geo: Geometry, m: Machine, ops: Operations, knob: Knobs, t: Tiles) -> F
 _FETCHED = 23.0  # cycles until the first of a batch of instructions runs, besides the batch's beats
 _TOKEN = 1.0  # between two instructions of a module, or of two that wait for each other
 _LOAD = 5.0 + _TOKEN
-"""Of a LOAD besides its beats and the memory's latency. That is paid by who finds the memory idle,
-and other modules' reads may keep it busy: only the first LOAD must pay."""
+"""Cycles of a LOAD in addition to its beats and the memory latency. Only the first LOAD must pay
+the latency: reads of other modules can keep the memory busy, so that later ones do not find it
+idle."""
 _BURST = 4.0  # of a STORE besides its beats: command, address, response
 
 
 def bound_extended(
     geo: Geometry, m: Machine, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> Array:
-    """Cycles that programs of knob values (n, knobs) take at least, shape (n,), infinite where
-    buffers surely do not fit; `epilogue` (steps, 3) is that of the lowering."""
+    """Return a lower bound of the cycles of each schedule in the extended space.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        epilogue: epilogue of the lowering, shape (steps, 3).
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        Cycles, shape (n,); infinite if the buffers certainly do not fit.
+    """
     geo, ops = _without_surplus(geo), operations_of(geo, epilogue)
     every = {name: values[:, k].astype(np.float64) for k, name in enumerate(EXTENDED_KNOBS)}
     rows = np.flatnonzero(fits(geo, m, ops, every, tiles_of(geo, every)))
@@ -219,8 +267,10 @@ def bound_extended(
 
 
 def _without_surplus(geo: Geometry) -> Geometry:
-    """Without the last group where that has fewer blocks than the others: what it takes comes on
-    top."""
+    """Remove the last group if it has fewer blocks than the others.
+
+    Its work can only increase the cycles, so that the bound stays valid.
+    """
     if geo.groups * geo.co == geo.out_blocks and geo.groups * geo.ci == geo.inp_blocks:
         return geo
     return geo._replace(groups=geo.groups - 1)
@@ -228,8 +278,17 @@ def _without_surplus(geo: Geometry) -> Geometry:
 
 @dataclass(frozen=True)
 class _Layer:
-    """Schedules of a layer that may fit; the epilogue takes `each` cycles of the ALU an
-    accumulator, of which there are `outputs`."""
+    """Schedules of a layer that may fit.
+
+    Attributes:
+        geo: geometry of the workload.
+        m: the machine.
+        ops: operations of the epilogue.
+        knob: knob values.
+        tiles: the tiles.
+        each: ALU cycles of the epilogue per accumulator.
+        outputs: number of accumulators.
+    """
 
     geo: Geometry
     m: Machine
@@ -241,7 +300,7 @@ class _Layer:
 
 
 def _cycles(layer: _Layer) -> Array:
-    """From launch to FINISH."""
+    """Return the minimum number of cycles from launch to FINISH."""
     geo, m, ops, knob, t = layer.geo, layer.m, layer.ops, layer.knob, layer.tiles
     inputs = Inputs(geo, m, knob, t)
     loads, load = _loads(layer, inputs)
@@ -263,7 +322,7 @@ def _cycles(layer: _Layer) -> Array:
 
 
 def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
-    """LOADs of the load module, and the cycles they take one after the other."""
+    """Return the number of LOADs of the load module, and their cycles one after the other."""
     geo, m, t = layer.geo, layer.m, layer.tiles
     inp_held, wgt_held = held(layer.knob, t)
     again, wgt_again = np.where(inp_held, 1.0, t.co_tiles), np.where(wgt_held, 1.0, t.places)
@@ -278,7 +337,7 @@ def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
 
 
 def _compute(layer: _Layer) -> Array:
-    """Cycles of the compute module from the first GEMM on."""
+    """Return the cycles of the compute module from the first GEMM on."""
     geo, m, ops, t, outputs = layer.geo, layer.m, layer.ops, layer.tiles, layer.outputs
     slots, first_tile = layer.knob["acc_slots"], t.first_rows * t.cols * t.blocks
     iterations = outputs * (geo.ci * geo.kh * geo.kw + ops.residual + layer.each)
@@ -300,7 +359,7 @@ def _compute(layer: _Layer) -> Array:
 
 
 def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
-    """Cycles of the ALU an accumulator: one an immediate, two a tensor."""
+    """Return ALU cycles per accumulator: one per immediate operation, two per tensor operation."""
     kinds = epilogue[:, 0]
     tensors = int((kinds == EPILOGUE_TENSOR).sum()) - int(ops.starts_with_tensor)
     vectors = int((kinds == EPILOGUE_BIAS).sum()) - int(ops.lifted)
@@ -308,14 +367,18 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
 
 
 def _bursts(geo: Geometry, t: Tiles) -> Array:
-    """Bursts of all STOREs: a row each, where a tile has a part of each row, else a run of rows."""
+    """Return the number of bursts of all STOREs.
+
+    A tile that covers only a part of each row needs one burst per row. Otherwise each run of rows
+    is one burst.
+    """
     planes = float(geo.batches * geo.groups * geo.co)
     runs = np.where(t.row_tiles > 1, planes * t.row_tiles, t.count)
     return np.where(t.col_tiles > 1, planes * geo.oh * t.col_tiles, runs)
 
 
 def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
-    """Cycles of STOREs of so many elements in at least so many bursts."""
+    """Return the cycles of STOREs with so many elements in at least so many bursts."""
     beats = elements * m.out_bytes / m.bus_bytes
     if m.bus_bytes >= m.out_bytes:
         return np.asarray(beats + _BURST * bursts)
@@ -324,7 +387,10 @@ def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
 
 
 def _fetch(m: Machine, instructions: Array) -> Array:
-    """Cycles until the first instruction runs, of so many at least."""
+    """Return the cycles until the first instruction of a program runs.
+
+    `instructions` is a lower bound of the number of instructions, shape (n,).
+    """
     if m.bus_bytes == 8:
         return _FETCHED + FETCH_BEATS * np.minimum(instructions, m.max_burst_beats / 2)
     beats = np.minimum(instructions, m.max_burst_beats) * 16.0 / m.bus_bytes

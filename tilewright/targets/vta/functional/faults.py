@@ -1,5 +1,4 @@
-"""Defines what can be wrong with a program: numbered for compiled code, named and worded for
-people."""
+"""Faults of programs: codes for compiled code, and error classes and messages for users."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ Y_SIZE_ZERO, ALU_RAW_HAZARD, ALU_MUL, ACC_8BIT_LOAD = 21, 22, 23, 24
 
 
 class FunctionalError(TilewrightError):
-    """A program that does not run to its end. `fault` says what stopped it."""
+    """A program does not run to its end. `fault` says what stopped it."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -31,31 +30,31 @@ class FunctionalError(TilewrightError):
 
 
 class ScratchpadOverflow(FunctionalError):
-    """A transfer or an index beyond the end of a scratchpad."""
+    """A transfer or an index exceeds a scratchpad."""
 
 
 class UndecodableInstruction(FunctionalError):
-    """An opcode, memory type, ALU operation or field value that means nothing."""
+    """An opcode, memory type, ALU operation or field value is undefined."""
 
 
 class DramOutOfRange(FunctionalError):
-    """A transfer outside the memory image."""
+    """A transfer accesses an address outside the memory image."""
 
 
 class TokenDeadlock(FunctionalError):
-    """Modules that wait for tokens nobody will push."""
+    """Modules wait for tokens that nobody pushes."""
 
 
 class FinishError(FunctionalError):
-    """No FINISH, or one that does not come last."""
+    """The program has no FINISH, or its FINISH is not last."""
 
 
 class HardwareHang(FunctionalError):
-    """An instruction the RTL never completes, or that stops its simulation."""
+    """The RTL never completes an instruction, or stops its simulation at it."""
 
 
 class WorkLimitExceeded(FunctionalError):
-    """More work than the caller allows."""
+    """The program needs more work than the caller allows."""
 
 
 class _Wording(NamedTuple):
@@ -174,7 +173,7 @@ _WORDINGS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of one instruction."""
+    """A fault of one instruction."""
 
     name: str
     instruction: int  # index in the stream, -1: the stream as a whole
@@ -189,7 +188,17 @@ FAULT_NAMES = {code: wording.name for code, wording in _WORDINGS.items()}
 def fault_of(
     code: int, instruction: int, opcode: int, value: int, limit: int, extra: int, detail: str = ""
 ) -> Fault:
-    """The worded form of a fault record of the kernels."""
+    """Return the description of a fault record of the kernels.
+
+    Args:
+        code: the fault code.
+        instruction: index of the instruction; -1 for the program as a whole.
+        opcode: opcode of the instruction.
+        value: the offending value.
+        limit: the limit that it violates.
+        extra: additional number, for example a memory type.
+        detail: text for faults that concern the whole program.
+    """
     wording = _WORDINGS[code]
     memory = MEMORY_NAMES[extra] if 0 <= extra < len(MEMORY_NAMES) else str(extra)
     sentence = wording.sentence.format(
@@ -202,5 +211,5 @@ def fault_of(
 
 
 def error_of(code: int, fault: Fault) -> FunctionalError:
-    """The typed error of a fault."""
+    """Return the exception for a fault."""
     return _WORDINGS[code].error(fault)

@@ -1,4 +1,4 @@
-"""Allocates the memories inside the accelerator, in the layout the compute kernels want."""
+"""Scratchpads of the accelerator, in the layout that the compute kernels need."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from tilewright.targets.vta.spec import Machine
 
 
 class Scratchpads(NamedTuple):
-    """Flat arrays; values are widened and rows padded to whole tiles of 16.
+    """Flat arrays of the scratchpads, with wider values and with rows padded to whole tiles of 16.
 
-    An input element is `batch` rows of `inp_row` values, an accumulator element `batch` rows of
-    `acc_row`. A weight element is (acc_row/16)·(inp_row/16) tiles of [input pair][output][2].
+    An input element consists of `batch` rows of `inp_row` values, an accumulator element of `batch`
+    rows of `acc_row` values. A weight element consists of (acc_row/16)·(inp_row/16) tiles of [input
+    pair][output][2].
     """
 
     uop: NDArray[np.uint64]
@@ -31,9 +32,10 @@ class Scratchpads(NamedTuple):
 
 
 def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scratchpads:
-    """Zeroed scratchpads, or with pseudo-random contents if a seed is given.
+    """Return scratchpads that are zeroed, or filled with pseudo-random values if a seed is given.
 
-    Raises `SpecError` for inputs or weights wider than 16 bits.
+    Raises:
+        SpecError: inputs or weights are wider than 16 bits.
     """
     if max(m.inp_bits, m.wgt_bits) > 16:
         raise SpecError(
@@ -58,7 +60,7 @@ def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scrat
 
 
 def clear(pads: Scratchpads) -> None:
-    """Zero everything, for the next program."""
+    """Set all scratchpads to zero, for the next program."""
     for array in (pads.uop, pads.inp, pads.wgt, pads.acc, pads.out, pads.fresh):
         array.fill(0)
 

@@ -1,11 +1,10 @@
-"""Writes an instruction stream: dependency tokens, DMA regions, micro-op kernels. It also keeps the
-record that counts what is written.
+"""Writes an instruction stream: dependency tokens, DMA regions and micro-op kernels.
 
-A program is written into two places. `state` is the record that counts it; `out` (instructions, 2)
-takes the words of instructions, of which those beyond its end are only counted. The rules by which
-calls become dependency flags or no-ops are those of the VTA runtime (InsnQueue::DepPop / DepPush).
-So a lowering that makes the calls of the stock compiler gets the stock compiler's stream, byte for
-byte.
+A program is written to two places. `state` is the record with its counts. `out`, shape
+(instructions, 2), receives the instruction words; instructions beyond its end are only counted. The
+rules by which calls become dependency flags or no-ops are those of the VTA runtime
+(InsnQueue::DepPop and DepPush). A lowering that makes the calls of the stock compiler therefore
+gets the stock compiler's stream, byte for byte.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from tilewright.targets.vta.numba_decorators import helper, set_zero
 
 
 class ProgramState:
-    """The fields of a record of int64, which compiled code reads and writes at its address."""
+    """Fields of a record of int64 numbers, which compiled code reads and writes in place."""
 
     # What the next instruction depends on.
     pops: int  # pop flags waiting for load, compute, store: two bits each, pop_prev the lower
@@ -92,12 +91,12 @@ _RECORD = np.dtype((np.record, [(name, np.int64) for name in FIELDS]))
 
 
 def new_states(programs: int) -> NDArray[np.void]:
-    """Records of programs not begun, shape (programs,), with the fields of `ProgramState`."""
+    """Return records of empty programs, shape (programs,), with the fields of `ProgramState`."""
     return np.zeros(programs, _RECORD)
 
 
 def columns(states: NDArray[np.void], names: Sequence[str]) -> NDArray[np.int64]:
-    """Some fields of records (programs,), by their names: (programs, names)."""
+    """Return some fields of records, shape (programs, names)."""
     numbers = states.view(np.int64).reshape(len(states), len(FIELDS))
     return numbers[:, [FIELDS.index(name) for name in names]]
 
@@ -111,14 +110,17 @@ _SIZE_LIMIT = 1 << 16
 
 @helper
 def start(state: ProgramState) -> None:
-    """Forget an earlier program."""
+    """Reset the state for a new program."""
     set_zero(state)
     state.carrier = -1
 
 
 @helper
 def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carrier: int) -> None:
-    """Write one instruction; `carrier` is the module a following push may ride on, -1 for none."""
+    """Write one instruction.
+
+    `carrier` is the module whose following push may be attached to it, -1 for none.
+    """
     n = state.instructions
     if n < out.shape[0]:
         out[n, 0] = lo
@@ -130,7 +132,7 @@ def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carri
 
 @helper
 def take_pops(state: ProgramState, module: int) -> int:
-    """The pop flags waiting for a module's next instruction."""
+    """Return and clear the pop flags that wait for a module's next instruction."""
     at = 2 * module
     waiting = state.pops >> at & 3
     state.pops ^= waiting << at
@@ -139,7 +141,7 @@ def take_pops(state: ProgramState, module: int) -> int:
 
 @helper
 def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) -> None:
-    """An instruction that only passes tokens: the transfer of zero elements."""
+    """Write an instruction that only passes tokens: a transfer of zero elements."""
     state.nops += 1
     if module == _L:
         lo, hi = pack_memory(LOAD, flags, INP, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -154,7 +156,7 @@ def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) 
 
 @helper
 def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> None:
-    """Turn pending pops of a module into a no-op."""
+    """Convert the pending pops of a module to a no-op."""
     flags = take_pops(state, module)
     if flags:
         noop(state, out, module, flags)
@@ -162,7 +164,7 @@ def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> No
 
 @helper
 def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) -> None:
-    """`module`'s next instruction waits for a token of `source`."""
+    """Make the next instruction of `module` wait for a token from `source`."""
     waiting = 1 << (2 * module + (0 if source < module else 1))
     if state.pops & waiting:
         commit_pops(state, out, module)
@@ -171,7 +173,7 @@ def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) 
 
 @helper
 def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int) -> None:
-    """`module` sends a token to `target` when what it was given so far is done."""
+    """Make `module` send a token to `target` after the instructions that it has so far."""
     state.tokens += 1
     flag = PUSH_NEXT if module < target else PUSH_PREV
     n = state.instructions
@@ -186,7 +188,7 @@ def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int)
 
 @helper
 def flag(state: ProgramState, out: NDArray[np.uint64], at: int, bit: int) -> None:
-    """Let the instruction at index `at`, already written, push one more token."""
+    """Make the instruction at index `at`, which is already written, push another token."""
     state.tokens += 1
     if at == state.instructions - 1:
         state.pushed |= bit
@@ -199,7 +201,7 @@ def memory(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """One LOAD or STORE of y rows of x elements; pads in elements."""
+    """Write a LOAD or STORE of `y` rows of `x` elements. Padding is in elements."""
     if (
         x >= _SIZE_LIMIT or y >= _SIZE_LIMIT or stride >= _SIZE_LIMIT or sram >= _SIZE_LIMIT
         or max(max(y0, y1), max(x0, x1)) > 15 or min(min(y0, y1), min(x0, x1)) < 0
@@ -239,12 +241,15 @@ def region(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     n0: int, s0: int, n1: int, s1: int, n2: int, element_bytes: int,
 ) -> int:  # fmt: skip
-    """Transfer a dense scratchpad tile from/to a DRAM region of up to three dimensions.
+    """Transfer a dense scratchpad tile from or to a DRAM region of up to three dimensions.
 
-    Dimensions are (extent, DRAM stride in elements), outermost first; the innermost is contiguous.
-    Extents of 1 are dropped and dimensions whose stride continues their inner neighbour are merged,
-    as the stock compiler does; what is still three-dimensional becomes one instruction an outermost
-    step. Returns the number of instructions.
+    The dimensions are (extent, DRAM stride in elements), outermost first; the innermost one is
+    contiguous. Extents of 1 are dropped, and dimensions whose stride continues their inner
+    neighbour are merged, as in the stock compiler. A region that is still three-dimensional becomes
+    one instruction per outermost step.
+
+    Returns:
+        The number of instructions.
     """
     if n1 > 1 and s1 == n2:
         n2 *= n1
@@ -274,7 +279,7 @@ def gemm(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
 ) -> None:  # fmt: skip
-    """A GEMM (or accumulator reset) over micro-ops bgn … end-1 and two hardware loops."""
+    """Write a GEMM (or accumulator reset) over micro-ops bgn … end−1 and two hardware loops."""
     limit = 1 << 14
     if (
         n0 >= limit or n1 >= limit or max(d0, d1) >= 1 << lay.acc_bits
@@ -297,7 +302,7 @@ def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
-    """An ALU operation over micro-ops bgn … end-1 and two hardware loops."""
+    """Write an ALU operation over micro-ops bgn … end−1 and two hardware loops."""
     limit = 1 << 14
     if (
         n0 >= limit or n1 >= limit or max(max(d0, d1), max(s0, s1)) >= 1 << lay.acc_bits
@@ -313,13 +318,16 @@ def alu(
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64]) -> None:
-    """FINISH, with whatever compute still has to wait for."""
+    """Write a FINISH with everything that compute still has to wait for."""
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 
 @helper
 def outcome(state: ProgramState, out: NDArray[np.uint64]) -> int:
-    """The failure code of a finished program. Counts are right even if `out` was too short."""
+    """Return the failure code of a finished program.
+
+    The counts are correct even if `out` was too short.
+    """
     if state.problem:
         return state.problem
     return OUT_OF_SPACE if state.instructions > out.shape[0] else OK

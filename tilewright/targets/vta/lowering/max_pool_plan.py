@@ -1,10 +1,9 @@
-"""Plans what a max-pool's schedule fixes before its first instruction: the tiles, their pixels'
-places in the accumulators, and the order of maxima.
+"""Plan of a max-pool's schedule: the tiles, the layout of pixels, and the order of maxima.
 
-A window's maximum is that of its rows' maxima, so rows and columns are combined apart: two axes, in
-the order that takes fewer operations. Along an axis with a stride, pixel j·stride + p is number j
-of phase p. Phases are combined before windows, since windows share what blocks of a stride's length
-have in common.
+The maximum of a window is the maximum of its rows' maxima, so rows and columns are reduced
+separately, in the order that needs fewer operations. Along an axis with a stride, pixel j·stride +
+p is number j of phase p. Phases are combined before windows, because windows share what blocks of a
+stride's length have in common.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 
 
 class PoolAxis(NamedTuple):
-    """Rows or columns of windows, as they lie in the accumulators."""
+    """Rows or columns of windows, in their layout in the accumulators."""
 
     kernel: int
     stride: int  # of the phases: never above the kernel, which is all that an output reads
@@ -37,7 +36,7 @@ class PoolAxis(NamedTuple):
 
 
 class PoolTiling(NamedTuple):
-    """How the output is cut, in rows, columns and blocks of channels."""
+    """How the output is divided, in rows, columns and channel blocks."""
 
     th: int
     tw: int
@@ -62,7 +61,7 @@ class PoolSlots(NamedTuple):
 
 
 class PoolPlan(NamedTuple):
-    """A max-pool's schedule on one machine."""
+    """The schedule of a max-pool on one machine."""
 
     geo: Geometry
     m: Machine
@@ -78,7 +77,7 @@ class PoolPlan(NamedTuple):
 
 @helper
 def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
-    """The windows of tiles with up to so many outputs."""
+    """Return the windows of tiles with up to `outputs` outputs."""
     stride = kernel if outputs == 1 else min(kernel, stride)
     full, last = (kernel - 1) // stride, (kernel - 1) % stride
     home = 0 if full == 0 or last == stride - 1 else last + 1
@@ -87,28 +86,37 @@ def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
 
 @helper
 def length(axis: PoolAxis, outputs: int) -> int:
-    """Pixels that so many outputs read."""
+    """Return the number of pixels that `outputs` outputs read."""
     return (outputs - 1) * axis.stride + axis.kernel
 
 
 @helper
 def numbers(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Pixels of a phase that so many outputs read."""
+    """Return the number of pixels of a phase that `outputs` outputs read."""
     return outputs + axis.full - (1 if phase > axis.last else 0)
 
 
 @helper
 def before(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Pixels of the phases before, that so many outputs read."""
+    """Return the number of pixels of the earlier phases that `outputs` outputs read."""
     return phase * (outputs + axis.full) - max(0, phase - axis.last - 1)
 
 
 @helper
 def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
-    """The maxima along an axis that leave so many outputs in the home phase: fills `steps`
-    (kernel + 32, 4), columns as named above, and returns how many there are.
+    """Determine the maxima along an axis that leave `outputs` outputs in the home phase.
 
-    A step's sources are not its destinations, or come after them: they have their old value.
+    The sources of a step are not its destinations, or come after them, so that they have their old
+    value.
+
+    Args:
+        axis: the axis.
+        outputs: number of outputs.
+        steps: filled with the steps, shape (kernel + 32, 4), with the columns INTO, FROM, AHEAD and
+            COUNT.
+
+    Returns:
+        The number of steps.
     """
     k = 0
     last, home = axis.last, axis.home
@@ -141,7 +149,7 @@ def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
 
 @allocating_helper
 def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
-    """Maxima along an axis for `outputs` of a tile that may have up to `tile`."""
+    """Return the number of maxima along an axis for `outputs` outputs of a tile of up to `tile`."""
     axis = axis_of(kernel, stride, tile)
     steps = np.empty((kernel + 32, 4), np.int64)
     total = 0
@@ -151,20 +159,23 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
 
 def maxima_an_output(kernel: int, stride: int) -> int:
-    """Maxima along an axis for one more output of a tile that has several."""
+    """Return the maxima along an axis that each further output of a tile requires."""
     return int(count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2))
 
 
 def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
-    """Maxima along an axis that so many outputs take at least, however they are cut into tiles: a
-    cut only makes more of them, but for tiles of one output, which take one less than pixels."""
+    """Return the minimum number of maxima along an axis, for any division into tiles.
+
+    A division only increases the number, except for tiles with a single output, which need one
+    fewer than the number of pixels.
+    """
     most = int(count_maxima(kernel, stride, outputs + 1, outputs))
     return min(most, (kernel - 1) * outputs)
 
 
 @stage
 def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTiling:
-    """The tiles of a config's knob values, (knobs,)."""
+    """Return the tiles of a schedule with the given knob values, shape (knobs,)."""
     th, tw, tc = knobs[0], knobs[1], knobs[2]
     row_tiles, col_tiles, block_tiles = -(-geo.oh // th), -(-geo.ow // tw), -(-geo.groups // tc)
     places = geo.batches * block_tiles * row_tiles * col_tiles
@@ -182,7 +193,15 @@ def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTi
 def pool_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PoolPlan:
-    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    """Return the plan of a schedule.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values, shape (knobs,).
+    """
     gather = geo.kh == 1 and geo.sh > 1
     t = pool_tiling(geo, knobs, gather)
     rows, cols = axis_of(geo.kh, geo.sh, t.th), axis_of(geo.kw, geo.sw, t.tw)
@@ -198,7 +217,7 @@ def pool_plan_of(
 
 @stage
 def pool_failure(plan: PoolPlan) -> int:
-    """OK, or the scratchpad that is too small."""
+    """Return OK, or the failure code of the scratchpad that is too small."""
     if plan.slots.inp * plan.slots.inp_size > plan.m.inp_built:
         return ALLOC_INP
     if plan.slots.acc * plan.slots.acc_size > plan.m.acc_built:

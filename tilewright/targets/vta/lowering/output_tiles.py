@@ -1,5 +1,7 @@
-"""Places an output tile of an extended schedule, and says how its accumulators begin and how they
-end: first value, epilogue, store."""
+"""Output tiles of an extended schedule: their positions, and how their accumulators begin and end.
+
+They begin with an initial value, and end with the epilogue and the store.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ FULL = -1  # micro-ops do not fit
 
 
 class GemmProgram(NamedTuple):
-    """What is written: see `instruction_writer`, and what the accumulator slots are used by."""
+    """A program that is being written, with the use of the accumulator slots.
+
+    The instructions are written by `instruction_writer`.
+    """
 
     state: ProgramState
     out: NDArray[np.uint64]
@@ -83,7 +88,7 @@ class GemmTile(NamedTuple):
 
 
 class TilePiece(NamedTuple):
-    """Output blocks, and rows of them, of a tile's epilogue."""
+    """The output blocks, and rows of them, of one piece of a tile's epilogue."""
 
     block: int
     blocks: int
@@ -93,7 +98,7 @@ class TilePiece(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which tile of what."""
+    """Position of a tile."""
 
     group: int
     image: int
@@ -105,7 +110,7 @@ class Place(NamedTuple):
 
 @stage
 def place_at(t: GemmTiling, number: int) -> Place:
-    """Of the tile that is computed after `number` others."""
+    """Return the position of the tile that is computed after `number` other tiles."""
     channels_outer = t.order == CHANNELS_OUTER
     outer, inner = t.places, t.co_tiles
     if channels_outer:
@@ -121,7 +126,7 @@ def place_at(t: GemmTiling, number: int) -> Place:
 
 @stage
 def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
-    """The tile that is computed after `number` others."""
+    """Return the tile that is computed after `number` other tiles."""
     geo, t = plan.geo, plan.tiling
     at = place_at(t, number)
     g, n, row_tile = at.group, at.image, at.row_tile
@@ -142,14 +147,16 @@ def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
 
 @stage
 def stored_blocks(tile: GemmTile, first: int, blocks: int) -> int:
-    """Of so many output blocks of a tile, from its `first` on, those that are stored."""
+    """Return how many of a tile's `blocks` output blocks from number `first` are stored."""
     return max(0, min(blocks, tile.there - first))
 
 
 @stage
 def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: int) -> None:
-    """LOAD what the epilogue adds to a tile into accumulators from `acc` on; to blocks that are not
-    stored, the last one that is."""
+    """Load the tensor that the epilogue adds to a tile into the accumulators from `acc`.
+
+    For blocks that are not stored, the last stored block is loaded.
+    """
     geo, blocks = plan.geo, stored_blocks(tile, 0, tile.cos)
     base = geo.add_base + tile.first_out
     if blocks > 0:
@@ -167,8 +174,11 @@ def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: i
 
 @stage
 def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """The accumulators' first value, once the last STORE from their slot is done. Returns the
-    number of micro-ops, or FULL."""
+    """Write the initial value of a tile's accumulators, after the last STORE from their slot.
+
+    Returns:
+        The number of micro-ops, or FULL.
+    """
     state, out = program.state, program.out
     state.tiles += 1
     if program.store_of[tile.slot] >= 0:
@@ -192,7 +202,7 @@ def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops:
 
 @stage
 def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
-    """Bias and shifts of a tile, unless they are there: a row each."""
+    """Load the bias and the shifts of a tile, one row each, unless they are resident."""
     vectors = plan.operations.vectors
     if vectors > 0 and not plan.slots.bias_resident:
         stride = plan.geo.groups * plan.geo.co if vectors > 1 else tile.cos
@@ -205,13 +215,13 @@ def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
 
 @stage
 def bias_of(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Where the bias of a tile's first block lies, which comes before any other vector."""
+    """Return where the bias of a tile's first block is stored. It precedes all other vectors."""
     return vector_of(plan, tile, 0)
 
 
 @stage
 def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
-    """Where a vector's values of a tile's first block lie: of the bias, or of the shifts."""
+    """Return where the values of a vector (bias or shifts) for a tile's first block are stored."""
     at, pitch = 0, tile.cos
     if plan.slots.bias_resident:
         at, pitch = tile.group * plan.geo.co + tile.co, plan.geo.groups * plan.geo.co
@@ -222,7 +232,10 @@ def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
 def uop_of(
     plan: LoweringPlan, program: GemmProgram, accumulator: int, source: int, n_uops: int
 ) -> tuple[int, int]:
-    """The place of an ALU micro-op, written if it is new, and the number of micro-ops, or FULL."""
+    """Return the position of an ALU micro-op, and the number of micro-ops, or FULL.
+
+    The micro-op is written if it does not exist yet.
+    """
     word = pack_uop(plan.lay, accumulator, source, 0)
     at = one_uop(program.uops, word, n_uops, plan.slots.acc)
     if at < n_uops:
@@ -235,7 +248,11 @@ def uop_of(
 
 @stage
 def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Epilogue and store, in pieces at the very end. Returns the number of micro-ops, or FULL."""
+    """Write the epilogue and the store of a tile, in pieces for the last tile.
+
+    Returns:
+        The number of micro-ops, or FULL.
+    """
     geo, state, out = plan.geo, program.state, program.out
     if not plan.operations.lifted:
         load_bias(plan, program, tile)
@@ -273,7 +290,11 @@ def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: i
 def epilogue_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, n_uops: int
 ) -> int:
-    """The ALU operations of a piece. Returns the number of micro-ops, or FULL."""
+    """Write the ALU operations of a piece.
+
+    Returns:
+        The number of micro-ops, or FULL.
+    """
     epilogue, slots = plan.epilogue, plan.slots
     for e in range(epilogue.shape[0]):
         kind = epilogue[e, 0]
@@ -319,8 +340,11 @@ def reset_copy(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, copy: int,
     n_uops: int,
 ) -> int:  # fmt: skip
-    """Set the accumulators from `copy` on to 0, to which a piece's are then added. Returns the
-    number of micro-ops, or FULL."""
+    """Reset the accumulators from `copy`, to which those of a piece are then added.
+
+    Returns:
+        The number of micro-ops, or FULL.
+    """
     at, n_uops = uop_of(plan, program, copy, copy, n_uops)
     pixels = piece.rows * tile.cols
     if n_uops != FULL:

@@ -1,7 +1,7 @@
 """Writes the reduction steps of an extended schedule.
 
-A step loads what its slots do not hold yet, then runs one GEMM. Both are split in parts where that
-starts compute earlier or ends it earlier.
+A step loads what its slots do not hold yet, and then runs one GEMM. Both are split into parts where
+this makes compute start or end earlier.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ _L, _C = 0, 1
 
 
 class Rings(NamedTuple):
-    """The slots of inputs and weights (columns: see `tile_instructions`), and the micro-op
-    kernels."""
+    """The slots of inputs and weights, and the micro-op kernels.
+
+    `tile_instructions` describes the columns of the slot arrays.
+    """
 
     inp: NDArray[np.int64]
     wgt: NDArray[np.int64]
@@ -52,7 +54,7 @@ class Rings(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """How far the rings have turned."""
+    """Current positions in the rings."""
 
     inp_next: int  # slots to fill next
     wgt_next: int
@@ -66,7 +68,7 @@ class Cursor(NamedTuple):
 
 
 class ReductionStep(NamedTuple):
-    """One reduction step of a tile, and where its operands lie."""
+    """One reduction step of a tile, and the places of its operands."""
 
     k: int
     ci: int
@@ -82,7 +84,7 @@ class ReductionStep(NamedTuple):
 
 @stage
 def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
-    """The same with another number of micro-ops, and GEMMs known as done."""
+    """Return the cursor with another number of micro-ops and another last finished GEMM."""
     return Cursor(
         cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed,
         cursor.loaded, cursor.kernels, cursor.kernel_hint, n_uops,
@@ -93,7 +95,7 @@ def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
 def take_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[int, Cursor]:
-    """A step of a tile's reduction. Returns its kernel, or FULL."""
+    """Write one step of a tile's reduction. Return its kernel, or FULL, and the new cursor."""
     program.state.steps += 1
     step, cursor = find_slots(plan, program, rings, cursor, tile, k)
     if step.load_inp:
@@ -113,7 +115,10 @@ def take_step(
 def find_slots(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[ReductionStep, Cursor]:
-    """Where a step finds its operands, or the next slots, once their last readers are done."""
+    """Return the slots that hold a step's operands, or the next slots to load.
+
+    Slots are loaded after their last readers have finished.
+    """
     t, slots = plan.tiling, plan.slots
     inp_key = tile.place * t.nk + k
     wgt_key = (tile.group * t.co_tiles + tile.co_tile) * t.nk + k
@@ -149,8 +154,16 @@ def find_slots(
 
 @stage
 def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
-    """LOAD's next transfer waits for the GEMM that read its slot last, if it does not know of it.
-    Returns the instruction up to which LOAD knows GEMMs as done (`freed` before)."""
+    """Make the next LOAD wait for the last GEMM that read its slot.
+
+    Args:
+        program: the program that is being written.
+        reader: index of that GEMM.
+        freed: index of the last GEMM that the load module already knows to be finished.
+
+    Returns:
+        The new value of `freed`.
+    """
     if reader <= freed:
         return freed
     instruction_writer.flag(program.state, program.out, reader, PUSH_PREV)
@@ -162,7 +175,7 @@ def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
 def load_input(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep
 ) -> None:
-    """The input window of a step."""
+    """Load the input window of a step."""
     geo, t = plan.geo, plan.tiling
     block = tile.group * geo.ci + step.ci
     load_window(
@@ -182,7 +195,10 @@ def kernel_of(
     tile: GemmTile,
     step: ReductionStep,
 ) -> tuple[int, Cursor]:
-    """The micro-op kernel of a step's combination of slots, written if it is new, or FULL."""
+    """Return the micro-op kernel for a step's combination of slots, or FULL, and the new cursor.
+
+    The kernel is written if it does not exist yet.
+    """
     kernel = find_kernel(rings, cursor, tile, step)
     kernels, n_uops = cursor.kernels, cursor.n_uops
     if kernel < 0 and kernels < MAX_KERNELS:
@@ -211,7 +227,10 @@ def kernel_of(
 
 @stage
 def find_kernel(rings: Rings, cursor: Cursor, tile: GemmTile, step: ReductionStep) -> int:
-    """The kernel written for these slots and sizes, or FULL. They recur in order."""
+    """Return the kernel that was written for these slots and sizes, or FULL.
+
+    The search starts at the expected kernel, because kernels recur in the same order.
+    """
     keys, j = rings.kernel_keys, cursor.kernel_hint
     for _ in range(cursor.kernels):
         if j >= cursor.kernels:
@@ -230,7 +249,10 @@ def gemm_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, bgn: int,
     end: int, fresh: bool,
 ) -> None:  # fmt: skip
-    """The GEMM over micro-ops bgn … end-1; it waits for what was loaded last, if that is fresh."""
+    """Write the GEMM over micro-ops bgn … end−1.
+
+    If `fresh` is set, it waits for the last load.
+    """
     if fresh:
         # What was loaded last carries the token; a load is always the last instruction.
         instruction_writer.push(program.state, program.out, _L, _C)
@@ -244,7 +266,7 @@ def gemm_of(
 
 @stage
 def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Cycles of compute besides GEMMs, that tiles to come need."""
+    """Return the cycles of compute, except GEMMs, that later tiles need."""
     pixels = tile.rows * tile.cols
     return (
         (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations)) * tile.cos * pixels
@@ -255,7 +277,10 @@ def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
 def run_step(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, kernel_at: int
 ) -> None:
-    """Weights, if they are to be loaded, and GEMM, in parts at the beginning or at the end."""
+    """Write the loads of weights, if necessary, and the GEMM.
+
+    They are split into parts at the beginning or at the end of the program.
+    """
     pixels, block = tile.rows * tile.cols, step.cis * plan.geo.kh * plan.geo.kw
     whole = tile.cos * block  # weight elements, and micro-ops where all of them are unrolled
     beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
@@ -289,8 +314,7 @@ def run_step(
 
 @stage
 def in_blocks(part: int, block: int, done: int, whole: int) -> int:
-    """Of so many elements after `done` of a whole those that lie within one output block, or are a
-    number of whole blocks."""
+    """Limit a part after `done` elements, so that it is inside one block or is whole blocks."""
     if done % block or part < block:
         part = min(part, block - done % block)
     else:
@@ -303,7 +327,10 @@ def load_weights(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, block: int,
     done: int, part: int,
 ) -> None:  # fmt: skip
-    """A part of a step's weights, after `done` elements; an output block has `block`."""
+    """Load `part` elements of a step's weights, after `done` elements.
+
+    An output block has `block` elements.
+    """
     geo, blocks = plan.geo, part // block
     row = (tile.group * geo.co + tile.co + done // block) * geo.ci + step.ci
     instruction_writer.region(
@@ -318,7 +345,7 @@ def run_streamed_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile,
     step: ReductionStep, kernel_at: int,
 ) -> Cursor:  # fmt: skip
-    """A step whose weights are the next of the stream: a GEMM for as many as are there."""
+    """Write a step whose weights are streamed: one GEMM for each part that has been loaded."""
     whole = tile.cos * step.cis * plan.geo.kh * plan.geo.kw
     freed, loaded, done = cursor.freed, cursor.loaded, 0
     while done < whole:
@@ -344,7 +371,7 @@ def run_streamed_step(
 
 @stage
 def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
-    """Weight elements that the next LOAD of a stream should bring, `left` being to come."""
+    """Return how many weight elements the next LOAD of a stream should load, if `left` remain."""
     if plan.ramp == 0:
         return left
     instructions = (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations))
@@ -355,7 +382,7 @@ def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
 
 @stage
 def mark_read(program: GemmProgram, rings: Rings, step: ReductionStep) -> None:
-    """Both slots were read last by the step's last GEMM."""
+    """Record that the step's last GEMM is the last reader of its slots."""
     at = program.state.instructions - 1
     rings.inp[step.i_slot, READER] = at
     rings.wgt[step.w_slot, READER] = at

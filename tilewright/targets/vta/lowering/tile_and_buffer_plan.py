@@ -1,5 +1,4 @@
-"""Plans what an extended schedule fixes before its first instruction: tiles, slots, hardware
-loops."""
+"""Plans an extended schedule before its first instruction: tiles, slots and hardware loops."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(
 
 
 class GemmTiling(NamedTuple):
-    """How the output is cut, in rows, columns and output blocks; the reduction in input blocks."""
+    """The division of the output into rows, columns and blocks, and the reduction into steps."""
 
     th: int
     tw: int
@@ -56,7 +55,7 @@ class GemmTiling(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """What the epilogue asks for."""
+    """Numbers and properties of the epilogue's operations."""
 
     vectors: int  # of a value a channel: bias, shifts
     starts_with_tensor: bool  # a residual that can be the accumulators' first value
@@ -114,7 +113,7 @@ class LoweringPlan(NamedTuple):
 
 @helper
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """The tiles of a config's knob values, (knobs,)."""
+    """Return the tiles of a schedule with the given knob values, shape (knobs,)."""
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
@@ -130,20 +129,19 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
 
 @view_stage
 def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of neither shortcut nor
-    average."""
+    """Return the rows of `epilogue_steps` that belong neither to a shortcut nor to an average."""
     return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
 
 
 @view_stage
 def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of an average."""
+    """Return the rows of `epilogue_steps` that belong to an average."""
     return epilogue[epilogue.shape[0] - geo.average_steps :]
 
 
 @helper
 def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
-    """The steps of `geometry.epilogue_steps`, (steps, 3), counted."""
+    """Count the operations in the rows of `epilogue_steps`, shape (steps, 3)."""
     vectors = 0
     starts_with_tensor = False
     tensors = 0
@@ -183,8 +181,11 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
 
 @helper
 def gemms_of_residual(scale: int) -> tuple[int, int]:
-    """How a residual times 2^scale gets there: GEMMs by the identity, left shift behind them. Two
-    GEMMs take as long as one and a shift, and need not come first."""
+    """Return how a residual times 2^scale is added, as number of GEMMs and left shift.
+
+    The GEMMs multiply by the identity matrix. Two GEMMs take as long as one GEMM and a shift, and
+    do not have to come first.
+    """
     if scale <= IDENTITY_BITS:
         return 1, 0
     if scale == IDENTITY_BITS + 1:
@@ -194,7 +195,7 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 
 @stage
 def extra_iterations(operations: Operations) -> int:
-    """Iterations of compute an accumulator needs besides its reset and the reduction's."""
+    """Return the compute iterations per accumulator besides its reset and the reduction."""
     first = 1 if operations.lifted else 0  # takes as long as a reset once more
     return operations.in_place + operations.residual + (operations.shift > 0) + first
 
@@ -204,7 +205,7 @@ def slots_of(
     geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
     wgt_slots: int, acc_slots: int,
 ) -> BufferSlots:  # fmt: skip
-    """The division of the scratchpads, whether or not it fits (`slots_failure`)."""
+    """Return the division of the scratchpads, whether or not it fits (see `slots_failure`)."""
     kk = geo.kh * geo.kw
     inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
     acc_size = t.tco * (t.th * t.tw + (2 if geo.average_taps else 0))
@@ -234,8 +235,11 @@ def slots_of(
 
 @helper
 def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
-    """Slots of the residual in `room`, output blocks and rows of a piece. Whole tiles, where
-    they fit: loads of the next tile's inputs queue up behind a piece that waits for its slot."""
+    """Return the number of residual slots in `room`, and output blocks and rows per piece.
+
+    Whole tiles are preferred if they fit, because loads of the next tile's inputs queue up behind a
+    piece that waits for its slot.
+    """
     whole = t.tco * t.th * t.tw
     if room >= whole:
         return min(2, room // whole), t.tco, t.th
@@ -249,7 +253,7 @@ def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
 
 @helper
 def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
-    """OK, or the scratchpad that is too small."""
+    """Return OK, or the failure code of the scratchpad that is too small."""
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
         return ALLOC_INP
     if operations.residual and slots.res == 0:
@@ -263,8 +267,10 @@ def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: Buff
 
 @helper
 def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
-    """Which two loops run in hardware: pixels first, then, unless pixels alone are wanted, the
-    longest of the rest."""
+    """Choose the two loops that run in hardware: pixels first, then the longest of the others.
+
+    With `only_pixels`, the other loops are not used.
+    """
     extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
     hw0, hw1 = -1, -1
     if t.th > 1:
@@ -294,7 +300,15 @@ def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
 def plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> LoweringPlan:
-    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    """Return the plan of a schedule.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values, shape (knobs,).
+    """
     t = tiling_of(geo, knobs)
     own = own_steps(geo, epilogue)
     operations = operations_of(geo, own)
@@ -310,7 +324,7 @@ def plan_of(
 
 @stage
 def micro_ops_of_block(plan: LoweringPlan, cis: int) -> int:
-    """Micro-ops of one output block in a step of `cis` input blocks."""
+    """Return the number of micro-ops of one output block in a step of `cis` input blocks."""
     hw0, hw1 = plan.loops.hw0, plan.loops.hw1
     count = 1
     if hw0 != INPUT_BLOCKS and hw1 != INPUT_BLOCKS:

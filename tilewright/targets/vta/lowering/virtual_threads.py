@@ -1,7 +1,7 @@
 """Writes the instructions of virtual threads: the tiles of a template schedule, group by group.
 
-Up to four threads compute a tile each, side by side. Their loads, GEMMs, epilogues and stores take
-turns, so that one thread's transfers run under another's arithmetic. The order is that of the stock
+Up to four threads compute one tile each. Their loads, GEMMs, epilogues and stores alternate, so
+that one thread's transfers overlap with another thread's arithmetic. The order is that of the stock
 compiler.
 """
 
@@ -54,12 +54,13 @@ from tilewright.targets.vta.spec import Machine
 _L, _C, _S = 0, 1, 2
 
 _RESET, _GEMM, EPILOGUE_KERNELS = 0, 1, 2
-"""Columns of a thread's micro-op kernels; from the last on, one an epilogue step."""
+"""Columns of a thread's micro-op kernels: reset, GEMM, and from the last one, one per epilogue
+step."""
 MOST_THREADS = 4  # at most
 
 
 class TemplateProgram(NamedTuple):
-    """What is written, and what of."""
+    """A program that is being written, and its plan."""
 
     geo: Geometry
     m: Machine
@@ -80,7 +81,7 @@ def write_threads(
     kernels: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: ProgramState,
 ) -> int:  # fmt: skip
-    """The program of a tiling, group by group, step by step."""
+    """Write the program of a tiling, group by group and step by step. Return the failure code."""
     reset, gemm = loops_of(reset_nest(t)), loops_of(gemm_nest(geo, t))
     total_uops = t.threads * (reset.uops + gemm.uops + epilogue.shape[0])
     if total_uops > 1 << m.log_uop_depth or total_uops > uops.shape[0]:
@@ -108,7 +109,7 @@ def write_threads(
 def _load_uops(
     state: ProgramState, out: NDArray[np.uint64], m: Machine, geo: Geometry, count: int
 ) -> None:
-    """LOAD the micro-ops that follow those loaded before."""
+    """Load the micro-ops that follow those loaded before."""
     instruction_writer.memory(
         state, out, LOAD, UOP, state.uops, geo.uop_base + state.uops, 1, count, count,
         0, 0, 0, 0, m.uop_bytes,
@@ -121,8 +122,10 @@ def _load_kernel(
     w: TemplateProgram, kernel: int, thread: int, nest: LoopNest, loops: KernelLoops, src: int,
     wgt: int,
 ) -> int:  # fmt: skip
-    """The first micro-op of a thread's kernel, which is loaded before its first use; `src` and
-    `wgt` are the first input and weight that it reads."""
+    """Return the first micro-op of a thread's kernel. It is loaded before its first use.
+
+    `src` and `wgt` are the first input and weight that it reads.
+    """
     if w.kernels[thread, kernel] < 0:
         at = w.state.uops
         w.kernels[thread, kernel] = at
@@ -138,7 +141,7 @@ def _load_kernel(
 
 @stage
 def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Set the accumulators to zero once what they held is stored."""
+    """Reset the accumulators after their previous content was stored."""
     t, state, out, loops = w.tiling, w.state, w.out, w.reset
     state.tiles += group.threads
     # Threads without a tile hand their token on, or the next group's first reset would take it and
@@ -159,7 +162,7 @@ def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
-    """Load inputs and weights of a reduction step."""
+    """Load the inputs and weights of a reduction step."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     state.steps += group.threads
     for thread in range(group.threads):
@@ -176,8 +179,7 @@ def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
 
 @stage
 def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
-    """The input window of a tile from block `ci` on; what lies outside the image is zero-filled by
-    the LOAD."""
+    """Load the input window of a tile from block `ci`. The LOAD fills the padding with zeros."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
     top, left = max(0, -y0), max(0, -x0)
@@ -209,7 +211,7 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
 
 @stage
 def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
-    """One GEMM a thread; where one is all, its epilogue follows it at once."""
+    """Write one GEMM per thread. If there is only one step, the epilogue follows at once."""
     t, state, out, loops = w.tiling, w.state, w.out, w.gemm
     for thread in range(group.threads):
         instruction_writer.pop(state, out, _L, _C)
@@ -228,7 +230,7 @@ def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
-    """The epilogues, behind the last of several reduction steps."""
+    """Write the epilogues after the last of several reduction steps."""
     for _ in range(group.threads):
         instruction_writer.pop(w.state, w.out, _C, _L)
     for thread in range(group.threads):
@@ -238,7 +240,7 @@ def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
-    """One ALU instruction an element-wise operation, in place, operands behind the accumulators."""
+    """Write one ALU instruction per epilogue step, in place. Operands follow the accumulators."""
     t, state, out = w.tiling, w.state, w.out
     pixels, accumulators = t.th * t.tw, tile.thread * t.tile
     operand = t.threads * t.tile + accumulators
@@ -281,7 +283,10 @@ def _load_tensor(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, tco: int, th: int,
     tw: int, tile: TemplateTile, operand: int,
 ) -> None:  # fmt: skip
-    """A tile of the tensor that is added; in place of blocks beyond the image's, its last one."""
+    """Load a tile of the tensor that is added.
+
+    For blocks beyond those of the image, the last block of the image is loaded.
+    """
     there = geo.out_blocks - tile.co
     blocks = max(0, min(tco, there))
     first_block = tile.image * geo.out_blocks + tile.co
@@ -300,7 +305,7 @@ def _load_tensor(
 
 @stage
 def _store(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Store the blocks of each tile that the image has."""
+    """Store the blocks of each tile that belong to the image."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     for thread in range(group.threads):
         tile = tile_of(geo, t, group, thread)
@@ -323,7 +328,7 @@ def _store(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _finish(w: TemplateProgram) -> int:
-    """FINISH behind the last STORE and LOAD. Returns a failure code."""
+    """Write FINISH after the last STORE and LOAD. Return the failure code."""
     state, out = w.state, w.out
     # The stock runtime writes the last pop of a single-threaded program only after FINISH.
     if w.tiling.groups > 1 and w.tiling.threads >= 2:

@@ -1,9 +1,9 @@
-"""Models the fetch unit: batches of instructions from memory into the queues of the three modules.
+"""Model of the fetch unit: batches of instructions move from memory to the queues of three modules.
 
-It asks for a batch, waits for all of it, and hands it out in order, one instruction a cycle. An
-instruction whose queue was full at the start of the cycle holds up those behind it. The next batch
-is asked for when the local memory is empty. On buses of 128 bits and more two registers lie between
-that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
+The unit requests a batch, waits for all of it, and dispatches it in order, one instruction per
+cycle. An instruction whose queue was full at the start of the cycle blocks those behind it. The
+next batch is requested when the local memory is empty. On buses of 128 bits and more, there are two
+registers between that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ class Fetching(NamedTuple):
 
 @stage
 def batch_size(max_burst_beats: int, pipelined: bool) -> int:
-    """Instructions the fetch unit asks for at once."""
+    """Return the number of instructions that the fetch unit requests at once."""
     return max_burst_beats if pipelined else max(1, max_burst_beats // 2)
 
 
 @stage
 def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
-    """Forget an earlier program; a batch of this one of `n` instructions is asked for at once;
-    `fetch` (FETCH_FIELDS,)."""
+    """Reset the unit for a program of `n` instructions, whose first batch is requested at once.
+
+    `fetch` has shape (FETCH_FIELDS,).
+    """
     fetch[:] = 0
     fetch[LEFT_MEMORY] = -NEVER
     fetch[LEFT] = -NEVER
@@ -71,8 +73,7 @@ def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
 
 @stage
 def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
-    """A batch is there; when the next can be asked for is up to `dispatch`; `fetch`
-    (FETCH_FIELDS,)."""
+    """Process the arrival of a batch. `dispatch` determines when the next one can be requested."""
     fetch[BATCH_FIRST] = fetch[ARRIVED]
     fetch[BATCH_READY] = now
     fetch[ARRIVED] += min(batch, n - fetch[ARRIVED])
@@ -81,7 +82,7 @@ def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
 
 @stage
 def destination(lo: int, hi: int, lay: Layout) -> int:
-    """The module an instruction goes to, -1 if the fetch unit cannot decode it."""
+    """Return the module that an instruction is dispatched to, -1 if it cannot be decoded."""
     opcode = nb.int64(lo & nb.uint64(7))
     if opcode == LOAD:
         memory = nb.int64((lo >> nb.uint64(7)) & nb.uint64(7))
@@ -101,12 +102,24 @@ def dispatch(
     fetch: NDArray[np.int64], queues: NDArray[np.int64], heads: tuple[int, int, int],
     tails: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Move arrived instructions into queues as long as there is known to be room.
+    """Move arrived instructions to their queues, as long as there is certainly room.
 
-    Called when a batch has arrived and, if that did not empty the unit, whenever an instruction
-    has ended. `insns` (n, 2), `fetch` (FETCH_FIELDS,), `queues` (3, power of two ≥ entries, 2),
-    `tails` (3,). Returns the cycle after which the next batch can be asked for, NEVER if it is not
-    known yet.
+    This is called when a batch has arrived and, if that did not empty the unit, whenever an
+    instruction has ended.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        lay: layout of the instruction fields.
+        pipelined: whether the unit has two registers before the queues.
+        entries: capacity of a queue.
+        now: the current cycle.
+        fetch: state of the unit, shape (FETCH_FIELDS,).
+        queues: the queues, shape (3, power of two ≥ entries, 2).
+        heads: number of instructions that have left each queue.
+        tails: number of instructions that have entered each queue, shape (3,).
+
+    Returns:
+        The cycle after which the next batch can be requested, NEVER if it is not known yet.
     """
     mask = queues.shape[1] - 1
     arrived = fetch[ARRIVED]

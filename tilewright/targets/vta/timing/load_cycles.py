@@ -1,17 +1,16 @@
-"""Computes the cycles of LOADs and instruction fetches on the read port that they share.
+"""Cycles of LOADs and instruction fetches on the read port that they share.
 
 The port has five clients, an arbiter with tags, and one memory that serves bursts in order.
+Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd), a command enters its
+client's one-entry queue and is granted at least one cycle later. It is not granted in a cycle that
+carries the last beat of a burst, nor without a free tag; the highest priority goes first. It enters
+the memory's queue one cycle after the grant. The memory takes the next burst in the cycle of the
+previous one's last beat; a command that meets an empty queue pays the latency. Therefore, the cycle
+in which a burst is granted determines when its beats arrive, and the end of a client follows from
+its last grant.
 
-Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd) a command enters its
-client's one-entry queue and is granted at the earliest one cycle later. It is not granted in a
-cycle that carries the last beat of a burst, nor without a free tag; the highest priority goes
-first. It enters the memory's queue one cycle after the grant. The memory takes the next burst in
-the cycle of the previous one's last beat; a command that meets an empty queue pays the latency. So
-the moment a burst is granted fixes when its beats arrive, and a client's end follows from its last
-grant.
-
-A grant at cycle g is final once no other command can be ready at g. `advance` takes that horizon as
-an argument.
+A grant at cycle g is final once no other command can become ready at g. `advance` takes this
+horizon as an argument.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ BURST_FIELDS = 3  # of the ring of bursts: last beat, client, beats
 
 
 class Bus(NamedTuple):
-    """The memory port: all powers of two but the latency and the tags."""
+    """The memory port. All numbers except the latency and the tags are powers of two."""
 
     bytes: int
     log_bytes: int
@@ -76,9 +75,11 @@ class Bus(NamedTuple):
 
 @helper
 def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
-    """Begin an episode: nothing in flight, the memory's latency counter cleared.
+    """Reset the port: nothing is in flight, and the latency counter of the memory is cleared.
 
-    `clients` (CLIENTS, CLIENT_FIELDS), `port` (PORT_FIELDS,).
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        port: state of the port, shape (PORT_FIELDS,).
     """
     for c in range(CLIENTS):
         clients[c, READY] = NEVER
@@ -94,7 +95,7 @@ def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
 
 @stage
 def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
-    """Move the next burst of the current row into the waiting place: up to the next window."""
+    """Make the next burst of the current row wait for a grant. It ends at a burst window."""
     address = client[ADDRESS]
     room = (bus.window - (address & (bus.window - 1))) >> bus.log_bytes
     beats = min(client[ROW_BEATS], room)
@@ -106,7 +107,7 @@ def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
 
 @stage
 def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
-    """Beats of a row, from the bus-aligned address below its first element."""
+    """Compute the beats of a row, from the bus-aligned address below its first element."""
     offset = client[ROW_ADDRESS] & (bus.bytes - 1)
     client[ADDRESS] = client[ROW_ADDRESS] - offset
     client[ROW_BEATS] = (offset + client[ROW_BYTES] + bus.bytes - 1) >> bus.log_bytes
@@ -121,11 +122,12 @@ def _look_ahead(
     grants: int,
     queued: int,
 ) -> bool:
-    """Whether a load is now known to end before its data has arrived.
+    """Return whether a load is now known to end before its data has arrived.
 
-    A load is done when its counter of outstanding beats reads zero and its last command has entered
-    its queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a
-    whole scratchpad outstanding it reads zero too soon. Looks at grants `first` … `grants` - 1.
+    A load ends when its counter of outstanding beats is zero and its last command has entered its
+    queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a whole
+    scratchpad outstanding, it is zero too early. The function examines grants `first` … `grants` −
+    1.
     """
     c = clients[client]
     mask = bursts.shape[0] - 1
@@ -159,11 +161,21 @@ def add_load(
     clients: NDArray[np.int64], client: int, decided: int, lo: int, hi: int, element_bytes: int,
     flight_limit: int, bus: Bus,
 ) -> int:  # fmt: skip
-    """A LOAD with rows and elements whose module decided to start it in cycle `decided`.
+    """Add a LOAD with rows and elements, which its module decided to start in cycle `decided`.
 
-    `clients` (CLIENTS, CLIENT_FIELDS); `lo` and `hi` are the instruction's words.
-    Returns OPEN, or ENDED if its end is known already, or STALE, and adds nothing, if data of its
-    predecessor are still to come: the RTL would take them for its own.
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        client: index of the client.
+        decided: cycle of the decision.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        element_bytes: size of an element in bytes.
+        flight_limit: number of outstanding beats that the counter cannot hold.
+        bus: the memory port.
+
+    Returns:
+        OPEN, ENDED if its end is already known, or STALE if data of its predecessor is still
+        outstanding, which the RTL would take for the data of this load; nothing is added then.
     """
     c = clients[client]
     if c[AHEAD] > 0 and (c[READY] != NEVER or c[LAST] + c[TAIL] - 2 > decided):
@@ -207,9 +219,14 @@ def add_load(
 
 @helper
 def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
-    """A batch of `count` instructions whose read command is valid in cycle `origin` + 1.
+    """Add a batch of `count` instructions, whose read command is valid in cycle `origin` + 1.
 
-    `clients` (CLIENTS, CLIENT_FIELDS); `address` is in bytes.
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        origin: cycle of the request.
+        address: byte address of the batch.
+        count: number of instructions.
+        bus: the memory port.
     """
     c = clients[FETCH_CLIENT]
     c[ROWS] = 0
@@ -234,7 +251,10 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
 
 @stage
 def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
-    """Let zero padding use the cycles before the beats written in cycles `first`..`last`."""
+    """Advance the zero padding of a load around the cycles in which its data is written.
+
+    The data is written in cycles `first` to `last`, and no zeros are written then.
+    """
     cycle = client[PAD_CYCLE]
     if client[PAD_FIRST] > 0:
         free = min(client[PAD_FIRST], max(first - cycle, 0))
@@ -262,12 +282,21 @@ def advance(
     horizon: int,
     bus: Bus,
 ) -> int:
-    """Grant bursts up to cycle `horizon`, or until a client's last one: its number, else -1.
+    """Grant bursts up to cycle `horizon`, or until a client's last burst.
 
-    The client's end (first cycle after its execute state; for the fetch unit, the first cycle in
-    which instructions can leave its memory) stands in `clients[client, END]`. `clients` (CLIENTS,
-    CLIENT_FIELDS), `port` (PORT_FIELDS,); `bursts` (n, 3) is a ring of the last bursts' (last beat,
-    client, beats), n a power of two and more than the tags.
+    The client's end is written to `clients[client, END]`. It is the first cycle after its execute
+    state; for the fetch unit, the first cycle in which instructions can leave its memory.
+
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        port: state of the port, shape (PORT_FIELDS,).
+        bursts: ring of the last bursts as (last beat, client, beats), shape (n, 3); n is a power of
+            two and larger than the number of tags.
+        horizon: last cycle to simulate.
+        bus: the memory port.
+
+    Returns:
+        The index of the client whose last burst was granted, or -1.
     """
     if clients.shape[1] != CLIENT_FIELDS or bursts.shape[1] != BURST_FIELDS:
         raise ValueError("rows of clients or bursts")  # as constants they cost nothing

@@ -1,7 +1,7 @@
-"""Prepares the simulator of a specification: the machine's numbers, the memory that one simulation
-works in, and the codes, counters and columns in which it leaves its results.
+"""The simulator of a specification: the machine's numbers, working memory, and result codes.
 
-numba compiles the constants into the kernels.
+It also defines the counters and columns of the results. numba compiles the constants into the
+kernels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TABLE_FIELDS = 4
 
 
 class Simulator(NamedTuple):
-    """Argument of the compiled code. Not to be shared between threads."""
+    """Argument of the compiled code. It must not be shared between threads."""
 
     machine: Machine
     layout: Layout
@@ -75,7 +75,11 @@ class Simulator(NamedTuple):
 
 
 def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
-    """A simulator for one thread; its memory is a few hundred KiB. Raises `SpecError`."""
+    """Return a simulator for one thread. It uses a few hundred KiB of memory.
+
+    Raises:
+        SpecError: the specification is invalid.
+    """
     machine, layout = machine_of(spec)
     bus_bytes = machine.bus_bytes
     element_bytes = [
@@ -105,10 +109,10 @@ def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
 
 
 class _FixedFields(VtaSpec):
-    """A configuration whose instructions keep the default field widths, as the RTL's do."""
+    """A specification whose instructions keep the default field widths, as those of the RTL do."""
 
     def model_post_init(self, context: Any) -> None:
-        """Of the checks all but the one that the fields suffice for the scratchpads."""
+        """Perform all checks except that the fields suffice for the scratchpads."""
         powers = (self.bus_bits, self.max_burst_beats)
         sound = (
             all(value & (value - 1) == 0 for value in powers)
@@ -120,10 +124,13 @@ class _FixedFields(VtaSpec):
 
 
 def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
-    """The machine and its instruction layout.
+    """Return the machine and its instruction layout.
 
-    From a mapping also a configuration that no program could address in full: the stock RTL
-    decodes the default widths whatever its scratchpads hold. Raises `SpecError`.
+    A mapping may also describe a machine that no program can address completely: the stock RTL
+    decodes the default field widths whatever the size of its scratchpads.
+
+    Raises:
+        SpecError: the specification is invalid.
     """
     if isinstance(spec, VtaSpec):
         return spec.machine, layout_of(spec)
@@ -135,10 +142,11 @@ def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
 
 
 def _flight_limits(machine: Machine, element_bytes: list[int]) -> list[int]:
-    """First number of outstanding beats a load engine's counter cannot hold, by read client.
+    """Return the smallest number of outstanding beats that a load engine's counter cannot hold.
 
-    Its width follows the scratchpad: all its bus words for an element wider than the bus
-    (TensorLoadNarrowVME), twice its lines otherwise (TensorLoadWideVME).
+    There is one number per read client. The width of the counter follows the scratchpad: all its
+    bus words for an element wider than the bus (TensorLoadNarrowVME), otherwise twice its lines
+    (TensorLoadWideVME).
     """
     depths = [machine.uop_built, machine.inp_built, machine.wgt_built, machine.acc_built]
     limits = [0]
@@ -151,5 +159,5 @@ def _flight_limits(machine: Machine, element_bytes: list[int]) -> list[int]:
 
 
 def _power_of_two(value: int) -> int:
-    """The smallest power of two that is not less."""
+    """Return the smallest power of two that is at least `value`."""
     return 1 << (value - 1).bit_length()

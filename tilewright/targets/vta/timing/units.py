@@ -1,12 +1,13 @@
-"""Models the three modules and the tokens between them: what an end changes, when a head may start,
-and in which column of a breakdown each cycle counts.
+"""Model of the three modules and the tokens between them.
 
-`breakdown` is (units, BREAKDOWN_COLUMNS); `total` the cycle of FINISH, negative until it is known.
+It defines what the end of an instruction changes, when a queue head may start, and in which column
+of a breakdown each cycle counts. `breakdown` has shape (units, BREAKDOWN_COLUMNS); `total` is the
+cycle of FINISH, negative until it is known.
 
-Rules of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in cycle s takes
-its queue's head, if that was enqueued before s and every token it pops is there. It executes from s
-+ 1 and is idle again `len` cycles later. That cycle is its `end`: the tokens it pushes are there
-from then on. A counter that is full loses the token.
+The rules are those of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in
+cycle s takes its queue's head if the head was enqueued before s and every token that it pops is
+available. It executes from s + 1 and is idle again `len` cycles later. That cycle is its `end`: the
+tokens that it pushes are available from then on. A counter that is full loses the token.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ from tilewright.targets.vta.timing.transfer_table import beats_in
 def spend(
     breakdown: NDArray[np.int64], module: int, column: int, begin: int, end: int, total: int
 ) -> None:
-    """Account the cycles [begin, end) of a module, as far as they lie before FINISH, in
-    `breakdown` (units, columns)."""
+    """Add the cycles [begin, end) of a module, as far as they are before FINISH, to `breakdown`."""
     if total >= 0:
         end = min(end, total)
     if end > begin:
@@ -59,11 +59,11 @@ def account_wait(
     breakdown: NDArray[np.int64], module: int, first: int, first_since: int, second: int,
     second_since: int, idle_since: int, visible: int, now: int, total: int,
 ) -> int:  # fmt: skip
-    """Account the cycles before a decision: for the instruction, then for its tokens, the cycle of
-    the decision itself. Returns the cycle after it.
+    """Account the cycles before a decision, and return the cycle after it.
 
-    `breakdown` (units, columns). `first` and `second` are the token queues popped, -1 for none;
-    their tokens are there since `first_since` and `second_since`.
+    The cycles are those of waiting for the instruction, of waiting for its tokens, and of the
+    decision. `first` and `second` are the token queues that are popped, -1 for none. Their tokens
+    have been available since `first_since` and `second_since`.
     """
     begin = max(idle_since, visible)
     spend(breakdown, module, WAITING_INSTRUCTION, idle_since, begin, total)
@@ -81,9 +81,12 @@ def account_end(
     breakdown: NDArray[np.int64], module: int, client: int, beats: int, begin: int, end: int,
     total: int,
 ) -> int:  # fmt: skip
-    """Account the execute cycles of an instruction; a load's are its beats and waiting for them.
+    """Account the execute cycles of an instruction.
 
-    `breakdown` (units, columns). Returns `end`.
+    Those of a load are its beats and waiting for them.
+
+    Returns:
+        The cycle `end`.
     """
     if client < 0:
         spend(breakdown, module, EXECUTING, begin, end, total)
@@ -98,7 +101,7 @@ ASKS = NEVER + 1  # the event of a module whose LOAD has yet to ask the read por
 
 
 class TimedRun(NamedTuple):
-    """One simulation: the program, what is wanted of it, and the machine."""
+    """One simulation: the program, the requested outputs, and the machine."""
 
     insns: NDArray[np.uint64]  # (n, 2), low and high word
     times: NDArray[np.int64]  # (n, TIMES_COLUMNS), or (0, 0) if not wanted
@@ -107,7 +110,7 @@ class TimedRun(NamedTuple):
 
 
 class TimingUnit(NamedTuple):
-    """A module."""
+    """State of a module."""
 
     head: int  # of its queue; the executing instruction stays in it
     busy: bool  # whether it executes
@@ -118,14 +121,14 @@ class TimingUnit(NamedTuple):
 
 
 class UnitTokens(NamedTuple):
-    """A dependency queue: the tokens it holds, and since when it has held one."""
+    """A dependency queue: the number of its tokens, and since when it has had one."""
 
     held: int
     since: int
 
 
 class UnitEnds(NamedTuple):
-    """What has ended in this cycle."""
+    """Instructions that have ended in this cycle."""
 
     any: bool
     leaving: int  # users of the read port
@@ -141,38 +144,40 @@ class Head(NamedTuple):
 
 @stage
 def low(run: TimedRun, insn: int) -> int:
-    """The low word of an instruction. An unsigned index saves the question whether it counts from
-    the end."""
+    """Return the low word of an instruction.
+
+    The unsigned index avoids the check for a negative index.
+    """
     return run.insns[nb.uint64(insn), 0]
 
 
 @stage
 def high(run: TimedRun, insn: int) -> int:
-    """The high word of an instruction."""
+    """Return the high word of an instruction."""
     return run.insns[nb.uint64(insn), 1]
 
 
 @stage
 def idle() -> TimingUnit:
-    """A module before its first instruction."""
+    """Return a module before its first instruction."""
     return TimingUnit(0, False, NEVER, 0, -1, 0)
 
 
 @stage
 def until(unit: TimingUnit, event: int) -> TimingUnit:
-    """The same module with another next event."""
+    """Return the same module with another next event."""
     return TimingUnit(unit.head, unit.busy, event, unit.insn, unit.client, unit.accounted)
 
 
 @stage
 def ends(unit: TimingUnit, now: int) -> bool:
-    """Whether its instruction ends in this cycle."""
+    """Return whether a module's instruction ends in this cycle."""
     return unit.busy and unit.event == now
 
 
 @stage
 def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
-    """And the instruction of this module."""
+    """Return the ended instructions including that of this module."""
     return UnitEnds(True, ended.leaving + (1 if unit.client >= 0 else 0))
 
 
@@ -181,7 +186,7 @@ def end_load(
     run: TimedRun, load: TimingUnit, l2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
-    """The load module after this cycle's end, if any."""
+    """Process the end of the load module's instruction in this cycle, if any."""
     if not ends(load, now):
         return load, l2g, ended
     l2g = push(run, l2g, low(run, load.insn) & nb.uint64(PUSH_NEXT), now)
@@ -193,7 +198,7 @@ def end_compute(
     run: TimedRun, compute: TimingUnit, g2l: UnitTokens, g2s: UnitTokens, sharing: Sharing,
     ended: UnitEnds, now: int, total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitTokens, UnitEnds]:  # fmt: skip
-    """The compute module after this cycle's end, if any."""
+    """Process the end of the compute module's instruction in this cycle, if any."""
     if not ends(compute, now):
         return compute, g2l, g2s, ended
     lo = low(run, compute.insn)
@@ -207,7 +212,7 @@ def end_store(
     run: TimedRun, store: TimingUnit, s2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
-    """The store module after this cycle's end, if any."""
+    """Process the end of the store module's instruction in this cycle, if any."""
     if not ends(store, now):
         return store, s2g, ended
     s2g = push(run, s2g, low(run, store.insn) & nb.uint64(PUSH_PREV), now)
@@ -218,7 +223,7 @@ def end_store(
 def end(
     run: TimedRun, module: int, unit: TimingUnit, sharing: Sharing, now: int, total: int
 ) -> TimingUnit:
-    """The module after the end of its instruction."""
+    """Return a module after the end of its instruction."""
     if rarely(run.times.shape[0] > 0):
         run.times[unit.insn, STOP] = now
     accounted = unit.accounted
@@ -234,7 +239,7 @@ def end(
 
 @stage
 def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
-    """The queue after an instruction that pushes a token if `flag` is set."""
+    """Return a queue after an instruction that pushes a token if `flag` is set."""
     if flag == 0:
         return queue
     since = now if queue.held == 0 else queue.since
@@ -243,19 +248,19 @@ def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
 
 @stage
 def pop(queue: UnitTokens, pops: bool) -> UnitTokens:
-    """The queue after an instruction that pops a token or not."""
+    """Return a queue after an instruction that pops a token if `pops` is set."""
     return UnitTokens(queue.held - 1 if pops else queue.held, queue.since)
 
 
 @stage
 def has_head(run: TimedRun, module: int, unit: TimingUnit) -> bool:
-    """Whether an idle module has an instruction in its queue."""
+    """Return whether an idle module has an instruction in its queue."""
     return not unit.busy and unit.head < run.sim.tails[module]
 
 
 @stage
 def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
-    """What stands there."""
+    """Return the instruction at the head of a module's queue."""
     place = nb.uint64(unit.head & (run.sim.queues.shape[1] - 1))
     insn = run.sim.queues[module, place, 0]
     return Head(insn, run.sim.queues[module, place, 1], low(run, insn))
@@ -265,7 +270,7 @@ def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
 def start(
     run: TimedRun, unit: TimingUnit, head: Head, event: int, client: int, now: int
 ) -> TimingUnit:
-    """The module in the cycle in which it takes the head: it executes from the next one on."""
+    """Return a module in the cycle in which it takes the head. It executes from the next cycle."""
     if rarely(run.times.shape[0] > 0):
         run.times[head.insn, VISIBLE], run.times[head.insn, START] = head.visible, now + 1
     return TimingUnit(unit.head, True, event, head.insn, client, unit.accounted)
@@ -276,7 +281,7 @@ def account_start(
     run: TimedRun, module: int, unit: TimingUnit, head: Head, first: int, first_since: int,
     second: int, second_since: int, now: int, total: int,
 ) -> TimingUnit:  # fmt: skip
-    """The module with the cycles before this decision accounted, if a breakdown is wanted."""
+    """Return a module with the cycles before this decision accounted, if a breakdown is wanted."""
     if not rarely(run.breakdown.shape[0] > 0):
         return unit
     accounted = account_wait(
