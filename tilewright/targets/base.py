@@ -182,8 +182,8 @@ class Lowered:
 
     workload: Workload
     configs: Configs
-    failures: NDArray[np.object_]  # class of the failure, "" where compiled
-    reasons: NDArray[np.object_]  # stage and cause in one sentence, "" where compiled
+    failures: NDArray[np.object_]  # class of each failure, "" if compiled
+    reasons: NDArray[np.object_]  # stage and cause in one sentence, "" if compiled
     hidden: Features
     programs: Programs = field(default_factory=dict)
     space: str = ""
@@ -224,7 +224,7 @@ class Measurements:
             their median.
     """
 
-    status: NDArray[np.object_]  # of Status
+    status: NDArray[np.object_]  # values of `Status`
     reason: NDArray[np.object_]
     cycles: NDArray[np.int64]
     seconds: NDArray[np.float64]

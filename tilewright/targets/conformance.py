@@ -40,10 +40,10 @@ from tilewright.targets.workload import Workload
 
 Make = Callable[[], Target]
 
-SAMPLE = 24  # configs that are lowered
-MEASURED = 8  # of those, measured
-NOISE = 3.0  # by what factor a measurement that does not repeat may differ
-SMALL = 2_000  # spaces up to this size are enumerated
+SAMPLE = 24  # number of configs that are lowered
+MEASURED = 8  # number of these configs that are measured
+NOISE = 3.0  # factor by which two measurements of a target that is not deterministic may differ
+SMALL = 2_000  # maximum size of a space that is enumerated
 
 
 def describes_itself(make: Make, workload: Workload) -> None:
@@ -51,7 +51,7 @@ def describes_itself(make: Make, workload: Workload) -> None:
     one, two = make(), make()
     assert one.name, "a target has a name"
     assert one.name.isprintable(), f"no name a person can read: {one.name!r}"
-    named = re.fullmatch(r"[\w-]+", one.fingerprint)  # it becomes part of file names
+    named = re.fullmatch(r"[\w-]+", one.fingerprint)  # the fingerprint becomes part of file names
     assert named, f"a fingerprint is letters, digits, - and _, not {one.fingerprint!r}"
     assert one.fingerprint == two.fingerprint, "two equal targets have different fingerprints"
     assert isinstance(one.deterministic, bool), "deterministic is True or False"

@@ -33,13 +33,13 @@ from tilewright.targets.workload import Workload
 
 Fault = Literal[
     "crash",  # the process ends with a segmentation fault
-    "exit",  # the process ends by itself
-    "raise",  # an exception, where the contract wants a typed row
-    "hang",  # no answer, ever
-    "late",  # the right answer after `late_seconds`
-    "nonsense",  # valid, in minus seven cycles
+    "exit",  # the process exits by itself
+    "raise",  # an exception, although the contract requires a row with a failure
+    "hang",  # no answer at all
+    "late",  # the correct answer after `late_seconds`
+    "nonsense",  # a valid row with −7 cycles
     "liar",  # a status that does not exist
-    "short",  # arrays with a row too few
+    "short",  # arrays with one row too few
     "crash_lowering",
     "hang_lowering",
 ]

@@ -20,18 +20,19 @@ from tilewright.core.lazy_module import lazy_module
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-pydantic = lazy_module("pydantic")  # 4 MB that a process which only runs libraries does not need
+# imported lazily to save 4 MB in processes that only run libraries
+pydantic = lazy_module("pydantic")
 
 Meaning = Literal[
     "",
     "latency",  # an estimate of what is measured, in the same unit
-    "bytes",  # moved to or from memory
+    "bytes",  # bytes moved to or from memory
     "waiting",  # bytes moved while nothing else can run
     "work",  # operations executed
     "last work",  # operations executed when nothing is moved any more
     "padding",  # elements written that no operation needs
-    "instructions",  # how long the program is
-    "share",  # of a scratchpad or cache, 1 if it is full
+    "instructions",  # length of the program
+    "share",  # fraction of a scratchpad or cache, 1 if it is full
 ]
 Unit = Literal["", "load", "compute", "store"]
 

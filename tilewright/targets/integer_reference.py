@@ -13,11 +13,11 @@ from tilewright.targets.anchor import Anchor, Windows
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps import STEP_KINDS
 
-if TYPE_CHECKING:  # workloads import the patterns, which compute by this module
+if TYPE_CHECKING:  # avoids a cycle: workloads import the patterns, which import this module
     from tilewright.targets.workload import Workload
 
 Integers = NDArray[np.int64]
-_LARGEST_TAP = 127  # of an int8
+_LARGEST_TAP = 127  # largest int8
 
 
 def total_taps(height: int, width: int) -> int:

@@ -28,9 +28,9 @@ from typing import NamedTuple
 class KernelSet(NamedTuple):
     """The compiled kernels of one kind of target."""
 
-    name: str  # as in "simulator kernels"
-    total: int  # kernels that the target has
-    cache: str  # folder that keeps their code
+    name: str  # name for messages, such as "simulator kernels"
+    total: int  # number of kernels of the target
+    cache: str  # folder with their compiled code
 
 
 RUNNING: list[KernelSet] = []
@@ -47,7 +47,7 @@ def describe_compilation() -> str:
     return f"compiling {kernels.name}, {number} of {kernels.total}, once per installation"
 
 
-_KEPT = 3  # folders of earlier states
+_KEPT = 3  # number of folders with code of earlier versions that are kept
 _KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b".compiled import")
 
 
@@ -96,7 +96,7 @@ def _folder_of(kind: str, name: str) -> Path | None:
     digest = hashlib.sha256()
     for file in sorted((package / kind).rglob("*.py")):
         text = file.read_bytes()
-        # Kernels, and the types they are compiled for; the folders have much else.
+        # The names of kernels and of the types they are compiled for. The files contain much else.
         if any(word in text for word in _KERNEL_WORDS):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
     caches = package / "__pycache__" / name

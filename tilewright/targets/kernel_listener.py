@@ -9,7 +9,7 @@ from numba.core.event import Listener, register
 
 from tilewright.targets.kernel_compilation import RUNNING, KernelSet
 
-_announced: dict[int, KernelSet] = {}  # by the identity of the dispatcher
+_announced: dict[int, KernelSet] = {}  # kernel sets by `id` of the dispatcher
 
 
 def announce(dispatcher: Callable[..., object], kernels: KernelSet) -> None:

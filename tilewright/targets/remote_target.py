@@ -112,7 +112,8 @@ class RemoteTarget:
 
         done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
         measured = joined_measurements(lowered, done)
-        if self.beside is not None and not lowered.ok.all():  # it knows best what to call these
+        # the local target classifies the failures better
+        if self.beside is not None and not lowered.ok.all():
             rows = np.flatnonzero(~lowered.ok)
             told = self.beside.measure(lowered.rows(rows))
             measured.status[rows], measured.reason[rows] = told.status, told.reason

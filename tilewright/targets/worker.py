@@ -97,7 +97,7 @@ def warmed_up(target: Target) -> Target:
     Returns:
         The same target.
     """
-    with suppress(WorkloadError):  # not every target has a schedule for it
+    with suppress(WorkloadError):  # some targets have no schedule for this workload
         configs = np.zeros((1, len(target.space(SMALL).knobs)), np.int32)
         target.measure(target.lower(SMALL, configs))
     return target

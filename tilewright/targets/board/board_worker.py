@@ -114,7 +114,7 @@ def serve_board(
             worker = distributed.Worker(
                 address, nthreads=1, name=BOARD + name, security=security, host=host,
                 port=port, resources={BOARD_RESOURCE: 1, BOARD + name: 1}, memory_limit=0,
-                local_directory=str(bench.folder),  # goes with the bench
+                local_directory=str(bench.folder),  # deleted together with the bench
                 dashboard_address=f"{host}:0", dashboard=False,
             )  # fmt: skip
             async with worker:
@@ -127,7 +127,8 @@ def serve_board(
         except BaseException as error:
             ended.append(error)
 
-    # In a thread of its own, so that Ctrl-C does not wait for the program on the board.
+    # The measurement runs in a thread of its own, so that Ctrl-C does not wait for the program on
+    # the board.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     with suppress(KeyboardInterrupt):

@@ -60,7 +60,7 @@ class BoardTarget:
         self.cluster = cluster
         self.name = BOARD + name
         self._bench = bench
-        # Not what measures on the simulated machine, or says how long a program takes there.
+        # Capabilities that concern times on the simulated machine are left out.
         self.capabilities = {**without(machine.capabilities, *_NOBODYS), **offers(self, *_OURS)}
 
     @property

@@ -49,6 +49,7 @@ LONGEST = 40
 significant, and a prefix, a number and a suffix are added to a name."""
 _FALLBACK = "unnamed"
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+# Characters that are replaced in a C comment, so that a name cannot end it.
 _NO_COMMENT = re.compile(r"[^A-Za-z0-9_ .,:=<>|&+-]")
 _RESERVED = re.compile(
     "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|"
@@ -92,6 +93,7 @@ CASES
   }
 }
 """
+# A case for each function code of the accelerator's commands.
 _FUNCTS = range(15)
 NUMBERS_A_LINE = 24
 _NETWORK_HEAD = """\

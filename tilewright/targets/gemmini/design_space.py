@@ -41,6 +41,8 @@ _CHOICES: Mapping[str, Sequence[int]] = {
 }
 DIFFERENT = int(np.prod([len(values) for values in _CHOICES.values()]))
 SRAM_BIT_GATES, FLIP_FLOP_GATES, FULL_ADDER_GATES = 0.5, 6.0, 6.0
+# A cell of the array has an 8-bit multiplier and a 32-bit adder, two 32-bit registers, an 8-bit and
+# a 20-bit one. The weights in gates are those of `targets.vta.area`.
 _CELL_ADDERS = 8 * 8 + 32
 _CELL_FLIP_FLOPS = 2 * 32 + 8 + 20
 _FLOAT_ADDERS = 24 * 24

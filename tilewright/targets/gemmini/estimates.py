@@ -34,6 +34,8 @@ from tilewright.targets.workload import Workload
 Counts = NDArray[np.int64]
 REQUEST_CYCLES = 7
 """Cycles until a request's transaction number is free again, in addition to the memory latency."""
+# Measured on the RTL. A row is split into requests of 16, 32 or 64 bytes; 48 bytes are one masked
+# request of 64 bytes.
 STORE_CYCLES = np.array([0, 1, 3, 6, 7])
 """Cycles for storing one row, indexed by the number of blocks in the row."""
 
@@ -61,7 +63,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     Returns:
         One row per schedule, with the columns `ESTIMATES`.
     """
-    s = TileSchedule(*values.T)  # columns in place of numbers
+    s = TileSchedule(*values.T)  # each field is a column of `values`, shape (n,)
     loop = np.asarray(s.form == LOOP)
     in_buffers = np.where(loop, LOOPS, s.in_buffers)
     out_buffers = np.where(loop, LOOPS, s.out_buffers)
@@ -70,7 +72,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     n_tiles, k_tiles = _up(n_all, s.tile_n), _up(k_all, s.tile_k)
     sums_h, sums_w = _sums_under(g, s)
     chunks = _up(sums_w, DIM)
-    width = _up(sums_w, chunks)  # pixels of a product
+    width = _up(sums_w, chunks)  # pixels of one product
     fed = np.maximum(width, LEAST_ROWS)
     passes = pixel_tiles * g.groups * (taps * k_all + len(g.identities)) * n_all
     fed = np.where(np.asarray(s.dataflow == OUTPUT_STATIONARY) & ~loop, DIM, fed)
@@ -94,11 +96,14 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     store_blocks = np.minimum(np.where(loop, BLOCKS_PER_REQUEST, s.store_blocks), s.tile_n)
     commands_a_row = _up(n_all, store_blocks) * g.groups
     storing = g.pixels * commands_a_row * np.maximum(STORE_CYCLES[store_blocks], busy)
-    if g.pool is not None:  # a sum a cycle
+    if g.pool is not None:  # a pooled store reads one sum per cycle
         window = g.pool.kernel_h * g.pool.kernel_w
         storing = np.full(len(values), g.pixels * n_all * g.groups * max(window, busy))
     longest = np.maximum(np.maximum(feeding, loading), storing)
     total = feeding + loading + storing
+    # Fraction of the shorter parts that runs in parallel with the longest one. It is small with one
+    # operand buffer, and smaller if the loads of a tile precede its products (`FIRST`) than if they
+    # are interleaved.
     beside = np.where(in_buffers > 1, np.where(s.form == FIRST, 0.8, 0.95), 0.3)
     start = spec.memory_latency_cycles + (loading + storing) / np.maximum(pixel_tiles * k_tiles, 1)
     cycles = longest + (1 - beside) * (total - longest) + start

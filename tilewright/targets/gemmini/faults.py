@@ -50,7 +50,7 @@ class AcceleratorHang(StreamError):
 class _FaultWording(NamedTuple):
     name: str
     error: type[StreamError]
-    sentence: str  # with {value} and {limit}
+    sentence: str  # may contain {value} and {limit}
     advice: str
 
 

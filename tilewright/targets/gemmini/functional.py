@@ -54,11 +54,11 @@ A, B, D = 0, 1, 2
 class Memories(NamedTuple):
     """Local memories of the accelerator: scratchpad, accumulator and array. Not thread-safe."""
 
-    scratchpad: NDArray[np.int8]  # (rows, 16)
-    accumulator: NDArray[np.int32]  # (rows, 16)
-    weights: NDArray[np.int32]  # (2, 16, 16): in use, and those of the last PRELOAD
-    sums: NDArray[np.int32]  # (16, 16), of output-stationary products
-    operand: NDArray[np.int32]  # (3, 16, 16): A, B, D of the product at hand
+    scratchpad: NDArray[np.int8]  # shape (rows, 16)
+    accumulator: NDArray[np.int32]  # shape (rows, 16)
+    weights: NDArray[np.int32]  # active weights, and those of the last PRELOAD, shape (2, 16, 16)
+    sums: NDArray[np.int32]  # sums of output-stationary products, shape (16, 16)
+    operand: NDArray[np.int32]  # A, B and D of the current product, shape (3, 16, 16)
 
 
 def blank_memories(machine: GemminiMachine) -> Memories:
@@ -148,7 +148,8 @@ def mvin(
     repeats = 1 if wide else config[state + reg.LOAD_PIXEL_REPEATS]
     n_rows = rows(rs2)
     for line in range(n_rows):
-        # A repeated row fills the last row first, which shows where pixels are repeated.
+        # A repeated row is written from the last row backwards. The order matters if pixels are
+        # repeated, too.
         r = n_rows - 1 - line if first != 0 and stride == 0 else line
         at = first + r * stride - base
         for c in range(n_columns):
@@ -162,7 +163,7 @@ def mvin(
                     if multiplies:
                         value = scaled_int8(value, scale)
             for repeat in range(repeats):
-                # The shift has four bits, the columns it multiplies five (PixelRepeater.scala).
+                # The shift has four bits and the number of columns five (PixelRepeater.scala).
                 column = c % DIM + ((repeat * (n_columns & 31)) & 15)
                 row = (address + offset) & m.address_mask
                 middle = m.scratchpad_rows // 2

@@ -22,6 +22,7 @@ COMPUTE_PRELOADED, COMPUTE_ACCUMULATED, PRELOAD, FLUSH = 4, 5, 6, 7
 LOOP_WS, LOOP_BOUNDS, LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC = 8, 9, 10, 11
 LOOP_STRIDES_AB, LOOP_STRIDES_DC = 12, 13
 MVIN3 = 14
+# No command of the accelerator has this function code.
 FENCE = 127
 """Pseudo-command: the processor waits until the accelerator is idle."""
 CONFIG_EX, CONFIG_LD, CONFIG_ST, CONFIG_NORM = 0, 1, 2, 3
@@ -29,6 +30,7 @@ OUTPUT_STATIONARY, WEIGHT_STATIONARY = 0, 1
 RELU = 1
 SCALE_ONE = 0x3F800000
 """1.0 as float32. An MVIN with this scale bypasses the multipliers."""
+# A CONFIG_ST with this scale keeps the current scale.
 KEEP_SCALE = 0xFFFFFFFF
 ADDRESS_BITS = 40
 """Number of bits of an address in main memory."""
@@ -136,9 +138,9 @@ def is_compute(funct: int) -> bool:
 class CommandStream(NamedTuple):
     """A stream of commands in program order."""
 
-    funct: NDArray[np.uint8]  # (n,)
-    rs1: NDArray[np.uint64]  # (n,)
-    rs2: NDArray[np.uint64]  # (n,)
+    funct: NDArray[np.uint8]  # shape (n,)
+    rs1: NDArray[np.uint64]  # shape (n,)
+    rs2: NDArray[np.uint64]  # shape (n,)
 
     @property
     def has_loops(self) -> bool:

@@ -36,7 +36,8 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.numba_decorators import compiled, stage
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES, GemminiMachine
 
-# Settings of a loop. I, J, K are in blocks of 16; pads in rows or columns
+# Settings of a LOOP_WS. The bounds I, J and K count blocks of 16; the padding counts rows or
+# columns.
 MAX_I, MAX_J, MAX_K, PAD_I, PAD_J, PAD_K = 0, 1, 2, 3, 4, 5
 A_ADDRESS, B_ADDRESS, D_ADDRESS, C_ADDRESS = 6, 7, 8, 9
 A_ROW_STRIDE, B_ROW_STRIDE, D_ROW_STRIDE, C_ROW_STRIDE = 10, 11, 12, 13

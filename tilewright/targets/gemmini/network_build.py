@@ -112,8 +112,9 @@ def lower_layer(
     try:
         program = program_of(g, spec.machine, TileSchedule(*values))
     except LoweringFailure:
-        # The schedule was chosen for the layer with other immediates, which need less room. The
-        # rule's schedule runs for every workload that `WorkloadLowering.of` accepts.
+        # The schedule was chosen for the layer with other immediates, which may need less memory.
+        # The schedule of the vendor's rule runs for every workload that `WorkloadLowering.of`
+        # accepts.
         rule = lowering.vendor[1]
         pick = Pick(pick.space, lowering.config_of(rule))
         program = program_of(g, spec.machine, rule)
@@ -169,7 +170,7 @@ class _Builder:
         self.plan = MemoryPlan(graph, without_gaps=flattened)
         self.segments: list[_Segment] = []
         self.order: list[tuple[str, int]] = []
-        self.made: dict[str, tuple[Form, int]] = {}  # by layers: form and segment
+        self.made: dict[str, tuple[Form, int]] = {}  # tensors that layers write: form and segment
         self.there: set[Reading] = set()
         self.open = False
 

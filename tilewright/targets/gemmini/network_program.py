@@ -64,7 +64,7 @@ class GemminiProgram:
         constants: Sequence[tuple[int, bytes]],
     ) -> None:  # fmt: skip
         self.spec, self.memory, self.layers, self.segments = spec, memory, layers, segments
-        self.constants = constants  # by address
+        self.constants = constants  # list of address and bytes
 
     @classmethod
     def open(
@@ -215,7 +215,7 @@ def _checked(
     for role, own in rows.items():
         channels = activations[role][0][1]
         own[:, :channels] = rng.integers(-128, 128, (len(own), channels), np.int8)
-    for role, own in rows.items():  # two of them may be one tensor
+    for role, own in rows.items():  # two roles may have the same tensor
         n, c, height, width = activations[role][0]
         tensors[role] = own[:, :c].reshape(n, height, width, c).transpose(0, 3, 1, 2).copy()
     tensors["weight"] = unpack_weight(g, w, image)

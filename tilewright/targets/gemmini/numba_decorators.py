@@ -19,8 +19,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 KERNELS = 5
 """Number of functions in this package that are decorated with `compiled`."""
 
-# A part of a kernel, which only kernels call. It is registered rather than compiled by `njit`,
-# which would compile it anew for each constant among its arguments.
+# Decorator of a part of a kernel, which only kernels call. The function is registered and not
+# compiled by `njit`, which would compile it again for each constant among its arguments.
 stage = register_jitable(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 

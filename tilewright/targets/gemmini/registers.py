@@ -23,31 +23,31 @@ from tilewright.targets.gemmini.isa import (
 )
 from tilewright.targets.gemmini.numba_decorators import stage
 
-# `Registers.config`: of the three load states, each LOAD_FIELDS apart
+# Indices into `Registers.config`: the three load states, each LOAD_FIELDS after the last one
 LOAD_STRIDE, LOAD_SCALE_BITS, LOAD_SHRINK, LOAD_BLOCK_STRIDE, LOAD_PIXEL_REPEATS = 0, 1, 2, 3, 4
 LOAD_SET = 5
 LOAD_FIELDS = 6
 LOAD_STATES = 3
-# of the store unit
+# Indices of the store unit's registers
 STORE_STRIDE, STORE_ACTIVATION, STORE_SET = 18, 19, 20
 POOL_STRIDE, POOL_SIZE, POOL_OUT_COLUMNS, POOLED_ROWS, POOLED_COLUMNS = 21, 22, 23, 24, 25
 POOL_ROWS, POOL_COLUMNS, POOL_UPPER_PAD, POOL_LEFT_PAD = 26, 27, 28, 29
-# of the array
+# Indices of the array's registers
 DATAFLOW, EX_ACTIVATION, A_TRANSPOSED, B_TRANSPOSED = 30, 31, 32, 33
 A_STRIDE, C_STRIDE, SHIFT, EX_SET = 34, 35, 36, 37
-# of a PRELOAD that waits for its COMPUTE
+# Indices of a PRELOAD that waits for its COMPUTE
 PENDING, PRELOAD_RS1, PRELOAD_RS2 = 38, 39, 40
 CONFIG_FIELDS = 41
-# `Registers.scales`: float32, the load states' first
+# Indices into `Registers.scales`; the first three are the scales of the load states
 STORE_SCALE, EX_SCALE = 3, 4
 
 
 class Registers(NamedTuple):
     """Configuration of the three units, and the PRELOAD that waits for its COMPUTE."""
 
-    config: NDArray[np.int64]  # (CONFIG_FIELDS,)
-    scales: NDArray[np.float32]  # (5,)
-    scale_bits: NDArray[np.uint32]  # (5,), the same memory
+    config: NDArray[np.int64]  # shape (CONFIG_FIELDS,)
+    scales: NDArray[np.float32]  # shape (5,)
+    scale_bits: NDArray[np.uint32]  # bits of `scales`, in the same memory, shape (5,)
 
 
 def blank_registers() -> Registers:

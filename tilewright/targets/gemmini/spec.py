@@ -21,6 +21,8 @@ DIM = 16
 size."""
 ARRAY_OUTPUT_BITS = 20
 """Width to which the array saturates its 32-bit sums when it outputs them."""
+# Bytes of a bus beat and of the largest memory request, in the default configuration of the
+# generator.
 BUS_BYTES = 16
 MAX_REQUEST_BYTES = 64
 MOST_ENTRIES = 32
@@ -33,11 +35,11 @@ class GemminiMachine(NamedTuple):
 
     scratchpad_rows: int
     scratchpad_bank_rows: int
-    scratchpad_bank_bits: int  # log2 of these rows
+    scratchpad_bank_bits: int  # log2 of the number of rows in a scratchpad bank
     accumulator_rows: int
     accumulator_bank_rows: int
     accumulator_bank_bits: int
-    address_mask: int  # of the row field of a local address
+    address_mask: int  # mask of the row field of a local address
     garbage_mask: int  # bits of a local address that are all ones in the garbage address
     load_entries: int
     execute_entries: int

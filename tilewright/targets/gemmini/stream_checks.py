@@ -37,6 +37,8 @@ from tilewright.targets.gemmini.numba_decorators import compiled, stage
 from tilewright.targets.gemmini.registers import Registers, blank_registers, configure
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
+# Four blocks of 16 columns are the most that one command moves. Wider moves fire an assertion of
+# the RTL.
 MOST_COLUMNS = 64
 
 
@@ -67,7 +69,8 @@ def check_mvin(
         return f.BLOCK_STRIDE_TOO_SMALL
     first = bits(rs1, 0, ADDRESS_BITS)
     if first == 0:
-        # The hardware counts four bytes an element that it was told has one.
+        # The byte counter of the hardware underflows: it subtracts four bytes for elements that
+        # were announced with one byte. The RTL then fires an assertion and hangs.
         shrinks = in_accumulator(address) and not wide
         return f.ZERO_SHRINK if shrinks else 0
     stride = regs.config[state + reg.LOAD_STRIDE]

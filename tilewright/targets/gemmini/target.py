@@ -81,8 +81,8 @@ class GemminiTarget:
 
     def __init__(self, spec: GemminiSpec) -> None:
         self.spec = spec
-        self.lowering = lru_cache(maxsize=64)(self._bind)  # of a workload
-        self._checker = lru_cache(maxsize=4)(self._check_on)  # of a workload and a seed
+        self.lowering = lru_cache(maxsize=64)(self._bind)  # by workload
+        self._checker = lru_cache(maxsize=4)(self._check_on)  # by workload and seed
         self.capabilities = offers(self, *CAPABILITIES)
 
     @property

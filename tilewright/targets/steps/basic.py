@@ -26,7 +26,7 @@ NEAR_SHIFTS = 5, 20
 CHANNEL_SPREAD = 8
 """Largest difference in bits between the shifts of a layer's channels that still leaves this room.
 """
-_IDENTITY_BITS = 6  # the largest power of two that one int8 weight is
+_IDENTITY_BITS = 6  # log2 of the largest power of two that fits into an int8 weight
 
 
 def weight_and_shift(factor: int) -> tuple[int, int]:

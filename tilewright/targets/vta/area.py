@@ -28,7 +28,7 @@ FULL_ADDER_GATES = 6.0
 MULTIPLEXER_GATES = 2.5
 
 _INSTRUCTION_BITS = 128
-_TAG_BITS = 21  # client tag of the memory engine, Chisel configuration
+_TAG_BITS = 21  # bits of a client tag in the memory engine, in the Chisel default configuration
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Area:
     """Resources of a configuration. `relative` is in units of the default machine."""
 
     memories: tuple[Memory, ...]
-    queue_bits: int  # instruction queues and the fetch buffer
-    tag_bits: int  # table of outstanding reads
-    multipliers: int  # of inp_bits × wgt_bits
+    queue_bits: int  # bits of the instruction queues and the fetch buffer
+    tag_bits: int  # bits of the table of outstanding reads
+    multipliers: int  # number of multipliers of inp_bits × wgt_bits
     tree_adders: int
-    accumulator_adders: int  # of acc_bits
+    accumulator_adders: int  # number of adders of acc_bits
     alu_lanes: int
-    flip_flops: int  # GEMM and ALU pipelines
+    flip_flops: int  # flip-flops of the GEMM and ALU pipelines
     bus_bits: int
     gates: float
     relative: float
@@ -85,7 +85,7 @@ def _area(spec: VtaSpec, reference_gates: float | None) -> Area:
     tag_bits = m.read_tags * (3 + _TAG_BITS + m.read_tags)
     lanes = m.batch * m.block_out
     alu_bits = lanes * m.acc_bits
-    flip_flops = _gemm_registers(m) + 3 * alu_bits  # two operands and a saved source a lane
+    flip_flops = _gemm_registers(m) + 3 * alu_bits  # per lane: two operands and a saved source
     gates = (
         SRAM_BIT_GATES * (sum(memory.bits for memory in memories) + queue_bits)
         + FLIP_FLOP_GATES * (flip_flops + tag_bits)

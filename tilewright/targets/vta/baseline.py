@@ -41,7 +41,8 @@ from tilewright.targets.workload import Workload
 WIDE_RESIDUAL = " (int32 residual)"
 """Suffix of a source whose schedule adds the residual as an int32 tensor."""
 
-# What TopHub was tuned for: block, and log2 depths of input, weight and accumulator scratchpad.
+# The machine for which TopHub's schedules were tuned: block sizes (batch, input, output), and log2
+# of the depths of the input, weight and accumulator scratchpads.
 _STOCK_BLOCK = (1, 16, 16)
 _STOCK_DEPTHS = (11, 10, 11)
 

@@ -28,7 +28,7 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing.errors import CycleError
 from tilewright.targets.vta.timing.simulate import CycleReport, simulate_program
 
-_BARS = 3000  # spans closer together than this share of the window are drawn as one
+_BARS = 3000  # spans that are closer than this fraction of the window are drawn as one
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ def _last_tokens(
         pushes = (report.ends >= 0) & _flagged(report, queue, (PUSH_PREV, PUSH_NEXT))
         pops = np.flatnonzero(ran & _flagged(report, queue, (POP_PREV, POP_NEXT)))
         times = np.sort(report.ends[pushes])
-        initial = max(0, len(pops) - len(times))  # those were there before launch
+        initial = max(0, len(pops) - len(times))  # these tokens were in the queue before the launch
         pops = pops[initial:]
         later = times[: len(pops)] > arrival[pops]
         arrival[pops[later]] = times[: len(pops)][later]

@@ -45,7 +45,7 @@ class ListingError(TilewrightError):
     """A line is not a valid instruction. The message names the line."""
 
 
-# A token of a line and the fields it stands for
+# Words of a line, and the instruction fields that each stands for
 _GROUPS = {
     "sram": ("sram_base",),
     "dram": ("dram_base",),

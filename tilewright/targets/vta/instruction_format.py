@@ -24,7 +24,7 @@ LOAD, STORE, GEMM, FINISH, ALU = 0, 1, 2, 3, 4
 UOP, WGT, INP, ACC, OUT, ACC_8BIT = 0, 1, 2, 3, 4, 5
 # ALU operations
 ALU_MIN, ALU_MAX, ALU_ADD, ALU_SHR, ALU_MUL = 0, 1, 2, 3, 4
-# Dependency flags, as they stand in bits 3..6
+# Dependency flags, at their positions in bits 3 to 6 of an instruction
 POP_PREV, POP_NEXT, PUSH_PREV, PUSH_NEXT = 8, 16, 32, 64
 # Modules
 MODULE_LOAD, MODULE_COMPUTE, MODULE_STORE = 0, 1, 2
@@ -33,7 +33,7 @@ MODULE_LOAD, MODULE_COMPUTE, MODULE_STORE = 0, 1, 2
 class Layout(NamedTuple):
     """Bit offsets of the GEMM and ALU fields, and the widths that depend on the configuration."""
 
-    uop_index_bits: int  # u; uop_end has one bit more
+    uop_index_bits: int  # index of a micro-op; uop_end has one bit more
     acc_bits: int  # width of accumulator factors
     inp_bits: int  # width of input factors
     wgt_bits: int  # width of weight factors
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
     alu_opcode: int
     alu_use_imm: int
     alu_imm: int
-    # micro-op
+    # Fields of a micro-op
     uop_dst_bits: int
     uop_src_bits: int
     uop_wgt_bits: int
@@ -214,7 +214,7 @@ ALU_NAMES = ("MIN", "MAX", "ADD", "SHR", "MUL")
 MODULE_NAMES = ("load", "compute", "store")
 QUEUE_NAMES = ("l2g", "g2l", "g2s", "s2g")
 FLAG_NAMES = ("pop_prev", "pop_next", "push_prev", "push_next")
-# The token queue that each flag names, by module; -1: the module has no such neighbour.
+# The token queue of each flag, by module; -1 if the module has no such neighbour.
 FLAG_QUEUES = ((-1, 1, -1, 0), (0, 3, 1, 2), (2, -1, 3, -1))
 
 

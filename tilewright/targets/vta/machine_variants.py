@@ -27,7 +27,7 @@ KNOBS = (
     Knob("log_inp_buff_size", (13, 14, 15, 16, 17)),
     Knob("log_wgt_buff_size", (15, 16, 17, 18, 19)),
     Knob("log_acc_buff_size", (15, 16, 17, 18, 19)),
-    Knob("log_uop_buff_size", (12, 13)),  # beyond 2^13 bytes more is not built
+    Knob("log_uop_buff_size", (12, 13)),  # the hardware builds at most 2^13 bytes
     Knob("bus_bits", (64, 128, 256, 512)),
 )
 DESIGNS = Space("vta-designs", KNOBS)
@@ -105,7 +105,8 @@ def variants(count: int, seed: int) -> list[VtaSpec]:
     while len(specs) < count:
         try:
             spec = VtaSpec.from_mapping(_drawn(rng))
-        except SpecError:  # its instructions do not fit their words
+        # the machine cannot be built, for example because a field does not fit into an instruction
+        except SpecError:
             continue
         if spec.fingerprint not in taken:
             taken.add(spec.fingerprint)
@@ -128,7 +129,7 @@ def _drawn(rng: np.random.Generator) -> dict[str, object]:
         "log_uop_buff_size": depth["uop"] + 2,  # micro-ops of 4 bytes
         "log_inp_buff_size": depth["inp"] + batch + block_in,
         "log_wgt_buff_size": depth["wgt"] + block_in + block_out,
-        "log_acc_buff_size": depth["acc"] + batch + block_out + 2,  # sums of 4 bytes
+        "log_acc_buff_size": depth["acc"] + batch + block_out + 2,  # accumulators of 4 bytes
         **port,
     }
 

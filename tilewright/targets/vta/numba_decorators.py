@@ -31,16 +31,18 @@ KERNELS = 18
 """Number of functions in this package that are decorated with `kernel`; `row_lowering` creates one
 for each of six lowerings."""
 
-# What only kernels call needs no wrappers for other callers. A helper allocates nothing, so nothing
-# is counted in it; one that allocates or returns views of arrays is marked. A function that is
-# registered is compiled for the types of its arguments. Under `njit` it would be compiled anew for
-# each constant among them, which took most of the time.
+# Functions that only kernels call need no wrappers for other callers. A helper allocates nothing,
+# so it is compiled without reference counts; functions that allocate or return views of arrays have
+# their own decorators. Registered functions are compiled once for the types of their arguments.
+# `njit` would compile them again for each constant among the arguments, which took most of the
+# compile time.
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 helper = register_jitable(_nrt=False, **_INNER)
 allocating_helper = register_jitable(**_INNER)
-# A part of a kernel that LLVM inlines, so that the records it takes and returns stay in registers.
+# Decorator of a part of a kernel that LLVM inlines, so that its records stay in registers.
 stage = register_jitable(_nrt=False, forceinline=True, **_INNER)
-# A part of a kernel that returns records or views of arrays, which compiled functions cannot.
+# Decorator of a part of a kernel that returns records or views of arrays. Functions that are
+# compiled separately cannot return them.
 view_stage = nb.njit(inline="always")
 
 

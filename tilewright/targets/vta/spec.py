@@ -22,7 +22,7 @@ from tilewright.core.errors import SpecError, UnknownName, nearest
 from tilewright.core.files import as_object, read_json
 
 INSTRUCTION_BITS = 128
-LOOP_FIELD_BITS = 14  # iter_out, iter_in
+LOOP_FIELD_BITS = 14  # width of iter_out and iter_in
 INSTRUCTION_HEAD_BITS = 8  # opcode, four dependency flags, reset_reg
 
 
@@ -119,16 +119,16 @@ class Machine(NamedTuple):
     inp_bits: int
     wgt_bits: int
     acc_bits: int
-    inp_bytes: int  # of one scratchpad element
+    inp_bytes: int  # bytes of one scratchpad element
     wgt_bytes: int
     acc_bytes: int
     out_bytes: int
     uop_bytes: int
-    log_uop_depth: int  # u, i, w, a: addressable elements, log2
+    log_uop_depth: int  # log2 of the number of addressable elements
     log_inp_depth: int
     log_wgt_depth: int
     log_acc_depth: int
-    uop_built: int  # elements in the built hardware
+    uop_built: int  # number of elements that the hardware really has
     inp_built: int
     wgt_built: int
     acc_built: int
@@ -347,7 +347,8 @@ class VtaSpec(BaseModel):
             log_inp_depth=i,
             log_wgt_depth=w,
             log_acc_depth=a,
-            # The shipped hardware holds 2048 micro-ops whatever the software assumes.
+            # The Chisel hardware holds 2048 micro-ops regardless of LOG_UOP_BUFF_SIZE
+            # (core/Configs.scala).
             uop_built=self.uop_depth or min(1 << u, 2048),
             inp_built=self.inp_depth or 1 << i,
             wgt_built=self.wgt_depth or 1 << w,

@@ -108,7 +108,7 @@ class VtaTarget:
         self.spec = spec
         self.space_name: SpaceName = space
         self.stock = stock
-        self.lowering = lru_cache(maxsize=64)(self._bind)  # of a workload in this space
+        self.lowering = lru_cache(maxsize=64)(self._bind)  # by workload
         self.capabilities = offers(self, *CAPABILITIES)
 
     @property

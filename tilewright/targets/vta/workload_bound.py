@@ -136,7 +136,7 @@ def _operand_bits(w: Workload, m: Machine) -> int:
     """Return the minimum number of bits that are read, without the operands of a shortcut."""
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     if w.operator == "max_pool":
-        weights = 0  # the identity is the machine's need, not the layer's
+        weights = 0  # the identity matrix is needed by this machine, not by the layer
     outputs = w.batch * w.out_channels * w.results_height * w.results_width
     kinds = [op.kind for op in w.epilogue]
     return (

@@ -100,7 +100,8 @@ class WorkloadLowering:
         Raises:
             WorkloadError: the space or the knobs are unknown, or the schedule does not compile.
         """
-        knobs = {**TileSchedule._field_defaults, **knobs}  # earlier files have no dataflow
+        # files of earlier versions do not contain the dataflow
+        knobs = {**TileSchedule._field_defaults, **knobs}
         if space != self.space.name or set(knobs) != set(TileSchedule._fields):
             raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
         try:

@@ -26,6 +26,7 @@ MOST_FACTOR = 127 * 64
 MOST_CHAINED = ((1 << (ARRAY_OUTPUT_BITS - 1)) - 1) // (1 << 14)
 """Number of int8 products, each at most 2^14, whose sum fits into the array's output width for any
 data."""
+# No limit: more products than any chain has.
 ALL_CHAINED = 1 << 30
 _REST = "the accumulator is scaled, rounded and saturated to int8 as it is stored"
 MOST_SIDE = 3

@@ -26,10 +26,13 @@ from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
 
+# Main memory of the simulated system is 0x80000000 to 0x8fffffff. The RTL serves no other
+# addresses.
 MEMORY_BASE = 0x80000000
 MEMORY_BYTES = 1 << 28
 """Size of the machine's main memory in bytes, which begins at `MEMORY_BASE`."""
 PAGE_BYTES = 4096
+# Largest value of an int8 weight.
 MOST_WEIGHT = 127
 ROLES = ("data", "weight", "bias", "residual", "identity", "output")
 
@@ -109,7 +112,7 @@ class BlockGeometry:
     pad_top: int
     pad_left: int
     groups: int
-    merged: int  # of the workload's groups in one of these
+    merged: int  # number of the workload's groups in one merged group
     in_channels: int
     out_channels: int
     all_in_channels: int

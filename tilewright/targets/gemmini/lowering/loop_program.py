@@ -27,6 +27,7 @@ from tilewright.targets.gemmini.lowering.schedule_space import PIXELS_OUTSIDE, T
 from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_rows
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
+# Longer programs are rejected, which bounds the time for simulating one.
 MOST_LOOPS = 1 << 14
 
 

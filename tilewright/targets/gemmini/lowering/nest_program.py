@@ -113,8 +113,8 @@ def stage_products(
         stage: the stage.
         places: location of the stage's operands and sums.
     """
-    groups = np.array(pixel_groups(stage.tile), np.int64)  # (groups, 3)
-    sums = places.sums + sum_rows(g, stage.tile).T  # (output blocks, groups)
+    groups = np.array(pixel_groups(stage.tile), np.int64)  # shape (groups, 3)
+    sums = places.sums + sum_rows(g, stage.tile).T  # shape (output blocks, groups)
     if stage.is_residual:
         blocks = _residual_blocks(g, s, stage, places)
         pixels = groups[:, 0] * s.tile_w + groups[:, 1]
@@ -179,7 +179,7 @@ def _chains(
     inputs = [DIM if stage.is_residual else summed_inputs(g, c) for c in parts.k_columns[0, 0]]
     ends = np.array(chain_ends(inputs, most))
     starts = np.roll(ends, 1)
-    # The first chain of a stage writes where its first block does.
+    # The first chain of a stage writes to the same rows as the first block of the stage.
     adds = (np.cumsum(starts) > 1) | (parts.begins[..., :1] == 0)
     sums = places[:, :, None] | ACCUMULATOR | np.where(adds, ACCUMULATES, 0)
     made = np.empty((n_blocks, len(pixels), len(ends), 2, 3), np.int64)

@@ -35,7 +35,7 @@ class Axis:
     stride: int
     dilation: int
     phases: tuple[int, ...]
-    length: int  # positions of a phase, of a whole tile
+    length: int
 
     @classmethod
     def of(cls, kernel: int, stride: int, dilation: int, tile: int) -> Axis:

@@ -16,6 +16,7 @@ commands for each product; the loads of the next tile are interleaved with them 
 precede them (`FIRST`)."""
 PIXELS_OUTSIDE, CHANNELS_OUTSIDE = 0, 1
 WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST = 0, 1
+# Maximum number of values of a knob.
 MOST_VALUES = 8
 MOST_TILE_BLOCKS = 64
 """Maximum side length of a tile in blocks. Half an accumulator of the default machine holds 32

@@ -90,7 +90,7 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 
     def fits(tile: Sizes) -> bool:
         images, rows, columns, out, kernel_h, kernel_w, inputs = tile
-        if g.pool is not None:  # the library does without the border's part
+        if g.pool is not None:  # the library leaves out the incomplete part at the border
             rows = rows * g.pool.stride_h + g.pool.kernel_h - 1
             columns = columns * g.pool.stride_w + g.pool.kernel_w - 1
         height = rows * g.stride_h + (kernel_h - 1) * g.dilation_h

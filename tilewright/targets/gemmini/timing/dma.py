@@ -111,10 +111,13 @@ from tilewright.targets.gemmini.timing.state import (
     remove,
 )
 
+# log2 of the sizes of memory requests, which are 16, 32 or 64 bytes.
 SMALLEST_LOG, LARGEST_LOG = 4, 6
+# The row field of the default machine's local addresses has 14 bits: its scratchpad has 16384 rows.
 ROW_MASK = 0x3FFF
 IDLE, NEW_REQUEST, MORE_BEATS = 0, 1, 2
 ALL_XACTS = (1 << XACTS) - 1
+# Pages for address translation have 4 KiB.
 PAGE_BITS = 12
 READER, WRITER = 0, 1
 NOBODY = -1
@@ -230,7 +233,8 @@ def step_writer(s: UnitState) -> bool:
     accepts = s[WR_TLB_VALID] == 0 or advances
     shadowed = s[WR_SHADOW_VALID] == 1
     if misses:
-        # What went back takes the place of what waits, which steps aside.
+        # The request that returns takes the place of the waiting request, which moves to the second
+        # entry.
         if fires:
             s[WR_SHADOW_VALID] = 1
             copy_beat(s, WR_SHADOW_BEAT, WR_TLB_BEAT)
@@ -273,7 +277,7 @@ def send_beat(s: UnitState) -> bool:
         s[WR_TLB_BEAT + 2] = 1 << log
         s[WR_BEATS_LEFT] = s[WR_BEATS] - 1
     else:
-        # The fields of the first beat still stand where the last one put them.
+        # The fields still have the values that the last first beat stored there.
         beat = s[WR_BEATS] - s[WR_BEATS_LEFT]
         s[WR_TLB_BEAT] = (s[WR_ADDRESS] - 1) >> PAGE_BITS
         s[WR_TLB_BEAT + 2] = s[WR_BEATS] * BUS_BYTES
@@ -399,7 +403,7 @@ def cross(s: UnitState) -> None:
     room = has_room(s, PORT_BUFFER, BUFFER_ENTRIES)
     if s[XB_BEATS_LEFT] == 0:
         owner = NOBODY
-        # The mask is 3 after the reader's turn, 2 after the writer's.
+        # The mask of the round-robin arbiter is 3 after the reader's turn and 2 after the writer's.
         if reads and (not writes or s[XB_MASK] == 2):
             owner = READER
         elif writes:

@@ -81,6 +81,8 @@ CHOOSES, FEEDS, FLUSHES, WAITS_FOR_FLUSH = 0, 1, FLUSH_STATE, 3
 NO_STEP, PRELOADS, MULTIPLIES, BOTH = 0, 1, 2, 3
 A, B, D = 0, 1, 2
 OPERANDS = 3
+# A step takes at least four cycles, even if its operands have fewer rows. A step that loads weights
+# takes 16.
 FEWEST_ROWS = 4
 UN_IDLE, UN_FIRST_COMPUTE, UN_SECOND_PRELOAD = 0, 1, 2
 EX_FIELDS = 4
@@ -260,7 +262,7 @@ def feed(s: UnitState, m: GemminiMachine) -> None:
     to = new_entry(s, CONTROL_Q, CONTROL_ENTRIES, CN_FIELDS)
     s[to + CN_FIRST] = 1 if a_begun + b_begun + d_begun == 0 else 0
     s[to + CN_ROWS], s[to + CN_C_ROWS] = total, rows(c_word)
-    # A COMPUTE alone has no result address.
+    # A COMPUTE without PRELOAD has no result address.
     s[to + CN_ADDRESS] = GARBAGE if performs == MULTIPLIES else local_address(c_word)
     s[to + CN_ENTRY] = -1 if performs == MULTIPLIES or c_absent else s[preload + ENTRY]
     s[to + CN_DATAFLOW] = s[EX_DATAFLOW]

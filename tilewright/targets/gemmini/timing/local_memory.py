@@ -67,8 +67,11 @@ from tilewright.targets.gemmini.timing.state import (
     UnitState,
 )
 
+# Who reads a bank: the store unit, or the array (FROM_ARRAY plus the array's bank number).
 FROM_STORE = 1
 FROM_ARRAY = 2
+# Stages of the pipeline between a scratchpad bank and its reader, after the cycle of the bank
+# itself.
 STAGES = 4
 LAST_STAGE = 1 << (STAGES - 1)
 NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
@@ -96,7 +99,7 @@ def stage_mask(stages: int, taken: int) -> int:
     stalls = stages & LAST_STAGE != 0 and not taken
     if not stalls:
         return (1 << STAGES) - 1
-    # From the last stage back, all full ones stall up to the first empty one.
+    # Full stages stall, from the last stage back to the first empty one.
     free, stage = 0, LAST_STAGE >> 1
     while stage and stages & stage:
         stage >>= 1

@@ -289,7 +289,7 @@ def operands_are_ahead(s: UnitState) -> bool:
     i, j, k = s[LG_I + GEN_EX], s[LG_J + GEN_EX], s[LG_K + GEN_EX]
     a_k, b_k = s[LG_K + GEN_A], s[LG_K + GEN_B]
     a_ahead = ended_for(s, GEN_A, GEN_EX) or a_k > k or (a_k == k and s[LG_I + GEN_A] > i)
-    # The hardware compares A's position along K here too.
+    # The hardware compares the position of A along K here, too.
     b_ahead = ended_for(s, GEN_B, GEN_EX) or b_k > k or (a_k == k and s[LG_J + GEN_B] > j)
     return a_ahead and b_ahead and ended_for(s, GEN_D, GEN_EX)
 

@@ -137,8 +137,12 @@ from tilewright.targets.gemmini.timing.state import (
 
 ALL_ELEMENTS = 15
 """Bit mask of the four elements of a row that pass through one multiplier."""
+# Four multipliers scale a row of 16 elements. All four behave alike, so only one of them is
+# simulated.
 LANE_ELEMENTS = 4
 LANE_INPUTS = SCALER_ENTRIES * LANE_ELEMENTS
+# The latency of a multiplier is 4 cycles (VectorScalarMultiplier.scala); its result is visible one
+# cycle later.
 MULTIPLIER_CYCLES = 5
 
 

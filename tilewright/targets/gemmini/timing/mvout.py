@@ -106,6 +106,7 @@ from tilewright.targets.gemmini.timing.state import (
     remove,
 )
 
+# The store controller tracks 16 / 16 + 1 commands (StoreController.scala).
 SLOTS = 2
 
 
@@ -331,7 +332,7 @@ def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
         s[ACC_SCALER_ROWS] -= 1
     for back in range(1, ACC_SCALER_STAGES + 1):
         place = ACC_SCALER_STAGES - back
-        # `moves_on`: this stage is free in the next cycle.
+        # `moves_on` says that this stage will be free in the next cycle.
         if moves_on:
             before = s[ACC_SCALER + place - 1] if place > 0 else 0
             s[ACC_SCALER + place] = before

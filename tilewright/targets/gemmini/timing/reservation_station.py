@@ -349,7 +349,7 @@ def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: i
         start = local_address(b)
         if s[STATION_POOLS]:
             bank = (start & (m.accumulator_rows - 1)) // m.accumulator_bank_rows + 1
-            # Rows of the scratchpad never lie before an end in the accumulator.
+            # A row of the scratchpad is never below an end in the accumulator.
             set_range(s, m, e + RS_A, start, 0)
             end = bank * m.accumulator_bank_rows
             in_rows = end & m.address_mask & (m.accumulator_rows - 1)

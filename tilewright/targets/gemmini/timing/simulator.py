@@ -92,7 +92,7 @@ def simulate_stream(
     seen_requests = 0
     s[LW_MADE] = end
     while True:
-        # Only an end or a fence asks whether the accelerator is idle.
+        # Whether the accelerator is idle only matters at the end and at a fence.
         n = s[NEXT_COMMAND]
         idle = (n == end or c[FUNCT, n] == FENCE) and is_idle(s)
         if idle and all_accepted(s, c, end):

@@ -76,7 +76,9 @@ from tilewright.targets.gemmini.timing.state import (
 FLUSH_STATE = 2
 OPERANDS = 3
 ALL_OPERANDS = 7
+# Products in the array have numbers modulo 5.
 PRODUCTS = 5
+# A power of two above ARRAY_CYCLES, so that a cycle can be reduced to an index by a mask.
 LINE = 64
 ARRAY_CYCLES = 2 * DIM
 """Cycles from the entry of a row into the array to its result."""
@@ -194,7 +196,8 @@ def step_array(s: UnitState) -> None:
         s[MESH_FLUSHES] -= 1
     if enters:
         s[MESH_WRITTEN] = 0
-        # `last` compares with the rows of the product that was fed, before a new one is taken.
+        # `last` must compare with the rows of the product that was fed, so it is computed before a
+        # new product is taken.
         s[MESH_FED] = 0 if last else s[MESH_FED] + 1
     s[MESH_WRITTEN] |= fired
     if leaves:

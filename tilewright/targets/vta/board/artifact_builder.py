@@ -248,7 +248,7 @@ def _memory(built: Linked) -> dict[str, Json]:
     for placed, places in zip(built.layers, built.places, strict=True):
         for role, tensor in placed.tensors.items():
             piece = places[role][0]
-            # Repacked, a tensor may lie where it lay before, in blocks of another size.
+            # A repacked tensor may stay in its old place, with blocks of another size.
             if id(tensor) in seen or piece.buffer < first:
                 continue
             seen.add(id(tensor))

@@ -142,7 +142,7 @@ def _drained(part: LinkedPart) -> LinkedPart:
                 left[queue] += step * count
     if (left < 0).any():
         raise WorkloadError("a layer's program waits for tokens it never gives; tune it again")
-    # What load and store take first may be what compute waits for.
+    # The tokens that load and store pop first may be those that compute waits for.
     for queue in (_G2L, _G2S, _L2G, _S2G):
         unit, flag = _TAKERS[queue]
         for _ in range(int(left[queue])):
@@ -177,7 +177,7 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
     if len(early):
         before = _freed(before)
         after = _flagged(after, int(early[0]), POP_NEXT)
-    # Micro-ops and their kernels are compute's own: they load while the last store runs.
+    # Only the compute module uses micro-ops, so they can be loaded while the last STORE still runs.
     words = after.words
     compute = np.flatnonzero(modules(words) == MODULE_COMPUTE)
     at = int(compute[0])

@@ -208,7 +208,7 @@ def _steps(
                     tensor.value.scale)  # fmt: skip
 
     def store(tensor: BoardTensor) -> Port:
-        # What the host makes of it may count in another scale than what layers read of it.
+        # The host may use another scale for the tensor than the layers that read it.
         outside = given.get(tensor.value.name, tensor.value)
         return port(tensor, outside, outside.scale or tensor.value.scale)
 

@@ -187,7 +187,8 @@ def _check_relocations(program: BoardProgram) -> None:
     low = insns[:, 0]
     moves = np.isin(low & np.uint64(7), (LOAD, STORE))
     sizes = _field(insns[:, 1], 16, 16)
-    # The fields say that it reaches nowhere; hardware counts rows from 65,535 down, or never ends.
+    # According to its fields, the instruction moves no rows. The hardware would count down from
+    # 65,535 rows, or never end.
     endless = np.flatnonzero(moves & (sizes > 0) & (_field(insns[:, 1], 0, 16) == 0))
     _require(endless.size == 0, f"instruction {endless[:1]} moves columns of no rows")
     _require(bool((np.diff(at) > 0).all()), "its relocations are not in the order of instructions")

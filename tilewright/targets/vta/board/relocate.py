@@ -150,7 +150,8 @@ def _parts(word: Words, at: int) -> Words:
         int(field(word, *where)[0]) for where in (_SRAM, _ROWS, _COLUMNS, _PITCH)
     )
     before = min(rows, max(0, -(-(at - first - columns + 1) // pitch))) if rows > 1 else 0
-    pieces = [(0, before, 0, columns)]  # first row, rows, first column, columns
+    # each piece: first row, number of rows, first column, number of columns
+    pieces = [(0, before, 0, columns)]
     row = before
     inside = at - first - row * pitch
     if row < rows and 0 < inside < columns:

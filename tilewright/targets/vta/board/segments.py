@@ -126,7 +126,7 @@ class _Maker:
             self.touching.setdefault(channel_slice.whole, []).append(channel_slice)
         self.network = BoardNetwork([], [], [])
         self.known: dict[Key, BoardTensor] = {}
-        self.made: dict[str, BoardTensor] = {}  # by a layer
+        self.made: dict[str, BoardTensor] = {}  # tensors that a layer writes, by name
         self.open = False
         self.begun = 0
 

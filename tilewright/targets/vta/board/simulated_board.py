@@ -63,7 +63,8 @@ class Device(DeviceAddresses):
 
     def __init__(self, program: BoardProgram) -> None:
         super().__init__(program)
-        # Instructions are no data: the simulator takes them from beside its memory.
+        # Instructions are not part of the memory image; the simulator takes them as a separate
+        # array.
         self._dram = np.zeros(self.data_bytes, np.uint8)
         for buffer, address in zip(program.buffers, self.addresses.tolist(), strict=True):
             if buffer.kind != "activations":
@@ -180,7 +181,7 @@ def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.
         Array in the port's shape and type. Floats are step · (value − zero point) in float32; uint8
         values are the stored value plus 128.
     """
-    # a copy: what is unpacked may be the memory itself, which the next run overwrites
+    # copied because the unpacked array may be a view of the memory, which the next run overwrites
     values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape).copy()
     return from_int8(values, port.scale, port.dtype)
 

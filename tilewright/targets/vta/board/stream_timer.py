@@ -93,7 +93,7 @@ class VtaStreamTimer:
         insns = np.ascontiguousarray(insns)
         total = simulate_one(insns, address, np.zeros(4, np.int64), times, breakdown, sim)
         if total < 0:
-            simulate_program(insns, self.spec, address)  # says why
+            simulate_program(insns, self.spec, address)  # raises an error with the reason
         beats = int(sim.outcome[RD_BEATS] + sim.outcome[WR_BEATS])
         ends = np.maximum.reduceat(times[:, STOP], begins[:-1])
         ends[-1] = total

@@ -26,5 +26,6 @@ CYCLES = 0
 SHARES = slice(7, 10)
 """Indices of the scratchpad shares in `ESTIMATES`."""
 
-FETCH_BEATS = 2  # bus beats an instruction on a 64-bit bus
-START_CYCLES = 60  # first fetch, micro-op loads, final synchronisation
+FETCH_BEATS = 2  # bus beats per instruction of 16 bytes on a 64-bit bus
+# approximate cycles of the first fetch, the micro-op loads and the final synchronisation
+START_CYCLES = 60

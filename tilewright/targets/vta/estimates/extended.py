@@ -82,6 +82,8 @@ def estimate_extended(
     taps = geo.kh * geo.kw
 
     # -- how often each tensor is loaded --------------------------------------------------------
+    # A tensor is loaded once if the ring holds everything that is read between two uses of an
+    # element.
     # Once, where the ring holds all that is walked through before it is read again.
     inp_round = np.where(outside, places * in_rings, in_rings)
     wgt_round = np.where(outside, in_rings, co_tiles * in_rings)
@@ -111,7 +113,8 @@ def estimate_extended(
         pieces = np.where(tw >= geo.ow, 1.0, tco)
         residual = geo.res_bytes / m.bus_bytes + latency * pieces * tiles
         room = (1 - inp_share) * m.inp_built
-        # What its ring cannot hold waits for the tile's end; half of it hides.
+        # Loads that the ring cannot hold wait for the end of the tile. About half of their time
+        # overlaps with the GEMMs.
         waiting = np.where(room < tile, 0.5 * residual * (1 - room / tile), 0.0)
         load = load + residual
         inp_share = inp_share + 2 * tw / m.inp_built
@@ -124,13 +127,15 @@ def estimate_extended(
     steps = tiles * nk
     resets = 0 if geo.bias_lift else 1
     compute = iterations + (resets + operations + tensors) * outputs + operand
+    # Each GEMM or ALU instruction takes its iterations, 6 cycles of the pipeline and one cycle
+    # until the next one.
     compute = compute + 7.0 * (steps + tiles * (resets + operations))
     averaging = average_cycles(geo, np.minimum(tco, geo.co))
     compute = compute + tiles * averaging
     gap = 1 if m.out_bytes > m.bus_bytes else 0
     element = _beats(m.out_bytes, m.bus_bytes) + gap
     bursts = tiles * tco * np.where(tw >= geo.ow, 1.0, th)
-    left_of = 1.0  # of the results, what is stored
+    left_of = 1.0  # fraction of the results that is stored
     if geo.average_taps:
         bursts, left_of = tiles, 1 / (geo.oh * geo.ow)
     store = outputs * left_of * element + (4 - gap) * bursts
@@ -147,8 +152,8 @@ def estimate_extended(
     single = knob["acc_slots"] == 1
     tile_store = tco * th * tw * left_of * element
     exposed = np.where(single, (tiles - 1) * tile_store, 0.0) + waiting
-    # What fills the pipeline is part of all loads: a program that loads bound ends with what is
-    # left to compute behind the last one.
+    # The loads that fill the pipeline are part of all loads. If loads limit a program, it ends with
+    # the computation that remains after the last load.
     step_elements = tco * tci * taps
     left = np.where(knob["ramp"] > 0, 0.0, np.minimum(tco, geo.co) * tci * taps * th * tw)
     left = left + operations * last + averaging
@@ -157,7 +162,7 @@ def estimate_extended(
     instructions = steps * 2 + inp_loads + wgt_loads + tiles * (2 + operations)
     start = np.minimum(instructions, m.max_burst_beats / 2) * FETCH_BEATS + START_CYCLES
 
-    held = 2 if geo.average_taps else 0  # accumulators a block in which averages are summed
+    held = 2 if geo.average_taps else 0  # accumulators per block in which averages are summed
     wgt_slots = np.where(knob["wgt_slots"] == RESIDENT, wgt_round, knob["wgt_slots"])
     wgt_share = wgt_slots * step_elements / m.wgt_built
     streamed = load_bound(geo, m, operations, th * tw) & weights_stream(
@@ -216,8 +221,8 @@ def clipped(
     return np.asarray(np.minimum(outputs * stride + overlap * tiles, size + overlap * (tiles - 1)))
 
 
-_BUSY = slice(1, 4)  # cycles of load, compute and store
-_COUNTS = slice(4, 7)  # instructions and bytes
+_BUSY = slice(1, 4)  # columns with the cycles of load, compute and store
+_COUNTS = slice(4, 7)  # columns with the numbers of instructions and bytes
 
 
 def estimate_summed(
@@ -242,7 +247,7 @@ def estimate_summed(
     total = estimate_extended(own, m, operations, tensors, values, geo.beside_ci)
     other = estimate_extended(beside, m, geo.beside_steps, before, values, geo.ci)
     busy = total[:, _BUSY] + other[:, _BUSY]
-    # Accumulators begin once, and nothing is stored between the two.
+    # The accumulators are initialised once, and nothing is stored between the two convolutions.
     busy[:, 1] -= geo.batches * planes * geo.oh * geo.ow
     busy[:, 2] = total[:, 3]
     total[:, CYCLES] += busy.max(axis=1) - total[:, _BUSY].max(axis=1)

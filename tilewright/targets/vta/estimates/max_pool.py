@@ -52,7 +52,8 @@ def estimate_pool(
     inp_elements = images * rows * cols
     inp_beats = m.inp_bytes / m.bus_bytes
     padded = geo.pad_top + geo.pad_left + geo.pad_bottom + geo.pad_right > 0
-    merged = (col_tiles == 1) & (cols == geo.w) & (not padded)  # rows of all blocks, in one LOAD
+    # one LOAD brings the rows of all blocks
+    merged = (col_tiles == 1) & (cols == geo.w) & (not padded)
     inp_loads = tiles * np.where(merged, 1.0, tc)
     load = inp_elements * inp_beats + latency * inp_loads
     gap = 1 if m.out_bytes > m.bus_bytes else 0
@@ -67,6 +68,8 @@ def estimate_pool(
     by_row, row_steps = _maxima(geo.kh, geo.sh, geo.oh, th, row_tiles)
     by_col, col_steps = _maxima(geo.kw, geo.sw, geo.ow, tw, col_tiles)
     maxima = np.minimum(by_row * line + by_col * geo.oh, by_col * lines + by_row * geo.ow)
+    # Each GEMM or ALU instruction takes 7 cycles in addition to its iterations, see
+    # `tile_instructions`.
     moved = images * 2 * lines * line + tiles * 7.0 * (2 + (wide > 1))
     combined = images * 2 * maxima + operations * outputs
     combined = combined + tiles * 7.0 * (row_steps + col_steps + operations)
@@ -81,13 +84,15 @@ def estimate_pool(
     fill = 2 * latency + blocks * first_rows * np.minimum(iw, geo.w) * inp_beats
     last = np.ceil((geo.oh - (row_tiles - 1) * th) / tail)
     drain = blocks * last * (np.minimum(tw, geo.ow) * element + 5.0) + 4.0
-    each = 7.0 * (3 + row_steps + col_steps + operations)  # cycles of a tile, however small
+    # minimum cycles of a tile: instructions × the fixed cycles of each
+    each = 7.0 * (3 + row_steps + col_steps + operations)
     more = (head + tail - 2) * (each + 2 * blocks * iw * np.maximum(geo.kh - geo.sh, 0))
     parts = tiles + head + tail - 2
     exposed = np.where(knob["acc_slots"] == 1, (store / parts + 4.0) * (parts - 1), 0.0)
     late = np.maximum(load + 2.0 * parts - combined - images * lines * line - exposed, 0.0)
     exposed = exposed + np.where(knob["inp_slots"] == 1, late, 0.0)
-    # The first resets run under the first LOAD: those of all slots if that takes no longer.
+    # The first resets run in parallel with the first LOAD. All slots are reset if that takes no
+    # longer.
     acc_size = tc * ((th - 1) * high + geo.kh) * ((tw - 1) * wide + geo.kw)
     all_slots = knob["acc_slots"] * acc_size
     early = np.where((all_slots <= fill) & (parts >= knob["acc_slots"]), all_slots, acc_size / head)
@@ -115,7 +120,7 @@ def estimate_pool(
 def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> tuple[Array, Array]:
     """Return the numbers of parts into which the first and the last tile are divided."""
     lone = tiles == 1
-    rows = geo.oh - (np.ceil(geo.oh / th) - 1) * th  # of the last
+    rows = geo.oh - (np.ceil(geo.oh / th) - 1) * th  # rows of the last tile
     first = np.minimum(np.where(lone, np.maximum(head, tail), head), th)
     return first, np.where(lone, 1.0, np.minimum(tail, rows))
 
@@ -229,7 +234,7 @@ def estimate_pooled(
     blocks = np.minimum(tco, geo.co)
     tile_store = blocks * th * (np.minimum(tw, geo.ow) * element + 5.0 - gap)
     exposed = np.where(knob["acc_slots"] == 1, (tiles - 1) * (tile_store + 8.0), 0.0)
-    # A tile's loads hide under the GEMMs before it as far as slots reach.
+    # The loads of a tile overlap with earlier GEMMs as far as there are free slots.
     left = (ending + other) / tiles
     total = np.maximum(np.maximum(compute + exposed, store) + fill, load + left) + tile_store
     instructions = tiles * (2 + steps + nk * phases) + inp_loads + wgt_loads + stores

@@ -73,7 +73,7 @@ class Tiles:
     row_tiles: Array
     col_tiles: Array
     co_tiles: Array
-    steps: Array  # of a tile
+    steps: Array  # reduction steps per tile
     places: Array
     count: Array
 
@@ -121,7 +121,8 @@ class Inputs:
         wide = _kinds(cols, geo.ow, geo.w, geo.sw, geo.kw, geo.dw, geo.pad_left, False)
         images = float(geo.batches)
         self.bytes = images * geo.ci * high.read * wide.read * m.inp_bytes
-        # Whole tiles within the image load all blocks of a step at once, others one by one.
+        # Whole tiles that lie inside the image load all blocks of a step at once. Other tiles load
+        # them one by one.
         inside = high.inside * wide.cols_inside
         others = t.row_tiles * t.col_tiles - inside
         self.loads = images * (inside * t.steps + others * geo.ci)
@@ -150,7 +151,7 @@ def _kinds(
     gather: bool,
 ) -> _Axis:  # fmt: skip
     """Return the totals along one axis, given tile sizes and first tile sizes, shape (n, 2)."""
-    most = outputs + 1  # a tile that is cut evenly is no larger than the output
+    most = outputs + 1  # a tile that divides the output evenly is no larger than the output
     keys = (sizes[:, 0] * most + sizes[:, 1]).astype(np.int64)
     found = np.zeros((most * most, 4))
     seen = np.zeros(len(found), np.bool_)
@@ -230,13 +231,16 @@ def fits(geo: Geometry, m: Machine, ops: Operations, knob: Knobs, t: Tiles) -> F
     return np.asarray((inp <= m.inp_built) & wgt & (acc <= m.acc_built))
 
 
-_FETCHED = 23.0  # cycles until the first of a batch of instructions runs, besides the batch's beats
-_TOKEN = 1.0  # between two instructions of a module, or of two that wait for each other
+# cycles until the first instruction of a batch executes, in addition to the beats of the batch
+_FETCHED = 23.0
+# cycles between two instructions of a module, or of two modules that wait for each other
+_TOKEN = 1.0
 _LOAD = 5.0 + _TOKEN
 """Cycles of a LOAD in addition to its beats and the memory latency. Only the first LOAD must pay
 the latency: reads of other modules can keep the memory busy, so that later ones do not find it
 idle."""
-_BURST = 4.0  # of a STORE besides its beats: command, address, response
+# cycles per burst of a STORE in addition to its beats: command (1), address (2) and response (1)
+_BURST = 4.0
 
 
 def bound_extended(
@@ -306,7 +310,8 @@ def _cycles(layer: _Layer) -> Array:
     loads, load = _loads(layer, inputs)
     instructions = t.count * (t.steps + ops.in_place + ops.residual + 1) + loads + 3.0
     bursts = _bursts(geo, t)
-    # With one slot of accumulators compute waits for the STORE of every tile but the last.
+    # With a single accumulator slot, the compute module waits for the STORE of every tile but the
+    # last.
     waits = _stored(m, np.maximum(layer.outputs - t.size, 0), t.count - 1)
     waits = np.where(knob["acc_slots"] == 1, waits, 0.0)
     last = np.where(knob["tail"] == 1, t.last_rows * t.last_cols * t.last_blocks, 1.0)
@@ -342,7 +347,7 @@ def _compute(layer: _Layer) -> Array:
     slots, first_tile = layer.knob["acc_slots"], t.first_rows * t.cols * t.blocks
     iterations = outputs * (geo.ci * geo.kh * geo.kw + ops.residual + layer.each)
     busy = iterations + COMPUTE_LATENCY * t.count * (t.steps + ops.residual + ops.in_place)
-    if ops.lifted:  # of the first tile it may come before
+    if ops.lifted:  # for the first tile, this may precede the first LOAD
         busy = busy + 2 * (outputs - first_tile) + COMPUTE_LATENCY * (t.count - 1)
     elif ops.starts_with_tensor:
         later = (outputs - first_tile) * m.acc_bytes / m.bus_bytes
@@ -350,10 +355,10 @@ def _compute(layer: _Layer) -> Array:
     else:  # the first instruction resets every slot
         busy = busy + np.maximum(outputs - slots * t.size, 0)
         busy = busy + COMPUTE_LATENCY * np.maximum(t.count - slots, 0)
-    if ops.shift:  # what comes before the first tile's GEMMs
+    if ops.shift:  # the shift precedes the GEMMs of the first tile
         busy = busy + outputs - 2 * first_tile * (ops.residual + 1)
         busy = busy - COMPUTE_LATENCY * 2 * (ops.residual + 1)
-    if ops.tensors:  # loaded into the accumulators, too
+    if ops.tensors:  # these tensors are loaded into the accumulators, too
         busy = busy + outputs * m.acc_bytes / m.bus_bytes + _LOAD * t.count
     return np.asarray(busy)
 

@@ -33,7 +33,9 @@ def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Ma
     """
     beats = rows * -(-row_bytes // m.bus_bytes)
     if element_bytes <= m.bus_bytes and row_bytes <= m.bus_bytes:
-        beats = 3 * rows  # one-beat rows: the request queue runs dry
+        # rows of one beat empty the request queue, so that the memory latency is paid again: about
+        # 2.97 cycles per row on the RTL
+        beats = 3 * rows
     return max(m.memory_latency_cycles + 6 + beats, 2 + pads + beats)
 
 
@@ -77,7 +79,7 @@ def estimate_template(
         iw = window(tw, geo.sw, geo.kw, geo.dw)
         row_tiles, col_tiles, nk = geo.oh // th, geo.ow // tw, geo.ci // tci
         tiles = geo.batches * row_tiles * col_tiles * (geo.co // tco)
-        # Threads left without a tile wait for the others.
+        # Threads without a tile wait for the others.
         groups = (
             geo.batches * col_tiles
             * -(-row_tiles // values[r, 6]) * -(-(geo.co // tco) // values[r, 5])
@@ -90,7 +92,7 @@ def estimate_template(
             rows = _inside(i * th * geo.sh - geo.pad_top, ih, geo.h)
             for j in range(col_tiles):
                 columns = _inside(j * tw * geo.sw - geo.pad_left, iw, geo.w)
-                whole = columns == geo.w  # rows merge into one
+                whole = columns == geo.w  # whole rows merge into one transfer
                 pads = tci * (ih * iw - rows * columns)
                 size = tci * rows * columns * m.inp_bytes
                 if whole:
@@ -103,6 +105,8 @@ def estimate_template(
         load = inp_load + wgt_load + 2.0
 
         # -- compute and store ---------------------------------------------------------------
+        # Each GEMM or ALU instruction takes 7 cycles in addition to its iterations, see
+        # `tile_instructions`.
         gemm = m_tile * tci * taps + 7.0
         reset = m_tile + 7.0
         operand = _load_cycles(tco * th, tw * m.acc_bytes, m.acc_bytes, 0, m) + 1.0

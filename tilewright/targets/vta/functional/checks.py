@@ -104,7 +104,8 @@ def work_of(
     if opcode in (GEMM, ALU):
         outer, inner, uops = trips(rules, loops_of(lay, lo, hi))
         width = inp_row if opcode == GEMM else 16
-        iterations = min(outer * inner * uops, 1 << 40)  # keeps the product inside 64 bits
+        # the limit keeps the product within 64 bits
+        iterations = min(outer * inner * uops, 1 << 40)
         return int(iterations * m.batch * acc_row * width)
     return 1
 
@@ -138,7 +139,8 @@ def _check_load(
     found: NDArray[np.int64],
 ) -> None:
     if not decodable_load(m, t.memory, rules.extensions):
-        # The RTL stops at it even if it moves nothing, the functional simulator does not look.
+        # The RTL stops at this instruction even if it moves nothing. The functional simulator
+        # ignores it.
         if t.memory == ACC_8BIT and not rules.extensions:
             _report(found, f.ACC_8BIT_LOAD, t.memory, 0, 0)
         elif t.x_size or not rules.extensions:
@@ -240,7 +242,8 @@ def _check_alu(
         d, s, _ = uop_of(lay, pads.uop[k])
         d = largest(d, outer, g.dst_out, inner, g.dst_in)
         s = largest(s, outer, g.src_out, inner, g.src_in)
-        if max(d, s) >= rules.acc_depth:  # the source counts even beside an immediate
+        # the source index is checked even if the operand is an immediate
+        if max(d, s) >= rules.acc_depth:
             _report(found, f.ACC_INDEX_OVERFLOW, max(d, s), rules.acc_depth, k)
             break
 

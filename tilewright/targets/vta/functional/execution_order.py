@@ -22,7 +22,7 @@ from tilewright.targets.vta.instruction_format import (
 )
 from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel
 
-QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # module, flag → queue or -1
+QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # queue of each module and flag, or -1
 
 
 @allocating_helper

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tilewright.core.errors import TilewrightError
 from tilewright.targets.vta.instruction_format import MEMORY_NAMES, OPCODE_NAMES
 
-# Errors: no implementation runs such a program, or not with a defined result
+# Errors: no implementation runs such a program, or its result is undefined
 SCRATCHPAD_OVERFLOW, STORE_SCRATCHPAD_OVERFLOW = 1, 2
 ACC_INDEX_OVERFLOW, INP_INDEX_OVERFLOW, WGT_INDEX_OVERFLOW, UOP_INDEX_OVERFLOW = 3, 4, 5, 6
 UNDEFINED_OPCODE, UNDEFINED_LOAD_MEMORY_TYPE, UNDEFINED_ALU_OPCODE = 7, 8, 9
@@ -16,7 +16,8 @@ ILLEGAL_DEPENDENCY_FLAG = 10
 DRAM_NULL_PAGE, DRAM_OUT_OF_RANGE = 11, 12
 DEADLOCK, MISSING_FINISH, INSTRUCTION_AFTER_FINISH = 13, 14, 15
 WORK_LIMIT_EXCEEDED, TRUNCATED_INSTRUCTION = 16, 17
-# Flags: accepted by at least one implementation, refused or executed differently by another
+# Portability flags: at least one implementation accepts the program, and another one rejects it or
+# executes it differently
 UNDEFINED_STORE_MEMORY_TYPE, STORE_PADDING, DRAM_PARTLY_OUT_OF_RANGE = 18, 19, 20
 Y_SIZE_ZERO, ALU_RAW_HAZARD, ALU_MUL, ACC_8BIT_LOAD = 21, 22, 23, 24
 
@@ -60,7 +61,7 @@ class WorkLimitExceeded(FunctionalError):
 class _Wording(NamedTuple):
     name: str
     error: type[FunctionalError]
-    sentence: str  # with {value}, {limit}, {extra}, {memory}
+    sentence: str  # may contain {value}, {limit}, {extra} and {memory}
     advice: str
 
 
@@ -176,7 +177,7 @@ class Fault:
     """A fault of one instruction."""
 
     name: str
-    instruction: int  # index in the stream, -1: the stream as a whole
+    instruction: int  # index in the stream, -1 for the whole stream
     text: str  # one sentence with the cause and the next step
     value: int = 0
     limit: int = 0

@@ -34,7 +34,7 @@ def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
     outer, inner, uops = g.iter_out, g.iter_in, g.uop_end - g.uop_bgn
     if not rules.zero_trips_wrap:
         return outer, inner, max(uops, 0)
-    # the RTL's counters run around
+    # the RTL's counters wrap around
     uops = uops % _LOOP_RANGE
     return (
         outer if outer else _LOOP_RANGE,
@@ -66,7 +66,7 @@ def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: De
                 d, outer, g.dst_out, inner, g.dst_in,
             )  # fmt: skip
         return
-    # A loop that keeps the weights is best innermost, the longest one most.
+    # Loops that do not change the weights should be innermost, first of all the longest one.
     along_inner = g.wgt_in == 0 and inner > 1 and (g.wgt_out != 0 or inner >= outer)
     along_outer = not along_inner and g.wgt_out == 0 and outer > 1
     one, none = nb.int64(1), nb.int64(0)
@@ -260,7 +260,8 @@ def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, 
     if g.alu_opcode != ALU_SHR:
         return g.alu_opcode, g.imm, _BY_SIGN, 31
     if rules.hardware_shift:
-        # The RTL takes the direction from bit 15 of the immediate field, used or not.
+        # The RTL takes the shift direction from bit 15 of the immediate field, even if the operand
+        # is not an immediate.
         return ALU_SHR, g.imm, _LEFT if g.imm < 0 else _RIGHT, m.acc_bits - 1
     if g.use_imm and g.imm < -31:
         return ALU_MUL, 0, _BY_SIGN, 31

@@ -51,10 +51,11 @@ COUNTER_NAMES = (
 class ExecutionOutcome(NamedTuple):
     """Result of a run, except for the memory image. All arrays are int64."""
 
-    counters: NDArray[np.int64]  # (7,), see COUNTER_NAMES
-    tokens: NDArray[np.int64]  # (4,) per queue: given before, left after the run
-    heads: NDArray[np.int64]  # (3,) the instruction each module is stuck at, or -1
-    fault: NDArray[np.int64]  # (5,) instruction, fault, value, limit, extra
+    counters: NDArray[np.int64]  # shape (7,), see COUNTER_NAMES
+    # tokens per queue before the run, replaced by those after it; shape (4,)
+    tokens: NDArray[np.int64]
+    heads: NDArray[np.int64]  # instruction at which each module is stuck, or -1; shape (3,)
+    fault: NDArray[np.int64]  # instruction, fault code, value, limit and extra; shape (5,)
 
 
 def outcome(tokens: tuple[int, int, int, int] = (0, 0, 0, 0)) -> ExecutionOutcome:

@@ -193,7 +193,7 @@ def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
         size = m.acc_bytes
     address = t.dram_base * size
     start, step = address & ADDRESS_MASK, size
-    if memory == ACC_8BIT:  # a quarter of the bytes of what it fills
+    if memory == ACC_8BIT:  # an 8-bit element in DRAM fills a 32-bit accumulator
         start, step = start // 4, size // 4
     return Footprint(start, t.x_stride * step, step, int(address > ADDRESS_MASK))
 

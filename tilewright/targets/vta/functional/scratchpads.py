@@ -25,8 +25,10 @@ class Scratchpads(NamedTuple):
     inp: NDArray[np.int16]
     wgt: NDArray[np.int16]
     acc: NDArray[np.int32]
-    out: NDArray[np.int32]  # what STORE sees of elements not `fresh`; empty without OUT
-    fresh: NDArray[np.uint8]  # per accumulator element: last written by GEMM (no reset) or ALU
+    # values that STORE reads for elements that are not `fresh`; empty without OUT
+    out: NDArray[np.int32]
+    # per accumulator element: whether the last write was by a GEMM (no reset) or ALU
+    fresh: NDArray[np.uint8]
     inp_row: int
     acc_row: int
 
@@ -77,7 +79,7 @@ def _fill(pads: Scratchpads, m: Machine, rng: np.random.Generator) -> None:
     pads.inp[:] = rng.integers(-1 << (m.inp_bits - 1), 1 << (m.inp_bits - 1), pads.inp.size)
     wgt = pads.wgt.reshape(-1, LANES // 2, LANES, 2)
     wgt[:] = rng.integers(-1 << (m.wgt_bits - 1), 1 << (m.wgt_bits - 1), wgt.shape)
-    # Padding inputs meet zero weights, so whatever they hold does not count.
+    # Padding inputs are multiplied by zero weights, so their values do not matter.
     if m.block_in < LANES:
         wgt[:, (m.block_in + 1) // 2 :] = 0
         if m.block_in == 1:

@@ -52,7 +52,7 @@ __all__ = ["WORK_LIMIT", "Finding", "Severity", "classify", "lint"]
 WORK_LIMIT = 1 << 33
 """Maximum number of multiply-accumulates of a program that is examined. Instructions beyond it are
 skipped and reported as `work_limit`. It takes several seconds at worst."""
-# Complain about all that only the functional simulator accepts, but compute as it does.
+# Report everything that only the functional simulator accepts, but compute as it does.
 _STRICT = replace(
     FUNCTIONAL, extensions=False, empty_rows_hang=True, alu_hazards_stop=True, work_limit=WORK_LIMIT
 )
@@ -151,7 +151,8 @@ def _finding(program: Program, row: list[int], deadlock: str) -> Finding:
     opcode = int(program.insns[instruction, 0]) & 7 if instruction >= 0 else 0
     if code not in FLAG_CLASSES:
         fault = fault_of(code, instruction, opcode, value, limit, extra, deadlock)
-        # A NOP behind FINISH hangs only the functional simulator, and only in some orders.
+        # A no-op after FINISH hangs only the functional simulator, and only in some execution
+        # orders.
         harmless = code == c.INSTRUCTION_AFTER_FINISH and extra
         severity = "flag" if harmless else severity_of(code)
         return Finding(instruction, fault.name, severity, fault.text)

@@ -33,7 +33,7 @@ class FlagClass(NamedTuple):
 
     name: str
     severity: Severity
-    sentence: str  # with {value}, {limit}, {memory}, {queue}
+    sentence: str  # may contain {value}, {limit}, {memory} and {queue}
 
 
 FLAG_CLASSES = {
@@ -150,8 +150,8 @@ class Log(NamedTuple):
     """
 
     rows: NDArray[np.int64]
-    filled: NDArray[np.int64]  # (1,)
-    met: NDArray[np.uint8]  # (64,) by class
+    filled: NDArray[np.int64]  # number of stored findings, shape (1,)
+    met: NDArray[np.uint8]  # whether a class was found, shape (64,)
 
 
 def empty_log() -> Log:

@@ -67,7 +67,8 @@ def memory_races(
     first, last = _reach(stores, (image[0] // grain, -(-(image[0] + image[1]) // grain)))
     if first == last:
         return []
-    # By memory: who wrote or read it last, as that module's count of instructions.
+    # Last access to each element, by memory: the instruction count of the module that wrote or read
+    # it.
     met = np.zeros((3, last - first), np.int32)
     by_count: dict[tuple[int, int], int] = {}
     races: list[Race] = []

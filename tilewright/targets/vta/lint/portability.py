@@ -70,7 +70,7 @@ class Accesses(NamedTuple):
     wgt_read: NDArray[np.int32]
     acc_written: NDArray[np.int32]
     acc_read: NDArray[np.int32]
-    acc_met: NDArray[np.int64]  # GEMM iteration that last met an accumulator
+    acc_met: NDArray[np.int64]  # last GEMM iteration that used each accumulator
 
 
 def no_accesses(rules: SemanticRules) -> Accesses:

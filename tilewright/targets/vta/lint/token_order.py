@@ -57,10 +57,11 @@ def clocks_of(
     modules = modules_of(insns)
     lists = _instructions_by_module(modules)
     clocks = np.zeros((size, 3), np.int32)
-    now = np.zeros((3, 3), np.int32)  # the clock of each module
+    now = np.zeros((3, 3), np.int32)  # clock of each module
     pushers = np.full((4, size + max(tokens[0], tokens[1], tokens[2], tokens[3])), -1, np.int32)
     pushes, pops = tokens.copy(), np.zeros(4, np.int64)
-    pops_until = np.zeros((4, size + 1), np.int32)  # by so many of the popper
+    # number of pops, by the number of the popping module's instructions
+    pops_until = np.zeros((4, size + 1), np.int32)
     overflowed = np.zeros(4, np.uint8)
     for n in order:
         module, lo = modules[n], insns[n, 0]
@@ -168,7 +169,7 @@ def check_finish(
     if finish < 0:
         note(log, c.MISSING_FINISH, -1, 0, 0, 0)
         return
-    if clocks[finish, MODULE_COMPUTE] == 0:  # never reached
+    if clocks[finish, MODULE_COMPUTE] == 0:  # FINISH is never reached
         return
     for n in order:
         late = clocks[n, modules[n]] > clocks[finish, modules[n]]
@@ -248,12 +249,13 @@ def loses_tokens(
         return True
     for queue in range(4):
         pops, pushes = (_with_flag(insns, report.modules, queue, first) for first in (0, 2))
-        # pushed in the cycle before `end`, popped in the cycle before `start`; -1: never
+        # tokens are pushed in the cycle before `end` and popped in the cycle before `start`; -1
+        # means never
         pushed, popped = report.ends[pushes], report.starts[pops]
         pushed, popped = pushed[pushed >= 0], popped[popped >= 0]
         times = np.concatenate([pushed, popped])
         steps = np.repeat([1, -1], [len(pushed), len(popped)])
-        in_time = np.lexsort((steps, times))  # a pop first where both meet
+        in_time = np.lexsort((steps, times))  # a pop precedes a push in the same cycle
         most = np.cumsum(steps[in_time]).max(initial=0)
         if tokens[queue] + most > spec.machine.token_limit:
             return True

@@ -56,8 +56,8 @@ _LOWERINGS: dict[str, Callable[..., int]] = {
 """Compiled lowering functions, by space, or by the pipeline that replaces the space for max-pools
 and some fused patterns."""
 RowLowering = Callable[..., tuple[NDArray[np.uint64], NDArray[np.uint64]]]
-_CHUNK = 64  # configs a thread takes at a time
-SCRATCH = 1 << 15  # instructions: a longer program is written twice
+_CHUNK = 64  # configs that a thread takes at a time
+SCRATCH = 1 << 15  # number of instructions; longer programs are written twice
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Lowering:
 
 def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
     """Call `run(begin, end)` for chunks of rows on all cores. `run` must release the GIL."""
-    if rows <= _CHUNK:  # a thread takes as long to start as some rows to lower
+    if rows <= _CHUNK:  # starting a thread would take longer than lowering these rows
         run(0, rows)
         return
     begins = range(0, rows, _CHUNK)
@@ -326,7 +326,8 @@ def row_lowering(pipeline: str) -> RowLowering:
         values: NDArray[np.int64], options: tuple[int, ...], begin: int, end: int,
         codes: NDArray[np.int64], states: NDArray[np.void], keep: bool,
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
-        # Programs are written one behind the other; without `keep`, each over the last.
+        # Programs are written one after the other. Without `keep`, each program overwrites the last
+        # one.
         insns, written = np.empty((SCRATCH, 2), np.uint64), 0
         uops = np.zeros(1 << m.log_uop_depth, np.uint64)
         kept_uops, uop_count = np.empty((256, 1), np.uint64), 0

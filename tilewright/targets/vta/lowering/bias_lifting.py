@@ -57,7 +57,7 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     """
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
     if workload.shortcut is not None or workload.pool is not None:
-        return NONE  # of the shortcut, whose sums come first; pooled sums begin with a reset
+        return NONE  # the shortcut's sums come first, and sums under a pool begin with a reset
     if EpilogueOp("bias") not in ops or "add" in kinds or m.inp_bits != 8:
         return NONE
     at = next((i for i, kind in enumerate(kinds) if kind in ("shr", "shr_channel")), -1)
@@ -69,7 +69,7 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     if not -128 <= low <= high <= 127 or _largest_sum(workload, m) >= SUMS:
         return NONE
     if any(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS + 1 for op in ops):
-        return NONE  # its shift comes first, and would shift the bias
+        return NONE  # the shift of the residual comes first, and would shift the bias too
     least, most = ops[at].amounts
     wanted = -(-(ENOUGH + high) // max(1, (1 << least) - 1))
     clips = min(HIGHEST, -(-wanted // 256) * 256, (SUMS - 1 >> most) // 256 * 256)
@@ -77,7 +77,7 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     if -lowest < NEAR_BIAS or m.acc_bits < 32:
         return NONE
     if workload.average is not None and _averaged_lift(workload, clips) >= 1 << 15:
-        return NONE  # no immediate takes it back
+        return NONE  # no ALU immediate is large enough to subtract the lift again
     return Lift(clips << least, clips, lowest)
 
 

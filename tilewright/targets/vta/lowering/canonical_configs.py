@@ -26,7 +26,7 @@ from tilewright.targets.vta.numba_decorators import kernel, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
 ORDER, INP_SLOTS, WGT_SLOTS, HEAD, RAMP, TAIL = 4, 5, 6, 8, 9, 10
-_SLOTS = (2, 3)  # values of the knobs besides RESIDENT
+_SLOTS = (2, 3)  # values of the slot knobs other than RESIDENT
 
 
 def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -69,7 +69,7 @@ def set_alike(
         if t.first_rows == t.th:
             knobs[HEAD] = 1
         if t.places == 1 or t.co_tiles == 1:
-            # The order of the two loops says only how many slots RESIDENT stands for.
+            # The order of the two loops only affects the number of slots that RESIDENT stands for.
             knobs[ORDER] = CHANNELS_OUTER
             other = plan_of(geo, m, lay, unowned(epilogue), unowned(knobs))
             if other.slots != slots:
@@ -91,7 +91,7 @@ def in_one_part(plan: LoweringPlan) -> bool:
     See `reduction_steps.run_step`.
     """
     if not plan.loops.unrolled:
-        return plan.geo.column == 0  # there the loops depend on it
+        return plan.geo.column == 0  # for a column, the hardware loops depend on the knob
     if plan.slots.compute_bound or plan.geo.column != 0:
         return False
     t, block = plan.tiling, plan.geo.kh * plan.geo.kw

@@ -80,7 +80,8 @@ def extended_space(geo: Geometry) -> Space:
     Tiles that are averaged contain whole images, in one piece.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
-    # Rows of an image keep pieces from becoming tiny; a column is cut wherever it is asked to.
+    # The pieces of an image are whole rows, which keeps them from becoming tiny. A column has no
+    # rows, so it is divided as requested.
     tails = (1, 2, 8) if geo.column else (1, 8)
     values = {
         "tile_h": balanced(geo.oh), "tile_w": balanced(geo.ow, 3), "tile_co": balanced(geo.co),
@@ -194,7 +195,8 @@ def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
     instruction_writer.memory(
         state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
     )
-    # One micro-op an accumulator slot serves reset and immediate ALU operations.
+    # Each accumulator slot needs one micro-op, for its reset and its ALU operations with an
+    # immediate.
     for a in range(slots.acc):
         if a < program.uops.shape[0]:
             program.uops[a] = pack_uop(plan.lay, a * slots.acc_size, a * slots.acc_size, 0)
@@ -206,7 +208,7 @@ def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
             0, 0, 0, 0, m.acc_bytes,
         )  # fmt: skip
     if not plan.operations.starts_with_tensor:
-        # Compute has nothing to do until the first weights are there: reset all slots meanwhile.
+        # The compute module would otherwise wait for the first weights, so it resets all slots now.
         count = min(slots.acc, tiles) * slots.acc_size
         instruction_writer.gemm(
             state, out, plan.lay, 1, 0, 1, 1, count, 0, 1 if count > 1 else 0, 0, 0, 0, 0

@@ -34,8 +34,9 @@ from tilewright.targets.workload import Workload
 
 _C, _S = 1, 2
 
-# Micro-ops of a slot: on the first accumulator of a block, on the second, first to second and back,
-# then the results with the larger tap to the first, the others to the second.
+# Micro-ops of a slot: on the first accumulator of a block, on the second, from the first to the
+# second and back. Then the results with the larger tap are added to the first accumulator, and the
+# others to the second.
 _FIRST, _SECOND, _TO_SECOND, _TO_FIRST, _RESULTS = 0, 1, 2, 3, 4
 
 

@@ -80,7 +80,7 @@ from tilewright.targets.vta.numba_decorators import allocating_helper, helper, u
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
-_VECTOR, _GEMM = 2, 3  # kinds of runs of micro-ops; those of `pool_pieces` are 0 and 1
+_VECTOR, _GEMM = 2, 3  # kinds of micro-op runs; `pool_pieces` uses the kinds 0 and 1
 _L, _C, _S = 0, 1, 2
 
 
@@ -88,7 +88,7 @@ class Writing(NamedTuple):
     """A program that is being written, with the state of slots and micro-ops."""
 
     program: GemmProgram
-    maxima: PoolProgram  # the same program, as the pieces of a max-pool see it
+    maxima: PoolProgram  # the same program, in the form that the max-pool functions take
     rings: Rings
 
 

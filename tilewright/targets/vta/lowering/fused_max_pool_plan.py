@@ -46,8 +46,8 @@ class PooledPlan(NamedTuple):
 
     sums: LoweringPlan
     pool: PoolPlan
-    carried: int  # lines that a tile takes over from the one above it
-    read_there: bool  # in their old place
+    carried: int  # lines of sums that a tile reuses from the tile above it
+    read_there: bool  # whether these lines are read in their old place, without a copy
 
 
 class PooledTile(NamedTuple):
@@ -55,7 +55,7 @@ class PooledTile(NamedTuple):
 
     sums: SumsTile
     out: PoolTile
-    sides: Sides  # in the padding, or taken over
+    sides: Sides  # numbers of lines and columns that are padding or reused
     carried: bool
 
 
@@ -98,11 +98,12 @@ def pooled_plan_of(
     """
     t = pooled_tiling(geo, knobs)
     wgt_slots = knobs[6]
-    if wgt_slots == RESIDENT:  # said in numbers, so that weights never pass as a stream
+    # given as a number of slots, so that weights are never loaded as a stream
+    if wgt_slots == RESIDENT:
         wgt_slots = t.nk if t.order == CHANNELS_OUTER else t.co_tiles * t.nk
     operations = operations_of(geo, epilogue)
     slots = slots_of(geo, m, t, operations, knobs[5], wgt_slots, knobs[7])
-    # Pixels alone run in hardware loops: a run of micro-ops is a run of weights.
+    # The hardware loops run over pixels only, so that a run of micro-ops is a run of weights.
     sums = LoweringPlan(
         geo, m, lay, epilogue, t, operations, slots, LoopPlan(0, 1, True, True), knobs[9], 1,
         epilogue[:0],
@@ -122,7 +123,7 @@ def pooled_plan_of(
     carried = 0
     if carries(geo, knobs, t.col_tiles, t.co_tiles):
         carried = geo.pool_kh - geo.pool_sh
-    # A single line that no maximum is written to can be read where it is.
+    # A single line can be read in its old place if no maximum is written to it.
     read_there = carried == 1 and not rows.single and rows.home > 0
     return PooledPlan(sums, pool, carried, read_there)
 

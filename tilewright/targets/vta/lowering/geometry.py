@@ -100,24 +100,25 @@ class Geometry(NamedTuple):
     pad_left: int
     pad_bottom: int
     pad_right: int
-    inp_base: int  # DRAM, in elements of that memory type
+    inp_base: int  # DRAM addresses, in elements of the memory type
     wgt_base: int
     bias_base: int
     add_base: int
     out_base: int
     uop_base: int
     column: bool
-    bias_lift: int  # what is added to a bias in memory, see `lift`
-    bias_lowest: int  # the smallest bias it suffices for
+    bias_lift: int  # constant that is added to each bias in memory, see `lift`
+    # smallest bias for which the lift suffices
+    bias_lowest: int
     insn_bytes_at: int  # DRAM byte address of the first instruction
     inp_bytes: int
     wgt_bytes: int
     bias_bytes: int
     add_bytes: int
     out_bytes: int
-    res_base: int  # of the residual, or of the shortcut's image, in input elements
+    res_base: int  # DRAM address of the residual or of the shortcut's input, in input elements
     res_bytes: int
-    identity_at: int  # place of the identity among the weights, -1: none
+    identity_at: int  # index of the identity matrix among the weights, -1 if there is none
     sums_h: int
     sums_w: int
     pool_kh: int
@@ -126,23 +127,25 @@ class Geometry(NamedTuple):
     pool_sw: int
     pool_top: int
     pool_left: int
-    beside_ci: int  # input blocks of the shortcut, 0: none
+    beside_ci: int  # input blocks of the shortcut, 0 without shortcut
     beside_h: int
     beside_w: int
     beside_sh: int
     beside_sw: int
     beside_wgt_base: int
     beside_bias_base: int
-    beside_steps: int  # of its epilogue, in front of the other's
-    beside_lift: int  # what is added to the shortcut's bias in memory, see `lift`
-    beside_lowest: int  # the smallest that it suffices for
-    beside_left: int  # what that leaves in the sums: the other bias has that much less in memory
-    average_taps: int  # sum of the taps of an average, 0: none
-    average_steps: int  # of its epilogue, behind the other's
-    average_lift: int  # what a lift of the bias leaves in each result, over 256
-    inp_blocks: int  # of an image in memory
+    beside_steps: int  # number of the shortcut's epilogue steps, which precede the others
+    beside_lift: int  # constant that is added to the shortcut's bias in memory, see `lift`
+    beside_lowest: int  # as `bias_lowest`, for the shortcut's bias
+    # what that lift leaves in the sums; it is subtracted from the other bias in memory
+    beside_left: int
+    average_taps: int  # sum of the taps of an average, 0 without average
+    average_steps: int  # number of the average's epilogue steps, which follow the others
+    average_lift: int  # what a lift of the bias leaves in each result, divided by 256
+    inp_blocks: int  # input blocks of an image in memory; `out_blocks`: output blocks
     out_blocks: int
-    copies: int  # 1 where a step works on a copy of the accumulators, which takes as many, else 0
+    # 1 if an epilogue step works on a copy of the accumulators, which needs as many more, else 0
+    copies: int
 
     @property
     def output(self) -> tuple[int, int]:
@@ -306,9 +309,7 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
         immediate = -op.value if op.kind == "shl" else op.value
         if op.kind == "weighted":
             shift = weight_and_shift(op.value)[1]
-            immediate = (
-                IDENTITY_BITS + shift if shift else 0
-            )  # as a power of two that takes as much
+            immediate = IDENTITY_BITS + shift if shift else 0  # a power of two with the same effect
         if op.kind in vectors:
             immediate = vectors.index(op.kind)
         rows.append((operand.get(op.kind, EPILOGUE_IMMEDIATE), _ALU_OF[op.kind], immediate))

@@ -78,8 +78,9 @@ HIDDEN = tuple(Feature(*row) for row in _HIDDEN)
 HIDDEN_FIELDS = tuple(_FIELD.get(name, name) for name, *_ in _HIDDEN)
 
 
-_RING = 512  # tokens of one queue that are remembered; hardware holds 255
-_QUEUES = np.array(FLAG_QUEUES, np.int64)  # of pop_prev, pop_next, push_prev, push_next by module
+_RING = 512  # tokens per queue that are remembered; the hardware's counters hold 255
+# queue of pop_prev, pop_next, push_prev and push_next, by module
+_QUEUES = np.array(FLAG_QUEUES, np.int64)
 _TO_COMPUTE, _FROM_STORE = 0, 3
 
 
@@ -95,17 +96,19 @@ def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: Pro
     """
     iterations = state.gemm_iterations + state.alu_iterations + state.reset_iterations
     loaded = state.inp_bytes + state.wgt_bytes + state.acc_bytes
-    read_cover = loaded / max(1, iterations)  # bytes that an iteration hides
+    # bytes that are transferred during one iteration, on average
+    read_cover = loaded / max(1, iterations)
     write_cover = state.out_bytes / max(1, iterations)
 
-    # Of every token under way: iterations done when its transfer could start, bytes transferred.
+    # For every token in a queue: the iterations done when its transfer could start, and its bytes.
     begun = np.zeros((4, _RING), np.int64)
     moved = np.zeros((4, _RING), np.int64)
     head = np.zeros(4, np.int64)
     tail = np.zeros(4, np.int64)
-    clock = 0  # iterations of all GEMM and ALU instructions so far
-    may_start = np.zeros(3, np.int64)  # a module's next transfer, on that clock
-    bytes_since = np.zeros(3, np.int64)  # moved by a module since it last pushed
+    clock = 0  # number of iterations of all GEMM and ALU instructions so far
+    # when each module's next transfer can start, in these iterations
+    may_start = np.zeros(3, np.int64)
+    bytes_since = np.zeros(3, np.int64)  # bytes that each module moved since its last push
     started = False
     arrived = 0
     exposed_loads = 0.0

@@ -41,16 +41,17 @@ from tilewright.targets.vta.numba_decorators import helper, set_zero
 class ProgramState:
     """Fields of a record of int64 numbers, which compiled code reads and writes in place."""
 
-    # What the next instruction depends on.
-    pops: int  # pop flags waiting for load, compute, store: two bits each, pop_prev the lower
-    carrier: int  # module whose last instruction may take a push; -1 none
-    pushed: int  # push flags of the last instruction
-    problem: int  # failure code of something that could not be encoded
+    # Dependencies of the next instruction.
+    # pending pop flags of load, compute and store, two bits each; pop_prev is the lower bit
+    pops: int
+    carrier: int  # module whose last instruction may take a push flag, -1: none
+    pushed: int  # push flags that the last instruction has
+    problem: int  # failure code if something could not be encoded, else 0
 
-    # What is written.
+    # Counts of what has been written.
     instructions: int
     uops: int
-    inp_loads: int  # instructions by kind
+    inp_loads: int  # numbers of instructions, by kind
     wgt_loads: int
     acc_loads: int
     uop_loads: int
@@ -58,28 +59,28 @@ class ProgramState:
     gemms: int
     alus: int
     nops: int
-    tokens: int  # dependency flags set by a push
-    inp_bytes: int  # transferred, padding not counted
+    tokens: int  # number of push flags
+    inp_bytes: int  # bytes transferred, without padding
     wgt_bytes: int
     acc_bytes: int
     uop_bytes: int
     out_bytes: int
-    inp_rows: int  # DMA rows
+    inp_rows: int  # rows transferred
     out_rows: int
-    padded: int  # zero elements written by input loads
-    gemm_iterations: int  # without reset
+    padded: int  # zero elements that input LOADs write as padding
+    gemm_iterations: int  # iterations without those of resets
     alu_iterations: int
     reset_iterations: int
 
-    # What a lowering knows of its tiles.
-    tiles: int  # output tiles
-    steps: int  # reduction steps of all of them
-    inp_used: int  # elements of each scratchpad that the program occupies
+    # What only the lowering knows about its tiles.
+    tiles: int  # number of output tiles
+    steps: int  # number of reduction steps of all tiles
+    inp_used: int  # scratchpad elements that the program occupies
     wgt_used: int
     acc_used: int
 
-    # What the program waits for, see `hidden_features`.
-    first_loaded: int  # bytes
+    # Work during which the program waits, see `hidden_features`.
+    first_loaded: int  # bytes loaded before the first GEMM
     exposed_loads: int
     exposed_stores: int
     last_stored: int
@@ -101,8 +102,8 @@ def columns(states: NDArray[np.void], names: Sequence[str]) -> NDArray[np.int64]
     return numbers[:, [FIELDS.index(name) for name in names]]
 
 
-# Compiled without reference counts, whichever kernel compiles it first: what writes one instruction
-# allocates nothing, and counting its arrays would take most of its time.
+# The helpers are compiled without reference counts. They allocate nothing, and counting the
+# references to their arrays would take most of their time.
 
 _L, _C, _S = 0, 1, 2
 _SIZE_LIMIT = 1 << 16
@@ -136,7 +137,7 @@ def take_pops(state: ProgramState, module: int) -> int:
     at = 2 * module
     waiting = state.pops >> at & 3
     state.pops ^= waiting << at
-    return waiting * POP_PREV  # POP_NEXT is the next bit
+    return waiting * POP_PREV  # POP_NEXT is the bit above POP_PREV
 
 
 @helper
@@ -179,7 +180,7 @@ def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int)
     n = state.instructions
     if state.carrier == module and not state.pushed & flag:
         state.pushed |= flag
-        if n <= out.shape[0]:  # beyond it instructions are only counted
+        if n <= out.shape[0]:  # beyond the end of the array, instructions are only counted
             out[n - 1, 0] |= nb.uint64(flag)
         return
     commit_pops(state, out, module)
@@ -219,7 +220,7 @@ def memory(
         state.inp_bytes += size
         state.inp_loads += 1
         state.inp_rows += y
-        # Where a pad beyond its field is let through, its low four bits are what pads.
+        # If a padding that exceeds its field is allowed, the hardware uses its low four bits.
         state.padded += (x + (x0 & 15) + (x1 & 15)) * (y + (y0 & 15) + (y1 & 15)) - x * y
     elif kind == WGT:
         module = _L

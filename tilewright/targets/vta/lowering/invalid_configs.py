@@ -17,7 +17,7 @@ VERIFYDEP = 9
 UOP_CAPACITY = 10
 FIELD = 11
 EMPTY_WINDOW = 12
-OUT_OF_SPACE = 13  # of the caller's array: never leaves the lowering
+OUT_OF_SPACE = 13  # the caller's array is full; this code is never returned to users
 
 
 class Failure(NamedTuple):

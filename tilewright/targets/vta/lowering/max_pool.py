@@ -189,7 +189,7 @@ def prepare(plan: PoolPlan, program: PoolProgram) -> None:
     instruction_writer.memory(
         state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
     )
-    # One micro-op an accumulator slot serves its reset.
+    # Each accumulator slot needs only one micro-op for its reset.
     for slot in range(slots.acc):
         program.uops[slot] = pack_uop(plan.lay, slot * slots.acc_size, 0, 0)
     program.counts[UOPS] = slots.acc

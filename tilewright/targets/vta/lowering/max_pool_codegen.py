@@ -32,7 +32,7 @@ from tilewright.targets.vta.numba_decorators import helper, stage
 
 MAX_RUNS = 512
 
-RUNS, UOPS = 0, 1  # places of `PoolProgram.counts`
+RUNS, UOPS = 0, 1  # indices into `PoolProgram.counts`
 
 
 class PoolProgram(NamedTuple):
@@ -44,18 +44,18 @@ class PoolProgram(NamedTuple):
     state: ProgramState
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
-    counts: NDArray[np.int64]  # runs of micro-ops, micro-ops
-    run_keys: NDArray[np.int64]  # (MAX_RUNS, 4): see `find_run`
-    run_at: NDArray[np.int64]  # a run's first micro-op
-    steps: NDArray[np.int64]  # room for those of `maxima_of`
-    read_by: NDArray[np.int64]  # the last GEMM that reads an input slot
-    store_of: NDArray[np.int64]  # the last STORE that reads an accumulator slot
+    counts: NDArray[np.int64]  # number of runs of micro-ops, and of micro-ops, shape (2,)
+    run_keys: NDArray[np.int64]  # shape (MAX_RUNS, 4), see `find_run`
+    run_at: NDArray[np.int64]  # first micro-op of each run
+    steps: NDArray[np.int64]  # buffer for the steps of `maxima_of`
+    read_by: NDArray[np.int64]  # the last GEMM that reads each input slot
+    store_of: NDArray[np.int64]  # the last STORE that reads each accumulator slot
 
 
 class PoolTile(NamedTuple):
     """Rows, columns and channel blocks of an output tile."""
 
-    number: int  # tiles before it
+    number: int  # number of tiles before this one
     image: int
     block: int
     blocks: int
@@ -63,14 +63,14 @@ class PoolTile(NamedTuple):
     rows: int
     col: int
     cols: int
-    ih: int  # input rows and columns it reads
+    ih: int  # number of input rows that the tile reads; `iw`: input columns
     iw: int
-    lines: int  # in the accumulators, and their length
+    lines: int  # number of lines in the accumulators; `line`: their length
     line: int
-    pitch: int  # accumulators between two blocks
+    pitch: int  # distance of two blocks in accumulators
     i_slot: int
     a_slot: int
-    inp: int  # the slots' first elements
+    inp: int  # first element of the input slot; `acc`: first accumulator
     acc: int
 
 
@@ -287,7 +287,8 @@ def columns_in_padding(
         width = cols.kernel if cols.single else numbers(cols, phase, tile.cols)
         for side in range(2):
             first = 0
-            count = -(-(sides.left - phase) // step)  # numbers of the phase in the padding
+            # number of the phase's columns that are padding
+            count = -(-(sides.left - phase) // step)
             if side:
                 first = max(0, -(-(tile.iw - sides.right - phase) // step))
                 count = width - first

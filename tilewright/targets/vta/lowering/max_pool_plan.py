@@ -19,8 +19,8 @@ from tilewright.targets.vta.lowering.invalid_configs import ALLOC_ACC, ALLOC_INP
 from tilewright.targets.vta.numba_decorators import allocating_helper, helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
-# The columns of a step of `maxima_of`: number j of a phase takes the maximum of itself and number
-# j + `AHEAD` of another phase, for j in 0 … `COUNT`-1.
+# Columns of a step of `maxima_of`. For j in 0 … `COUNT` − 1, element j of one phase becomes the
+# maximum of itself and element j + `AHEAD` of another phase.
 INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 
 
@@ -28,11 +28,11 @@ class PoolAxis(NamedTuple):
     """Rows or columns of windows, in their layout in the accumulators."""
 
     kernel: int
-    stride: int  # of the phases: never above the kernel, which is all that an output reads
-    single: bool  # a tile has one output: every pixel of its window is a phase
-    full: int  # whole blocks of a stride's length in a window, but for the last pixel's
-    last: int  # the phase of a window's last pixel
-    home: int  # the phase whose first pixels become the output
+    stride: int  # number of phases: the stride, but at most the kernel size
+    single: bool  # whether a tile has only one output, so that every pixel of its window is a phase
+    full: int  # whole blocks of `stride` pixels in a window, without the block of the last pixel
+    last: int  # phase of the last pixel of a window
+    home: int  # phase whose first pixels become the output
 
 
 class PoolTiling(NamedTuple):
@@ -44,17 +44,17 @@ class PoolTiling(NamedTuple):
     row_tiles: int
     col_tiles: int
     block_tiles: int
-    tiles: int  # of the program
-    first_parts: int  # the first tile is computed in, and the last
+    tiles: int  # number of tiles in the program
+    first_parts: int  # parts in which the first tile is computed; `last_parts`: the last tile
     last_parts: int
-    ih: int  # input rows and columns of a tile
+    ih: int  # input rows of a tile; `iw`: input columns
     iw: int
 
 
 class PoolSlots(NamedTuple):
     """How the scratchpads are divided, in elements."""
 
-    inp: int  # slots
+    inp: int  # number of slots; `inp_size`: elements per slot; likewise for `acc`
     inp_size: int
     acc: int
     acc_size: int
@@ -71,7 +71,7 @@ class PoolPlan(NamedTuple):
     slots: PoolSlots
     rows: PoolAxis
     cols: PoolAxis
-    gather: bool  # a LOAD's row stride skips the rows that no output reads
+    gather: bool  # whether LOADs skip the rows that no output reads, by their row stride
     rows_first: bool
 
 
@@ -120,13 +120,15 @@ def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
     """
     k = 0
     last, home = axis.last, axis.home
-    for phase in range(1, last + 1):  # what every block has, the last one too
+    # maxima over the phases that every block has, including the last one
+    for phase in range(1, last + 1):
         steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = 0, phase, 0
         steps[k, COUNT] = outputs + axis.full
         k += 1
     blocks = axis.full + 1
     if home > 0:
-        for phase in range(last + 1, axis.stride + 1):  # what whole blocks have
+        # maxima over the other phases, which only whole blocks have
+        for phase in range(last + 1, axis.stride + 1):
             source = phase % axis.stride
             if source != home:
                 steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, source, 0
@@ -134,13 +136,13 @@ def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
                 k += 1
         blocks = axis.full
     have = 1
-    while have < blocks:  # runs of blocks, twice as long each time
+    while have < blocks:  # maxima over runs of blocks; the length of the runs doubles each time
         ahead = min(have, blocks - have)
         have += ahead
         steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, home, ahead
         steps[k, COUNT] = outputs + blocks - have
         k += 1
-    if home > 0:  # the block that is not whole
+    if home > 0:  # maximum with the incomplete block
         steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, 0, axis.full
         steps[k, COUNT] = outputs
         k += 1

@@ -139,7 +139,7 @@ def lower_unchecked(
             state.steps += threads
             for t in range(threads):
                 n, co, row, col = _place(group * v + t, co_all, row_tiles, col_tiles, th, tw)
-                # Weights beyond an image's last block are zero; any data do.
+                # Weights beyond the last block of an image are zero, so any data can be used there.
                 block = min(co // geo.co * geo.ci + k, geo.inp_blocks - 1)
                 channel = n * geo.inp_blocks + block
                 if group > 0 or k > 0:
@@ -153,7 +153,8 @@ def lower_unchecked(
             for t in range(threads):
                 instruction_writer.pop(state, out, _L, _C)
                 bgn = t * (1 + count) + 1
-                # Hardware loops: the tile's columns, then the kernel's (its rows if that is 1).
+                # The hardware loops run over the columns of the tile, then over the columns of the
+                # kernel, or over its rows if the kernel has one column.
                 if geo.kw > 1:
                     instruction_writer.gemm(
                         state, out, lay, 0, bgn, bgn + count, tw, geo.kw, 1, 0, geo.sw, geo.dw, 0, 1

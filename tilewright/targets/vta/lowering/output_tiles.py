@@ -48,7 +48,7 @@ from tilewright.targets.vta.numba_decorators import stage
 
 _C, _S = 1, 2
 
-FULL = -1  # micro-ops do not fit
+FULL = -1  # result of functions whose micro-ops do not fit the scratchpad
 
 
 class GemmProgram(NamedTuple):
@@ -60,17 +60,17 @@ class GemmProgram(NamedTuple):
     state: ProgramState
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
-    store_of: NDArray[np.int64]  # the last STORE that reads an accumulator slot
+    store_of: NDArray[np.int64]  # the last STORE that reads each accumulator slot
 
 
 class GemmTile(NamedTuple):
     """Rows, columns and output blocks of an output tile."""
 
-    number: int  # tiles before it
-    tiles: int  # of the program
+    number: int  # number of tiles before this one
+    tiles: int  # number of tiles in the program
     group: int
     image: int
-    place: int  # of its pixels among all tiles
+    place: int  # index of its pixels among all tiles of pixels
     co_tile: int
     row: int
     rows: int
@@ -78,13 +78,13 @@ class GemmTile(NamedTuple):
     cols: int
     co: int
     cos: int
-    ih: int  # input rows and columns it reads
+    ih: int  # number of input rows, and of input columns, that the tile reads
     iw: int
-    pitch: int  # accumulator distance of two output blocks
+    pitch: int  # distance of two output blocks, in accumulators
     slot: int
-    acc: int  # the slot's first accumulator
-    first_out: int  # element of the output
-    there: int  # blocks from its first on that an image has in memory, maybe fewer than `cos`
+    acc: int  # index of the slot's first accumulator
+    first_out: int  # index of the tile's first output element in DRAM
+    there: int  # output blocks of the tile that exist in DRAM, at most `cos`
 
 
 class TilePiece(NamedTuple):
@@ -94,7 +94,7 @@ class TilePiece(NamedTuple):
     blocks: int
     row: int
     rows: int
-    offset: int  # accumulators before it
+    offset: int  # number of the tile's accumulators before this piece
 
 
 class Place(NamedTuple):
@@ -105,7 +105,7 @@ class Place(NamedTuple):
     row_tile: int
     col_tile: int
     co_tile: int
-    pixels: int  # tiles of pixels of a group before it
+    pixels: int  # number of tiles of pixels of this group before it
 
 
 @stage
@@ -323,7 +323,7 @@ def epilogue_of(
             source = slots.acc * slots.acc_size + tile.slot * slots.acc_size + piece.offset
             if piece.offset == 0:
                 load_tensor(plan, program, tile, source)
-        at = tile.slot  # the slot's own micro-op
+        at = tile.slot  # the micro-op written for this slot
         if kind != EPILOGUE_IMMEDIATE or piece.offset > 0:
             at, n_uops = uop_of(plan, program, target, source, n_uops)
             if n_uops == FULL:

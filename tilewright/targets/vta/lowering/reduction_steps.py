@@ -47,21 +47,21 @@ class Rings(NamedTuple):
 
     inp: NDArray[np.int64]
     wgt: NDArray[np.int64]
-    reader: NDArray[np.int64]  # of a stream, by place: the GEMM that read it last
-    residual: NDArray[np.int64]  # by slot of the residual: likewise
-    kernel_keys: NDArray[np.int64]  # slots and sizes a kernel was written for
-    kernel_at: NDArray[np.int64]  # its first micro-op
+    reader: NDArray[np.int64]  # last GEMM that reads each place of a stream of weights
+    residual: NDArray[np.int64]  # last GEMM that reads each slot of the residual
+    kernel_keys: NDArray[np.int64]  # slots and sizes for which each kernel was written
+    kernel_at: NDArray[np.int64]  # first micro-op of each kernel
 
 
 class Cursor(NamedTuple):
     """Current positions in the rings."""
 
-    inp_next: int  # slots to fill next
+    inp_next: int  # next input slot to fill; `wgt_next`: next weight slot
     wgt_next: int
-    inp_hint: int  # slots that probably hold what is wanted next
+    inp_hint: int  # slots at which the search for the next operands begins
     wgt_hint: int
-    freed: int  # GEMMs up to this instruction are known to LOAD as done
-    loaded: int  # weight elements of a stream
+    freed: int  # the load module has waited for all GEMMs up to this instruction
+    loaded: int  # weight elements of a stream that are loaded
     kernels: int
     kernel_hint: int
     n_uops: int
@@ -73,12 +73,12 @@ class ReductionStep(NamedTuple):
     k: int
     ci: int
     cis: int
-    sequence: int  # steps before it
+    sequence: int  # number of steps before this one
     i_slot: int
     w_slot: int
     load_inp: bool
     load_wgt: bool
-    used: int  # elements of a stream before it
+    used: int  # elements of a stream that earlier steps use
     wgt_at: int
 
 
@@ -254,7 +254,7 @@ def gemm_of(
     If `fresh` is set, it waits for the last load.
     """
     if fresh:
-        # What was loaded last carries the token; a load is always the last instruction.
+        # The token is pushed by the last load, which is also the last instruction here.
         instruction_writer.push(program.state, program.out, _L, _C)
         instruction_writer.pop(program.state, program.out, _L, _C)
     gemm(
@@ -282,9 +282,10 @@ def run_step(
     They are split into parts at the beginning or at the end of the program.
     """
     pixels, block = tile.rows * tile.cols, step.cis * plan.geo.kh * plan.geo.kw
-    whole = tile.cos * block  # weight elements, and micro-ops where all of them are unrolled
+    # number of weight elements, which is also the number of micro-ops if all loops are unrolled
+    whole = tile.cos * block
     beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
-    left = (tile.tiles * plan.tiling.nk - step.sequence) * whole  # weight elements still to come
+    left = (tile.tiles * plan.tiling.nk - step.sequence) * whole  # weight elements that remain
     later, compute_bound = cycles_later(plan, tile), plan.slots.compute_bound
     split = step.load_wgt and plan.loops.unrolled and plan.ramp > 0
     part = whole
@@ -300,7 +301,7 @@ def run_step(
         if split and not compute_bound:
             part = last_part(left - done, later, pixels, beats)
             rest = whole - done if part >= block else block - done % block
-            part = -(-rest // -(-rest // part))  # of equal parts, no remainder is tiny
+            part = -(-rest // -(-rest // part))  # equal parts leave no tiny remainder
         part = in_blocks(part, block, done, whole)
         if step.load_wgt:
             load_weights(plan, program, tile, step, block, done, part)

@@ -17,7 +17,7 @@ from tilewright.targets.vta.numba_decorators import helper, stage
 _IMAGES, _ROWS, _CHANNELS = 0, 1, 2
 _GROUP_ORDERS = (
     (_IMAGES, _ROWS, _CHANNELS),  # one thread
-    (_ROWS, _IMAGES, _CHANNELS),  # threads over rows
+    (_ROWS, _IMAGES, _CHANNELS),  # number of virtual threads over rows
     (_ROWS, _CHANNELS, _IMAGES),  # threads over channels
 )
 """What the loops over groups of threads iterate over, outermost first. The loop over the
@@ -28,42 +28,43 @@ convolution's groups is outside of all of them, and the loop over columns is ins
 class TemplateTiling(NamedTuple):
     """The tiles of a schedule, and their numbers."""
 
-    th: int  # output rows, output columns, input blocks, output blocks of a tile
+    th: int  # size of a tile: output rows, output columns, input blocks and output blocks
     tw: int
     tci: int
     tco: int
-    on: int  # threads over output blocks
-    hn: int  # threads over rows
-    threads: int  # of both
+    on: int  # number of virtual threads over output blocks
+    hn: int  # number of virtual threads over rows
+    threads: int  # number of virtual threads in all
     row_tiles: int
     col_tiles: int
     co_tiles: int
     nk: int  # reduction steps of a tile
-    ih: int  # input rows and columns that a tile reads
+    ih: int  # input rows that a tile reads; `iw`: input columns
     iw: int
     padded: bool
-    tile: int  # accumulators of a tile
-    inp: int  # input elements of a tile's step
-    wgt: int  # weight elements of a tile's step
-    operands: int  # epilogue steps with an operand in the accumulators
-    images_step: int  # groups of threads from one image, row or output block to the next
+    tile: int  # accumulators per tile
+    inp: int  # input elements per reduction step
+    wgt: int  # weight elements per reduction step
+    operands: int  # epilogue steps that read an operand from the accumulators
+    # thread groups from one image to the next; likewise for rows and output blocks
+    images_step: int
     rows_step: int
     channels_step: int
-    row_groups: int  # of threads, a column of tiles
+    row_groups: int  # thread groups per column of tiles
     co_groups: int
-    groups: int  # of threads, all
+    groups: int  # number of thread groups
 
 
 class ThreadGroup(NamedTuple):
     """Tiles that the threads compute side by side."""
 
-    group: int  # of the convolution
+    group: int  # group of the convolution
     image: int
     row_group: int
     co_group: int
-    col: int  # tiles before it
-    cos: int  # threads over output blocks that have a tile
-    threads: int  # that have a tile
+    col: int  # column of tiles
+    cos: int  # number of threads over output blocks that have a tile
+    threads: int  # number of threads that have a tile
 
 
 class TemplateTile(NamedTuple):
@@ -72,8 +73,8 @@ class TemplateTile(NamedTuple):
     thread: int
     group: int
     image: int
-    co: int  # first output block
-    row: int  # first pixel
+    co: int  # index of the first output block
+    row: int  # row and column of the first output pixel
     col: int
 
 

@@ -126,7 +126,7 @@ def unpack_output(
     at = geo.out_base * m.out_bytes - PAGE_BYTES
     raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
     blocks = raw.reshape(geo.batches, geo.out_blocks, *geo.output, m.batch, m.block_out)
-    # Of a column, pixels belong to the batch; nothing else has both.
+    # The pixels of a column are stored in the place of the batch, see `packed_image`.
     order = (0, 2, 3, 4, 1, 5) if geo.column else (0, 4, 1, 5, 2, 3)
     channels = geo.out_blocks * m.block_out
     whole = blocks.transpose(order).reshape(-1, channels, w.out_height, w.out_width)

@@ -28,9 +28,10 @@ from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 CHANNELS_OUTER, PIXELS_OUTER = 0, 1
-RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
+RESIDENT = 0  # value of inp_slots and wgt_slots: as many slots as are needed to load nothing twice
 
-# The loops of a step, as `hardware_loops` and `tile_instructions.coefficients` number them
+# Numbers of the loops of a reduction step, for `hardware_loops` and
+# `tile_instructions.coefficients`
 ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(6)
 
 
@@ -42,34 +43,36 @@ class GemmTiling(NamedTuple):
     tco: int
     tci: int
     order: int
-    first_rows: int  # of the first tile of an image; the others have `th`
+    first_rows: int  # rows of the first tile of an image; the other tiles have `th`
     row_tiles: int
     col_tiles: int
     co_tiles: int
-    places: int  # tiles of pixels
-    nk: int  # reduction steps a tile
-    first_step: int  # of these, the first that is of this convolution
-    gather: bool  # a LOAD's row stride skips rows that no output reads
-    ih: int  # input rows of a tile
+    places: int  # number of tiles of pixels
+    nk: int  # reduction steps per tile
+    # the first of these steps that belongs to this convolution and not to its shortcut
+    first_step: int
+    gather: bool  # whether LOADs skip the rows that no output reads, by their row stride
+    ih: int  # input rows of a tile; `iw`: input columns
     iw: int
 
 
 class Operations(NamedTuple):
     """Numbers and properties of the epilogue's operations."""
 
-    vectors: int  # of a value a channel: bias, shifts
-    starts_with_tensor: bool  # a residual that can be the accumulators' first value
-    tensors: int  # others, and the copy that steps work on, which is the last of them
-    in_place: int  # ALU operations a tile
-    residual: int  # GEMMs by the identity that bring it, 0: none
-    shift: int  # left shift of the residual behind them, before anything is added to it
-    lifted: bool  # the bias is the accumulators' first value
+    vectors: int  # steps with one value per channel, which are the bias and shifts
+    starts_with_tensor: bool  # whether a residual initialises the accumulators
+    # other tensors in the accumulators; a copy of the accumulators that steps work on is the last
+    tensors: int
+    in_place: int  # ALU operations per tile
+    residual: int  # GEMMs with the identity matrix that add the residual, 0 without residual
+    shift: int  # left shift after these GEMMs, before anything else is added to the residual
+    lifted: bool  # whether the bias initialises the accumulators
 
 
 class BufferSlots(NamedTuple):
     """How the scratchpads are divided, in elements."""
 
-    inp: int  # slots
+    inp: int  # number of slots; `inp_size`: elements per slot; likewise for `wgt` and `acc`
     inp_size: int
     wgt: int
     wgt_size: int
@@ -77,12 +80,12 @@ class BufferSlots(NamedTuple):
     acc_size: int
     bias_at: int
     bias_resident: bool
-    streamed: bool  # weights pass through the scratchpad as a stream
-    compute_bound: bool  # else loads are slower than GEMMs
-    wgt_places: int  # of the weight scratchpad, beside the identity
-    res: int  # slots of the residual, at the end of the input scratchpad
+    streamed: bool  # whether weights are loaded as a stream, without slots
+    compute_bound: bool  # whether GEMMs take longer than loads
+    wgt_places: int  # elements of the weight scratchpad that are not used by the identity matrix
+    res: int  # number of slots for the residual, at the end of the input scratchpad
     res_size: int
-    res_blocks: int  # output blocks of a piece, and rows of them
+    res_blocks: int  # output blocks of one piece of the residual; `res_rows`: its rows
     res_rows: int
 
 
@@ -92,7 +95,8 @@ class LoopPlan(NamedTuple):
     hw0: int
     hw1: int
     co_unrolled: bool
-    unrolled: bool  # only pixels in hardware: a run of micro-ops is a run of weights
+    # whether the hardware loops run over pixels only, so that micro-ops run over weights
+    unrolled: bool
 
 
 class LoweringPlan(NamedTuple):
@@ -108,7 +112,7 @@ class LoweringPlan(NamedTuple):
     loops: LoopPlan
     ramp: int
     tail: int
-    behind: NDArray[np.int64]  # steps of an average's epilogue
+    behind: NDArray[np.int64]  # epilogue steps of an average, shape (steps, 3)
 
 
 @helper
@@ -118,7 +122,8 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
     col_tiles = -(-geo.ow // tw)
-    # A 1×1 kernel with a stride needs every sh-th row only: the DMA's row stride skips the rest.
+    # A 1×1 kernel with stride sh reads only every sh-th row, so the row stride of the LOAD skips
+    # the others.
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
     return GemmTiling(
         th, tw, tco, tci, knobs[4], first_rows, row_tiles, col_tiles, -(-geo.co // tco),
@@ -151,7 +156,7 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
         if epilogue[e, 0] == EPILOGUE_RESIDUAL:
             residual, shift = gemms_of_residual(epilogue[e, 2])
     lifted = geo.bias_lift > 0
-    first = True  # only what commutes with an addition came before
+    first = True  # whether all steps so far commute with an addition
     for e in range(epilogue.shape[0]):
         in_place += 1
         if epilogue[e, 0] == EPILOGUE_BIAS:
@@ -167,7 +172,7 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
                 in_place += 1
                 copies = 1
             if epilogue[e, 0] == EPILOGUE_TENSOR:
-                # A shift of the residual would shift what the accumulators begin with.
+                # A shift of the residual would also shift the initial value of the accumulators.
                 starts_with_tensor = first and shift == 0
                 if starts_with_tensor:
                     in_place -= 1
@@ -196,7 +201,8 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 @stage
 def extra_iterations(operations: Operations) -> int:
     """Return the compute iterations per accumulator besides its reset and the reduction."""
-    first = 1 if operations.lifted else 0  # takes as long as a reset once more
+    # initialising with the bias takes as long as one more reset
+    first = 1 if operations.lifted else 0
     return operations.in_place + operations.residual + (operations.shift > 0) + first
 
 
@@ -314,7 +320,8 @@ def plan_of(
     operations = operations_of(geo, own)
     slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])
     ramp = knobs[9]
-    # A column has one loop over pixels: what comes in parts needs the other one unused.
+    # A column has only one loop over pixels. Weights that are loaded in parts need the other
+    # hardware loop to be unused.
     loops = hardware_loops(geo, t, geo.column != 0 and (ramp > 0 or slots.streamed))
     return LoweringPlan(
         geo, m, lay, own, t, operations, slots, loops, ramp, knobs[10],

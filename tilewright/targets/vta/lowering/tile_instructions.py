@@ -20,18 +20,23 @@ from tilewright.targets.vta.lowering.invalid_configs import EMPTY_WINDOW
 from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 
-# Columns of a ring: the key a slot holds, the GEMM that read it last.
+# Columns of a ring: the key of what the slot holds, and the last GEMM that reads the slot.
 KEY, READER = 0, 1
 
-MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
+# per ring; the slots of both rings limit the outstanding tokens, and the counters hold 255
+MAX_SLOTS = 120
 
 _L, _C, _S = 0, 1, 2
 
-# What the sizes of parts and pieces are chosen by; the simulator has its own, exact rules.
-WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
-LOAD_LATENCY = 24  # cycles of a LOAD besides its beats
-COMPUTE_LATENCY = 7  # cycles of a GEMM or ALU instruction besides its iterations
-LAST_PARTS = 10  # about how many the last weights come in where loads are slower than GEMMs
+# Approximate timings, by which the sizes of parts and pieces are chosen. The simulator has exact
+# rules.
+# elements per cycle of a STORE with one element per beat, with the overhead of its bursts
+WIDE_STORE = 0.93
+# approximate cycles of a LOAD in addition to its beats; 16 of them are memory latency
+LOAD_LATENCY = 24
+# cycles in addition to the iterations: 6 of the pipeline and 1 between two instructions
+COMPUTE_LATENCY = 7
+LAST_PARTS = 10  # approximate number of parts of the last weights if loads are slower than GEMMs
 
 
 @helper
@@ -253,7 +258,7 @@ def epilogue_piece(
         return cos, rows
     fast = m.out_bytes <= m.bus_bytes
     if fast:
-        tail = -(-tail // 2)  # every piece costs instructions
+        tail = -(-tail // 2)  # every piece needs more instructions
     shrink = operations * WIDE_STORE
     if not fast or shrink <= 1:
         if cos >= tail:
@@ -335,7 +340,7 @@ def load_stream(
         The new value of `freed`.
     """
     places = reader.shape[0]
-    # The reader of the last of these places read the others before.
+    # The GEMM that reads the last of these places comes after those that read the others.
     last = reader[(loaded + size - 1) % places]
     if last > freed:
         freed = last

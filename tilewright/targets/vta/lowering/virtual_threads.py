@@ -56,7 +56,7 @@ _L, _C, _S = 0, 1, 2
 _RESET, _GEMM, EPILOGUE_KERNELS = 0, 1, 2
 """Columns of a thread's micro-op kernels: reset, GEMM, and from the last one, one per epilogue
 step."""
-MOST_THREADS = 4  # at most
+MOST_THREADS = 4  # two knobs, `oc_nthread` and `h_nthread`, with at most two threads each
 
 
 class TemplateProgram(NamedTuple):
@@ -65,11 +65,11 @@ class TemplateProgram(NamedTuple):
     geo: Geometry
     m: Machine
     lay: Layout
-    epilogue: NDArray[np.int64]  # (steps, 3)
+    epilogue: NDArray[np.int64]  # shape (steps, 3)
     tiling: TemplateTiling
     reset: KernelLoops
     gemm: KernelLoops
-    kernels: NDArray[np.int64]  # (threads, 2 + steps): first micro-op, -1: not loaded yet
+    kernels: NDArray[np.int64]  # shape (threads, 2 + steps): first micro-op, -1 before it is loaded
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
     state: ProgramState
@@ -144,8 +144,8 @@ def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
     """Reset the accumulators after their previous content was stored."""
     t, state, out, loops = w.tiling, w.state, w.out, w.reset
     state.tiles += group.threads
-    # Threads without a tile hand their token on, or the next group's first reset would take it and
-    # overtake this group's store.
+    # Threads without a tile pass their token on. Otherwise the first reset of the next group would
+    # take the token and overtake the store of this group.
     for _ in range(t.threads - group.threads):
         instruction_writer.pop(state, out, _S, _C)
         instruction_writer.commit_pops(state, out, _C)
@@ -185,7 +185,8 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
     top, left = max(0, -y0), max(0, -x0)
     bottom, right = max(0, y0 + t.ih - geo.h), max(0, x0 + t.iw - geo.w)
     rows, cols = t.ih - top - bottom, t.iw - left - right
-    # In place of blocks beyond the image's, whose weights are zero, its last one is loaded.
+    # Blocks beyond the last block of the image have zero weights, so their data do not matter. The
+    # last block is loaded instead.
     there = geo.inp_blocks - tile.group * geo.ci - ci
     channel = tile.image * geo.inp_blocks + tile.group * geo.ci + ci
     sram = tile.thread * t.inp
@@ -199,7 +200,8 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
                 one_by_one, geo.h * geo.w, t.ih, geo.w, t.iw, w.m.inp_bytes,
             )  # fmt: skip
     elif rows <= 0 or cols <= 0:
-        # A window wholly in the padding has no LOAD that fills it: x_size 0 writes nothing.
+        # A window that is entirely in the padding cannot be filled by a LOAD, because a LOAD with
+        # x_size 0 writes nothing.
         state.problem = EMPTY_WINDOW
     for c in range(one_by_one, t.tci):
         instruction_writer.memory(
@@ -263,7 +265,7 @@ def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
                 w.uops[at] = pack_uop(w.lay, accumulators, source, 0)
             _load_uops(state, out, w.m, w.geo, 1)
         if kind == EPILOGUE_BIAS:
-            # One element a channel block, broadcast over the tile's pixels.
+            # One element per channel block, which applies to all pixels of the tile.
             instruction_writer.alu(
                 state, out, w.lay, at, at + 1, t.tco, pixels, pixels, 1, 1, 0, opcode, 0, 0
             )
@@ -296,7 +298,7 @@ def _load_tensor(
             state, out, LOAD, ACC, operand, add,
             blocks, geo.oh * geo.ow, th, geo.ow, tw, m.acc_bytes,
         )  # fmt: skip
-    for c in range(blocks, tco):  # not stored
+    for c in range(blocks, tco):  # these blocks are not stored
         instruction_writer.region(
             state, out, LOAD, ACC, operand + c * th * tw,
             add + (there - 1) * geo.oh * geo.ow, 1, 0, th, geo.ow, tw, m.acc_bytes,

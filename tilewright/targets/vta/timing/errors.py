@@ -156,7 +156,7 @@ WORK_LIMIT = 1 << 30
 """Default limit of a program's simulation steps; they take half a minute on one core at worst."""
 MOST_CYCLES = 1 << 58
 """Maximum number of cycles of a program. Times are stored in 64 bits."""
-_CHUNK = 1 << 16  # instructions looked at at once
+_CHUNK = 1 << 16  # number of instructions that are checked at a time
 
 
 def check_work(
@@ -203,7 +203,8 @@ def most_work(
         element[(opcode == LOAD) & (memory == kind)] = size
     element[opcode == STORE] = machine.out_bytes
     rows, width, pads = _field(hi, 0, 16), _field(hi, 16, 16), _field(hi, 48, 16)
-    rows[(rows == 0) & (opcode == STORE)] = 1 << 16  # what a narrow store makes of none
+    # the row counter of a narrow store wraps around at 0 rows
+    rows[(rows == 0) & (opcode == STORE)] = 1 << 16
     row_bytes = width * element
     row_bursts = np.where(
         row_bytes > 0, row_bytes // (machine.bus_bytes * machine.max_burst_beats) + 2, 0

@@ -31,23 +31,25 @@ from tilewright.targets.vta.instruction_format import (
 from tilewright.targets.vta.numba_decorators import stage
 from tilewright.targets.vta.timing.load_cycles import NEVER
 
-# State
-DISPATCHED = 0  # instructions in the queues
-ARRIVED = 1  # instructions that have left main memory
-BATCH_FIRST, BATCH_READY = 2, 3  # of the last batch: first instruction, cycle it can leave
+# Indices into the state of the fetch unit
+DISPATCHED = 0  # number of instructions that entered the queues
+ARRIVED = 1  # number of instructions that arrived from main memory
+# first instruction of the last batch, and the cycle from which it can be dispatched
+BATCH_FIRST, BATCH_READY = 2, 3
 LEFT_MEMORY = 4  # cycle in which the last dispatched instruction left the local memory
-LEFT, LEFT_BEFORE = 5, 6  # cycles in which the last two entered their queues
-UNDECODABLE, UNDECODABLE_AT = 7, 8  # the instruction it stops at, and when
+LEFT, LEFT_BEFORE = 5, 6  # cycles in which the last two instructions entered their queues
+UNDECODABLE, UNDECODABLE_AT = 7, 8  # instruction at which the fetch unit stops, and the cycle
 FETCH_FIELDS = 9
 
-QUEUE_FIELDS = 2  # an instruction, the cycle from which its module sees it
+QUEUE_FIELDS = 2  # fields of a queue: instruction, and first cycle in which the module sees it
 
 
 class Fetching(NamedTuple):
     """The next event of the fetch unit."""
 
-    asks: bool  # it is to ask for a batch; else one arrives
-    event: int  # its cycle, NEVER if not known
+    # whether the next event is the request of a batch; otherwise it is the arrival of one
+    asks: bool
+    event: int  # cycle of the event, NEVER if unknown
 
 
 @stage
@@ -149,7 +151,7 @@ def dispatch(
     fetch[LEFT_MEMORY], fetch[LEFT], fetch[LEFT_BEFORE] = memory, left, before
     if not pipelined:
         return NEVER if held else left + 1
-    # The two registers take what is left of the batch even if its queue is full.
+    # The two pipeline registers take the rest of the batch even if the queue of its module is full.
     if not held:
         return memory + 2
     if insn == arrived - 1:

@@ -59,15 +59,15 @@ from tilewright.targets.vta.timing.units import (
     until,
 )
 
-_X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # in the high word of a transfer
+_X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # masks of the fields in the high word of a transfer
 
 
 class IssueProgress(NamedTuple):
     """Results of the decisions so far."""
 
-    total: int  # the cycle in which FINISH executes, -1: not yet
-    endless: int  # an instruction that never ends, -1: none
-    written: int  # by STOREs, `packed`, besides what `Simulator.outcome` says
+    total: int  # cycle in which FINISH executes, -1 before
+    endless: int  # an instruction that never ends, -1 if there is none
+    written: int  # traffic of STOREs, `packed`, in addition to `Simulator.outcome`
 
 
 @stage

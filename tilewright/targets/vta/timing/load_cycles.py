@@ -25,42 +25,44 @@ from tilewright.targets.vta.numba_decorators import helper, stage
 
 NEVER = 1 << 60
 
-# Clients in order of priority
+# Clients of the read port, in order of priority (Core.scala, VME.scala)
 FETCH_CLIENT, UOP_CLIENT, INP_CLIENT, WGT_CLIENT, ACC_CLIENT = 0, 1, 2, 3, 4
 CLIENTS = 5
 
-# One row of `clients` per client
-READY = 0  # cycle from which its waiting command can be granted, NEVER if none waits
-BEATS = 1  # of the waiting command
-ADDRESS = 2  # of the command after it
-ROW_BEATS = 3  # of the current row, after the waiting command
-ROWS = 4  # after the current one
+# Columns of `clients`, which has one row per client
+READY = 0  # first cycle in which the waiting command can be granted, NEVER if none waits
+BEATS = 1  # beats of the waiting command
+ADDRESS = 2  # address of the command after it
+ROW_BEATS = 3  # beats of the current row after the waiting command
+ROWS = 4  # number of rows after the current one
 ROW_ADDRESS, ROW_PITCH, ROW_BYTES = 5, 6, 7
 TAIL = 8  # cycles from the last beat on the bus until the client's end
 PAD_CYCLE = 9  # next cycle in which zero padding can proceed
-PAD_FIRST, PAD_WALK, PAD_LAST = 10, 11, 12  # writes, cycles over data rows, writes still to do
+# zeros before the data, cycles over data rows, and zeros after them, that remain
+PAD_FIRST, PAD_WALK, PAD_LAST = 10, 11, 12
 END = 13
-MOVED = 14  # beats
-LAST = 15  # bus cycle of its last granted beat
-FLIGHT_LIMIT = 16  # outstanding beats its counter cannot hold, 0: out of reach for this load
-AHEAD = 17  # 1: took itself for done before its data had arrived; UNCLEAR
-AHEAD_AT = 18  # beats of its last burst after which it will, 0: it will not
+MOVED = 14  # number of granted beats
+LAST = 15  # bus cycle of the last granted beat
+# number of outstanding beats that overflows the counter, 0 if this load cannot reach it
+FLIGHT_LIMIT = 16
+AHEAD = 17  # 1 if the load ended before its data arrived; or UNCLEAR
+AHEAD_AT = 18  # beats of the last burst after which it ends early, 0 if it does not
 CLIENT_FIELDS = 20
 
 UNCLEAR = 2
 
-# What `add_load` returns
+# Results of `add_load`
 OPEN, ENDED, STALE = 0, 1, 2
 
-# `port`: the episode since the port was last quiet
+# Indices into `port`, which describes the time since the port was last idle
 GRANTS, PASSED, LAST_GRANT, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = range(7)
 PORT_FIELDS = 8
 
-BURST_FIELDS = 3  # of the ring of bursts: last beat, client, beats
+BURST_FIELDS = 3  # fields of the ring of bursts: cycle of the last beat, client, number of beats
 
 
-# Compiled without reference counts: the kernels of this package allocate nothing, and counting the
-# arrays of a `Simulator` would take more time than the simulation.
+# The kernels of this package are compiled without reference counts. They allocate nothing, and
+# counting the references to the arrays of a `Simulator` would take longer than the simulation.
 
 
 class Bus(NamedTuple):
@@ -68,9 +70,9 @@ class Bus(NamedTuple):
 
     bytes: int
     log_bytes: int
-    window: int  # bytes; a burst never crosses a multiple of it
-    latency: int  # cycles
-    tags: int  # read bursts granted and not yet complete
+    window: int  # bytes; a burst never crosses a multiple of the window
+    latency: int  # memory latency in cycles
+    tags: int  # maximum number of read bursts that are granted and not complete
 
 
 @helper
@@ -132,7 +134,8 @@ def _look_ahead(
     c = clients[client]
     mask = bursts.shape[0] - 1
     delay = c[TAIL] - 2
-    counted = queued - delay  # beats on the bus until then are off the counter
+    # beats that were on the bus by then have been subtracted from the counter
+    counted = queued - delay
     outstanding = c[BEATS]
     for g in range(first, grants):
         if bursts[g & mask, 1] == client:
@@ -211,7 +214,7 @@ def add_load(
     _begin_row(c, bus)
     _next_command(c, decided + 2 + y_pad_0, bus)
     only = c[FLIGHT_LIMIT] > 0 and c[ROW_BEATS] + c[ROWS] == 0
-    # No grants to look at yet, so any array will do for the ring.
+    # There are no grants yet, so any array can stand for the ring.
     if only and _look_ahead(clients, client, clients, 0, 0, decided + 1 + y_pad_0):
         return ENDED
     return OPEN
@@ -236,7 +239,7 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
     c[PAD_CYCLE] = 0
     c[FLIGHT_LIMIT] = 0
     c[AHEAD_AT] = 0
-    if bus.bytes < 16:  # one burst, wherever it lies
+    if bus.bytes < 16:  # such an instruction is always read in one burst
         c[TAIL] = 2
         c[ROW_BEATS] = 0
         c[BEATS] = 2 * count
@@ -299,7 +302,8 @@ def advance(
         The index of the client whose last burst was granted, or -1.
     """
     if clients.shape[1] != CLIENT_FIELDS or bursts.shape[1] != BURST_FIELDS:
-        raise ValueError("rows of clients or bursts")  # as constants they cost nothing
+        # comparing constants takes no time in the compiled code
+        raise ValueError("rows of clients or bursts")
     mask = bursts.shape[0] - 1
     grants, passed, last_grant = port[GRANTS], port[PASSED], port[LAST_GRANT]
     last_accept, last_beat = port[LAST_ACCEPT], port[LAST_BEAT]
@@ -326,7 +330,7 @@ def advance(
             chosen += 1
         client = clients[nb.uint64(chosen)]
         beats = client[BEATS]
-        # The memory: no gap if the command is there when the previous one was taken.
+        # The memory leaves no gap if the command is present when it accepts the previous one.
         last_accept = max(last_beat, 0 if cycle <= last_accept else cycle + 1 + bus.latency)
         last_beat = last_accept + beats
         place = nb.uint64(grants & mask)

@@ -54,8 +54,8 @@ class PortRequest(NamedTuple):
     """A client that requests the port."""
 
     client: int
-    insn: int  # of a batch, the first
-    lo: int  # the words of a LOAD; of a batch, its address and the number of instructions
+    insn: int  # instruction that requests; for a batch, its first instruction
+    lo: int  # low word of a LOAD; for a batch, its address, and in `hi` the number of instructions
     hi: int
 
 
@@ -63,11 +63,11 @@ class Sharing(NamedTuple):
     """The users of the port, and how their ends are determined."""
 
     users: int
-    live: bool  # simulated burst by burst
-    alone: PortRequest  # who has it alone, unless it is live
+    live: bool  # whether the port is simulated burst by burst
+    alone: PortRequest  # the only user, unless the port is simulated burst by burst
     alone_since: int
-    alone_read: int  # by it, `packed`
-    read: int  # by all who had it alone, `packed`, besides what `Simulator.outcome` says
+    alone_read: int  # traffic of the only user, `packed`
+    read: int  # traffic of all earlier single users, `packed`, in addition to `Simulator.outcome`
 
 
 @stage

@@ -33,7 +33,7 @@ from tilewright.targets.vta.timing.simulator import (
     simulator_of,
 )
 
-_CHUNK_INSNS = 1 << 17  # instructions a thread takes at a time
+_CHUNK_INSNS = 1 << 17  # number of instructions that a thread takes at a time
 _NO_TOKENS = np.zeros(4, np.int64)
 _NOTHING = np.zeros((0, 0), np.int64)
 
@@ -46,12 +46,12 @@ class BatchCycles:
     `simulate_program` explains the failure.
     """
 
-    cycles: NDArray[np.int64]  # (programs,)
+    cycles: NDArray[np.int64]  # shape (programs,)
     read_beats: NDArray[np.int64]
     read_bursts: NDArray[np.int64]
     write_beats: NDArray[np.int64]
     write_bursts: NDArray[np.int64]
-    breakdown: NDArray[np.int64] | None  # (programs, units, len(ACTIVITIES)) cycles
+    breakdown: NDArray[np.int64] | None  # cycles, shape (programs, units, len(ACTIVITIES))
 
 
 def simulate_batch(
@@ -75,7 +75,7 @@ def simulate_batch(
     programs = len(offsets) - 1
     insns = np.ascontiguousarray(insns, dtype=np.uint64)
     offsets = np.asarray(offsets, np.int64)
-    # A copy: numba would compile the kernel once more for an array that cannot be written.
+    # A copy is passed because numba would compile the kernel again for a read-only array.
     addresses = np.array(np.broadcast_to(np.asarray(insn_addresses, np.int64), programs))
     cycles = np.empty(programs, np.int64)
     outcomes = np.empty((programs, OUTCOME_FIELDS), np.int64)
@@ -187,18 +187,19 @@ class CycleReport:
     possible only after FINISH.
     """
 
-    total: int  # the cycle in which FINISH executes
-    insns: NDArray[np.uint64]  # (n, 2)
-    modules: NDArray[np.int8]  # (n,), index into MODULE_NAMES
-    visible: NDArray[np.int64]  # (n,), first cycle in which its module sees it in its queue
-    starts: NDArray[np.int64]  # (n,)
-    ends: NDArray[np.int64]  # (n,)
-    breakdown: NDArray[np.int64]  # (units, len(ACTIVITIES)) cycles; each row sums to `total`
-    read_beats: int  # with instruction fetch
+    total: int  # cycle in which FINISH executes
+    insns: NDArray[np.uint64]  # shape (n, 2)
+    modules: NDArray[np.int8]  # index into MODULE_NAMES, shape (n,)
+    visible: NDArray[np.int64]  # first cycle in which the module sees the instruction, shape (n,)
+    starts: NDArray[np.int64]  # shape (n,)
+    ends: NDArray[np.int64]  # shape (n,)
+    breakdown: NDArray[np.int64]  # cycles, shape (units, len(ACTIVITIES)); each row sums to `total`
+    read_beats: int  # including the fetching of instructions
     read_bursts: int
     write_beats: int
     write_bursts: int
-    early_loads: int  # ended before their data arrived: the hardware's counter wrapped
+    # LOADs that ended before their data arrived, because the hardware's counter wrapped around
+    early_loads: int
 
     def spent(self, unit: str) -> dict[str, int]:
         """Return the cycles that a unit spent in each of its `ACTIVITIES` that occur.

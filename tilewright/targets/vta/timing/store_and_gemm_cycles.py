@@ -50,7 +50,8 @@ def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
     wide = bus >= machine.out_bytes
     rows = nb.int64(hi & nb.uint64(0xFFFF))
     row_bytes = nb.int64((hi >> nb.uint64(16)) & nb.uint64(0xFFFF)) * machine.out_bytes
-    # The narrow store multiplies its stride by values, whatever their width.
+    # The narrow store module multiplies its stride by the number of values, regardless of their
+    # width.
     pitch = machine.out_bytes if wide else machine.batch * machine.block_out
     stride = nb.int64((hi >> nb.uint64(32)) & nb.uint64(0xFFFF)) * pitch
     if rows == 0:

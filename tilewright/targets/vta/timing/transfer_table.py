@@ -26,9 +26,9 @@ from tilewright.targets.vta.timing.load_cycles import (
 from tilewright.targets.vta.timing.simulator import LOG_TABLE_ROWS, WR_BEATS, WR_BURSTS, Simulator
 from tilewright.targets.vta.timing.store_and_gemm_cycles import store_length
 
-MOST_PACKED = (1 << 31) - 1  # beats; a transfer has no more bursts than beats
+MOST_PACKED = (1 << 31) - 1  # maximum number of beats; a transfer has no more bursts than beats
 _LOW = 0xFFFFFFFF
-STORE_KEY = 7  # stands for the client in the key of a STORE
+STORE_KEY = 7  # client in the key of a STORE, which has no client
 _SHIFT = 64 - LOG_TABLE_ROWS
 
 

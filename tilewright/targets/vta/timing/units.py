@@ -97,27 +97,27 @@ def account_end(
     return end
 
 
-ASKS = NEVER + 1  # the event of a module whose LOAD has yet to ask the read port for its end
+ASKS = NEVER + 1  # event of a module whose LOAD must still ask the read port for its end
 
 
 class TimedRun(NamedTuple):
     """One simulation: the program, the requested outputs, and the machine."""
 
-    insns: NDArray[np.uint64]  # (n, 2), low and high word
-    times: NDArray[np.int64]  # (n, TIMES_COLUMNS), or (0, 0) if not wanted
-    breakdown: NDArray[np.int64]  # (3, BREAKDOWN_COLUMNS), or (0, 0) if not wanted
+    insns: NDArray[np.uint64]  # low and high words, shape (n, 2)
+    times: NDArray[np.int64]  # shape (n, TIMES_COLUMNS), or (0, 0) if not requested
+    breakdown: NDArray[np.int64]  # shape (3, BREAKDOWN_COLUMNS), or (0, 0) if not requested
     sim: Simulator
 
 
 class TimingUnit(NamedTuple):
     """State of a module."""
 
-    head: int  # of its queue; the executing instruction stays in it
-    busy: bool  # whether it executes
-    event: int  # the cycle of its next one: an end, or a head that becomes visible
-    insn: int  # what it executes, or executed last
-    client: int  # of the read port, -1 if that instruction does not load
-    accounted: int  # its cycles before this one are in the breakdown
+    head: int  # position of the head of its queue; an instruction stays there while it executes
+    busy: bool  # whether an instruction executes
+    event: int  # cycle of the next event: the end of the instruction, or a head becoming visible
+    insn: int  # instruction that executes, or executed last
+    client: int  # client of the read port, -1 if that instruction loads nothing
+    accounted: int  # cycles before this one are already counted in the breakdown
 
 
 class UnitTokens(NamedTuple):
@@ -131,14 +131,14 @@ class UnitEnds(NamedTuple):
     """Instructions that have ended in this cycle."""
 
     any: bool
-    leaving: int  # users of the read port
+    leaving: int  # number of users of the read port that have ended
 
 
 class Head(NamedTuple):
     """The instruction at the head of a module's queue."""
 
     insn: int
-    visible: int  # from this cycle on
+    visible: int  # first cycle in which the module sees it
     lo: int
 
 
