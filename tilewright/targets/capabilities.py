@@ -671,7 +671,10 @@ def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | 
 def _one_that_runs(
     ask: Callable[[Workload], BaselineSchedule], workload: Workload
 ) -> BaselineSchedule | None:
-    """Return the schedule from `ask`, or None if it raises `WorkloadError` or does not run."""
+    """Return the baseline schedule from `ask`, or None if there is none that runs.
+
+    There is none if `ask` raises `WorkloadError`, or if its schedule is not valid.
+    """
     try:
         schedule = ask(workload)
     except WorkloadError:

@@ -53,7 +53,10 @@ def layer_name(names: Sequence[str], workload: Workload) -> str:
 
 
 def ascii_only(text: str) -> str:
-    """Replace ×, → and · for fonts that only have ASCII, as in `conv4 +2 - 3x3/1 64-64 @56`."""
+    """Replace ×, → and · by ASCII characters, for fonts that lack them.
+
+    The result looks like `conv4 +2 - 3x3/1 64-64 @56`.
+    """
     return text.translate({ord("×"): "x", ord("→"): "-", ord("·"): "-"})
 
 

@@ -1,4 +1,4 @@
-"""A built network on the simulated accelerator (`targets.artifact_types.BuiltProgram`)."""
+"""Runs a built network on the simulated accelerator (`targets.artifact_types.BuiltProgram`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BuiltLayer:
 
 
 class GemminiProgram:
-    """A network's program in the memory of a simulated machine."""
+    """The program of a network, loaded into the memory of a simulated machine."""
 
     c_format = "gemmini-c"
 

@@ -148,7 +148,7 @@ class GemminiSpec(BaseModel):
 
     @cached_property
     def machine(self) -> GemminiMachine:
-        """The numbers that compiled code needs."""
+        """The integers that compiled code needs, as a named tuple."""
         address_mask = max(self.scratchpad_rows, self.accumulator_rows) - 1
         flags = 0b111 << 29  # accumulator, accumulate, full width
         return GemminiMachine(

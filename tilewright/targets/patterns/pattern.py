@@ -96,7 +96,7 @@ class Pattern(ABC):
     def beside(self, anchor: Anchor) -> Anchor | None:
         """Return the second operator that the pattern adds to a workload, or None.
 
-        `steps` follow it.
+        The pattern's `steps` are applied to the results of this operator.
         """
         return None
 

@@ -72,7 +72,10 @@ def layout_of(spec: VtaSpec) -> Layout:
 
 
 def _place(widths: list[int]) -> list[int]:
-    """Return bit offsets of fields placed upwards from the head, such that none crosses bit 64."""
+    """Return the bit offset of each field, given the widths of the fields in bits.
+
+    The fields follow one another after the common head of the instruction, and none crosses bit 64.
+    """
     offsets, position = [], INSTRUCTION_HEAD_BITS
     for width in widths:
         if position < 64 < position + width:

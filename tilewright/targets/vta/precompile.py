@@ -48,7 +48,7 @@ DRAM_BYTES = 4096
 
 
 def lower(workload: str, space: SpaceName) -> Callable[[], object]:
-    """Return a job that lowers one config of a workload."""
+    """Return a job that lowers a single config of a workload."""
 
     def job() -> None:
         lowering = Lowering.of(parse_workload(workload), VtaSpec.load(PRESET), space)
@@ -59,7 +59,7 @@ def lower(workload: str, space: SpaceName) -> Callable[[], object]:
 
 
 def enumerate_schedules(space: SpaceName) -> Callable[[], object]:
-    """Return a job that estimates, measures and verifies one config, and times a small space."""
+    """Return a job that estimates, measures and verifies a config, and times a small space."""
 
     def job() -> None:
         target, workload = VtaTarget(VtaSpec.load(PRESET), space), parse_workload(WORKLOAD)

@@ -205,7 +205,10 @@ def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget
 
 @dataclass(frozen=True)
 class _CarriedEstimates:
-    """The template's estimates for configs in the spaces of tables, by workload ID."""
+    """Estimates of the template space, for configs of the spaces in recorded tables.
+
+    `spaces` maps the ID of a workload to the space of its table.
+    """
 
     template: VtaTarget
     spaces: Mapping[str, Space]

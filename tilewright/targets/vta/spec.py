@@ -328,7 +328,7 @@ class VtaSpec(BaseModel):
 
     @cached_property
     def machine(self) -> Machine:
-        """The numbers that compiled code needs."""
+        """The integers that compiled code needs, as a named tuple."""
         u, i, w, a = self._depth_logs()
         element = self._element_bytes()
         return Machine(

@@ -336,7 +336,10 @@ class _Nest:
         self.made.append(commands(given))
 
     def _multiply(self, pairs: Pairs, *beside: Sequence[Command]) -> None:
-        """Append products, with the other commands interleaved or in front of them."""
+        """Append the products to the program, together with the pending loads and stores.
+
+        The loads and stores are interleaved with the products, or precede them.
+        """
         if self.s.form != SPREAD:
             self.made += [commands(commands_beside) for commands_beside in beside]
             self.made.append(pairs.reshape(-1, 3))

@@ -105,7 +105,7 @@ def _requests(columns: Any, rows: Any, which: NDArray[np.bool_]) -> int:
 
 
 def _covered(address: Any, rows: Any, which: NDArray[np.bool_], room: int) -> float:
-    """Return the fraction of a memory's rows that the selected commands access.
+    """Return the fraction of a local memory's rows that the selected commands access.
 
     Only the first block of columns of each command counts.
     """

@@ -311,7 +311,11 @@ def take_row(s: UnitState) -> None:
 
 @stage
 def answer_translation(s: UnitState) -> None:
-    """Determine which units' requests of the previous cycle were not translated."""
+    """Answer the address translations that were requested in the previous cycle.
+
+    Only one DMA unit can be answered per cycle. For each unit, it is recorded whether its request
+    missed.
+    """
     granted = -1
     if s[TLB_ASKS + TLB_WRITER]:
         granted = TLB_WRITER
@@ -328,7 +332,10 @@ def answer_translation(s: UnitState) -> None:
 
 @stage
 def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
-    """Receive a unit's last answer and ask for the page of its next request, if it is `valid`."""
+    """Record the answer to a unit's last translation, and request that of `page`.
+
+    Nothing is requested if `valid` is 0, or if the page is the unit's last page.
+    """
     hit = 1 if s[TLB_KNOWN + client] and s[TLB_PAGE + client] == page else 0
     if s[TLB_GRANTED] == client:
         s[TLB_KNOWN + client] = 1

@@ -125,7 +125,10 @@ def step_execute(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def head(s: UnitState, m: GemminiMachine, n: int) -> int:
-    """Return the position of the n-th command in the queue, even if the entry is stale."""
+    """Return the position in the state of the n-th command in the controller's queue.
+
+    If the queue is shorter, the position holds an old command.
+    """
     return entry_at(s, EX_Q, m.execute_queue, EX_FIELDS, n)
 
 
@@ -329,7 +332,11 @@ def collide(one: int, two: int) -> bool:
 
 @stage
 def is_ahead(begun: int, count: int, other: int, total: int) -> bool:
-    """Return whether an operand is one row ahead of another operand."""
+    """Return whether an operand has been read one row further than another operand.
+
+    `count` and `other` are the row counters of the two operands, which wrap around after `total`
+    rows. `begun` is 1 if the first operand has been read at least once in this step.
+    """
     return begun == 1 and count == (0 if other == total - 1 else other + 1)
 
 

@@ -111,7 +111,11 @@ def stage_mask(stages: int, taken: int) -> int:
 
 @stage
 def moved(stages: int, free: int, enters: bool) -> int:
-    """Return the bit mask of a pipeline's occupied stages in the next cycle."""
+    """Return which stages of a pipeline are occupied in the next cycle, one bit per stage.
+
+    `stages` are the occupied stages, `free` are the stages whose row can move on, and `enters` says
+    whether a row enters the first stage.
+    """
     stalled = stages & ~free
     moving = stages & free
     return stalled | ((moving << 1) & ((1 << STAGES) - 1)) | (1 if enters else 0)

@@ -167,7 +167,7 @@ def configure_store(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def flat(s: UnitState) -> bool:
-    """Return whether rows are arranged in a grid without pooling."""
+    """Return whether an MVOUT stores rows of a two-dimensional grid without pooling them."""
     return s[ST_POOL_STRIDE] == 0 and s[ST_POOL_SIZE] != 0
 
 

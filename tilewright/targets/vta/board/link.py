@@ -99,7 +99,7 @@ def _joined(parts: Sequence[LinkedPart]) -> LinkedPart:
 
 
 def _idle(words: Words) -> LinkedPart:
-    """Return instructions of shape (n, 2) that transfer nothing."""
+    """Return the given instructions, shape (n, 2), as a linked part that accesses no buffer."""
     n = len(words)
     return LinkedPart(words, np.full(n, NOWHERE, np.int64), np.zeros(n, np.bool_))
 

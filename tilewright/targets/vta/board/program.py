@@ -106,7 +106,7 @@ class Port:
 
 @dataclass(frozen=True)
 class ProgramStep:
-    """A segment with the tensors that the host packs before it and unpacks after it."""
+    """A segment, with the tensors that the host packs before it and unpacks after it."""
 
     segment: int
     loads: tuple[Port, ...]

@@ -150,7 +150,21 @@ def _kinds(
     sizes: Array, outputs: int, size: int, stride: int, kernel: int, dilation: int, pad: int,
     gather: bool,
 ) -> _Axis:  # fmt: skip
-    """Return the totals along one axis, given tile sizes and first tile sizes, shape (n, 2)."""
+    """Return the totals of all tiles along one axis of the image, for each schedule.
+
+    The totals are the input rows (or columns) that are read, those of the first tile, and the
+    numbers of tiles inside the image.
+
+    Args:
+        sizes: tile size and size of the first tile of each schedule, in outputs, shape (n, 2).
+        outputs: number of outputs along the axis.
+        size: image size in pixels.
+        stride: stride of the windows.
+        kernel: kernel size.
+        dilation: dilation of the kernel.
+        pad: padding before the image, in pixels.
+        gather: whether LOADs skip rows that no output reads.
+    """
     most = outputs + 1  # a tile that divides the output evenly is no larger than the output
     keys = (sizes[:, 0] * most + sizes[:, 1]).astype(np.int64)
     found = np.zeros((most * most, 4))

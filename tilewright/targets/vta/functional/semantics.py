@@ -22,9 +22,9 @@ WORK_LIMIT = 1 << 36
 
 @dataclass(frozen=True)
 class Semantics:
-    """The choices.
+    """Choice of the semantics in which the implementations of VTA differ.
 
-    False, or the first alternative, is the behaviour of the functional simulator.
+    The default of each field is the behaviour of the functional simulator.
     """
 
     name: str = "functional"

@@ -147,7 +147,10 @@ class Lowering:
 
     @property
     def beside(self) -> Geometry | None:
-        """Geometry of a convolution's shortcut by itself, in their common memory, or None."""
+        """Geometry of the convolution's shortcut alone, or None if it has no shortcut.
+
+        The shortcut's tensors lie in the same memory as those of the convolution.
+        """
         return beside_geometry(self.workload, self.machine, self.geometry)
 
     @property

@@ -146,7 +146,11 @@ def _write(
     reader: NDArray[np.int64], residual: NDArray[np.int64], kernel_keys: NDArray[np.int64],
     kernel_at: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Write the program of a plan, tile by tile and step by step. Return the failure code."""
+    """Write the program of a plan, tile by tile and step by step.
+
+    Returns:
+        The failure code, or OK.
+    """
     program = GemmProgram(state, out, uops, store_of)
     rings = Rings(inp_ring, wgt_ring, reader, residual, kernel_keys, kernel_at)
     n_uops = plan.slots.acc + average_uops(plan)

@@ -99,10 +99,10 @@ def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
 
 @stage
 def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Write the epilogue, the average, its epilogue, and the store.
+    """Write the epilogue of a tile, the average, the epilogue of the average, and the store.
 
     Returns:
-        The number of micro-ops, or FULL.
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
     """
     geo, state, out = plan.geo, program.state, program.out
     if not plan.operations.lifted:

@@ -81,7 +81,7 @@ class SummedPlan(NamedTuple):
 
 @helper
 def beside_of(geo: Geometry) -> Geometry:
-    """Return the geometry of the shortcut by itself, in their common memory.
+    """Return the geometry of the shortcut alone; its tensors lie in the convolution's memory.
 
     Sizes in bytes are omitted, because no lowering reads them.
     """
@@ -134,7 +134,7 @@ def shared_slots(
 
 @helper
 def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
-    """Return the same slots with the vectors moved by `places` accumulators."""
+    """Return the same slots, with the bias and shift vectors moved by `places` accumulators."""
     return BufferSlots(
         s.inp, s.inp_size, s.wgt, s.wgt_size, s.acc, s.acc_size, s.bias_at + places,
         s.bias_resident, s.streamed, s.compute_bound, s.wgt_places, s.res, s.res_size,
@@ -144,7 +144,7 @@ def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
 
 @helper
 def with_vectors(o: Operations, vectors: int) -> Operations:
-    """Return the same operations with another number of vectors."""
+    """Return the same operations with another number of vectors (biases and shifts)."""
     return Operations(
         vectors, o.starts_with_tensor, o.tensors, o.in_place, o.residual, o.shift, o.lifted
     )
@@ -252,7 +252,11 @@ def lower_summed(
 
 @helper
 def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: Rings) -> int:
-    """Write the program of a plan, tile by tile and step by step. Return the failure code."""
+    """Write the program of a plan, tile by tile and step by step.
+
+    Returns:
+        The failure code, or OK.
+    """
     own, beside, state = plan.own, plan.beside, program.state
     tiles = own.geo.groups * own.tiling.places * own.tiling.co_tiles
     n_uops = own.slots.acc + average_uops(own)

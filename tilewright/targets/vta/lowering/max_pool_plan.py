@@ -25,7 +25,7 @@ INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 
 
 class PoolAxis(NamedTuple):
-    """Rows or columns of windows, in their layout in the accumulators."""
+    """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool."""
 
     kernel: int
     stride: int  # number of phases: the stride, but at most the kernel size
@@ -36,7 +36,7 @@ class PoolAxis(NamedTuple):
 
 
 class PoolTiling(NamedTuple):
-    """How the output is divided, in rows, columns and channel blocks."""
+    """The division of the output into tiles, in rows, columns and channel blocks."""
 
     th: int
     tw: int
@@ -52,7 +52,7 @@ class PoolTiling(NamedTuple):
 
 
 class PoolSlots(NamedTuple):
-    """How the scratchpads are divided, in elements."""
+    """The division of the scratchpads into slots; all sizes are in elements."""
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `acc`
     inp_size: int
@@ -77,7 +77,7 @@ class PoolPlan(NamedTuple):
 
 @helper
 def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
-    """Return the windows of tiles with up to `outputs` outputs."""
+    """Return the layout along one axis, for tiles with up to `outputs` outputs."""
     stride = kernel if outputs == 1 else min(kernel, stride)
     full, last = (kernel - 1) // stride, (kernel - 1) % stride
     home = 0 if full == 0 or last == stride - 1 else last + 1

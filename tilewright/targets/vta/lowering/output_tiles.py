@@ -64,7 +64,7 @@ class GemmProgram(NamedTuple):
 
 
 class GemmTile(NamedTuple):
-    """Rows, columns and output blocks of an output tile."""
+    """An output tile: its rows, columns and output blocks, and its place in the accumulators."""
 
     number: int  # number of tiles before this one
     tiles: int  # number of tiles in the program
@@ -88,7 +88,7 @@ class GemmTile(NamedTuple):
 
 
 class TilePiece(NamedTuple):
-    """The output blocks, and rows of them, of one piece of a tile's epilogue."""
+    """One piece of a tile's epilogue: a range of output blocks, and a range of rows of each."""
 
     block: int
     blocks: int
@@ -98,7 +98,7 @@ class TilePiece(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Position of a tile."""
+    """Position of a tile: its group, its image, and its index along rows, columns and blocks."""
 
     group: int
     image: int
@@ -177,7 +177,7 @@ def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops:
     """Write the initial value of a tile's accumulators, after the last STORE from their slot.
 
     Returns:
-        The number of micro-ops, or FULL.
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
     """
     state, out = program.state, program.out
     state.tiles += 1
@@ -251,7 +251,7 @@ def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: i
     """Write the epilogue and the store of a tile, in pieces for the last tile.
 
     Returns:
-        The number of micro-ops, or FULL.
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
     """
     geo, state, out = plan.geo, program.state, program.out
     if not plan.operations.lifted:
@@ -290,10 +290,10 @@ def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: i
 def epilogue_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, n_uops: int
 ) -> int:
-    """Write the ALU operations of a piece.
+    """Write the ALU operations of one piece of an epilogue.
 
     Returns:
-        The number of micro-ops, or FULL.
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
     """
     epilogue, slots = plan.epilogue, plan.slots
     for e in range(epilogue.shape[0]):
@@ -340,10 +340,10 @@ def reset_copy(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, copy: int,
     n_uops: int,
 ) -> int:  # fmt: skip
-    """Reset the accumulators from `copy`, to which those of a piece are then added.
+    """Reset the accumulators from index `copy` on, to which those of a piece are then added.
 
     Returns:
-        The number of micro-ops, or FULL.
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
     """
     at, n_uops = uop_of(plan, program, copy, copy, n_uops)
     pixels = piece.rows * tile.cols

@@ -54,7 +54,7 @@ class Rings(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """Current positions in the rings."""
+    """Current positions in the rings of slots, and what has been loaded and written so far."""
 
     inp_next: int  # next input slot to fill; `wgt_next`: next weight slot
     wgt_next: int
@@ -84,7 +84,7 @@ class ReductionStep(NamedTuple):
 
 @stage
 def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
-    """Return the cursor with another number of micro-ops and another last finished GEMM."""
+    """Return a cursor with another number of micro-ops and another last finished GEMM (`freed`)."""
     return Cursor(
         cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed,
         cursor.loaded, cursor.kernels, cursor.kernel_hint, n_uops,

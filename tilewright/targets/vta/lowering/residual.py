@@ -82,10 +82,10 @@ def add_piece(
     slot: int,
     n_uops: int,
 ) -> int:
-    """Load a piece into its slot and add it.
+    """Load a piece of the residual into its slot, and add it to the accumulators.
 
     Returns:
-        The number of micro-ops, or FULL.
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
     """
     state, out, geo, slots = program.state, program.out, plan.geo, plan.slots
     pixels, at = piece.rows * tile.cols, plan.m.inp_built - (slot + 1) * slots.res_size

@@ -26,7 +26,7 @@ convolution's groups is outside of all of them, and the loop over columns is ins
 
 
 class TemplateTiling(NamedTuple):
-    """The tiles of a schedule, and their numbers."""
+    """The tile sizes of a template schedule, and its numbers of tiles and of thread groups."""
 
     th: int  # size of a tile: output rows, output columns, input blocks and output blocks
     tw: int
@@ -56,7 +56,7 @@ class TemplateTiling(NamedTuple):
 
 
 class ThreadGroup(NamedTuple):
-    """Tiles that the threads compute side by side."""
+    """A group of tiles that the virtual threads compute at the same time, one tile per thread."""
 
     group: int  # group of the convolution
     image: int
@@ -68,7 +68,7 @@ class ThreadGroup(NamedTuple):
 
 
 class TemplateTile(NamedTuple):
-    """Position of a thread's tile."""
+    """Position of the tile that one virtual thread computes."""
 
     thread: int
     group: int
@@ -124,7 +124,7 @@ def _iterations_inside(
 
 @stage
 def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
-    """Return the threads that compute after `number` other groups of threads."""
+    """Return the group of tiles that is computed after `number` other groups."""
     row_group = number // t.rows_step % t.row_groups
     co_group = number // t.channels_step % t.co_groups
     # Without the stock restrictions the last group may have fewer threads.

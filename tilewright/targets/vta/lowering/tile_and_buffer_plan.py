@@ -57,7 +57,7 @@ class GemmTiling(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Numbers and properties of the epilogue's operations."""
+    """Numbers and properties of the ALU operations in an epilogue."""
 
     vectors: int  # steps with one value per channel, which are the bias and shifts
     starts_with_tensor: bool  # whether a residual initialises the accumulators
@@ -70,7 +70,7 @@ class Operations(NamedTuple):
 
 
 class BufferSlots(NamedTuple):
-    """How the scratchpads are divided, in elements."""
+    """The division of the scratchpads into slots; all sizes are in elements."""
 
     inp: int  # number of slots; `inp_size`: elements per slot; likewise for `wgt` and `acc`
     inp_size: int
@@ -90,7 +90,7 @@ class BufferSlots(NamedTuple):
 
 
 class LoopPlan(NamedTuple):
-    """The two loops that run in hardware, -1: none."""
+    """Numbers of the two loops that run in hardware; -1 if a hardware loop is not used."""
 
     hw0: int
     hw1: int
@@ -100,7 +100,10 @@ class LoopPlan(NamedTuple):
 
 
 class LoweringPlan(NamedTuple):
-    """An extended schedule of one workload on one machine."""
+    """The plan of an extended schedule for one workload on one machine.
+
+    It consists of the geometry, the tiles, the slots of the scratchpads and the hardware loops.
+    """
 
     geo: Geometry
     m: Machine

@@ -60,7 +60,7 @@ MOST_THREADS = 4  # two knobs, `oc_nthread` and `h_nthread`, with at most two th
 
 
 class TemplateProgram(NamedTuple):
-    """A program that is being written, and its plan."""
+    """The program of a template schedule while it is being written, with its tiles and loops."""
 
     geo: Geometry
     m: Machine

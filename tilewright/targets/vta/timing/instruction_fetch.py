@@ -45,7 +45,7 @@ QUEUE_FIELDS = 2  # fields of a queue: instruction, and first cycle in which the
 
 
 class Fetching(NamedTuple):
-    """The next event of the fetch unit."""
+    """The next event of the fetch unit: the request of a batch, or its arrival."""
 
     # whether the next event is the request of a batch; otherwise it is the arrival of one
     asks: bool

@@ -234,7 +234,10 @@ def batch_of(sim: Simulator) -> int:
 
 @stage
 def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now: int) -> Fetching:
-    """Fill the queues. When the batch has left, schedule the request of the next one."""
+    """Dispatch fetched instructions to the queues of the modules.
+
+    If no request of the next batch is scheduled and the batch is empty, schedule that request.
+    """
     sim = run.sim
     ask_at = dispatch(
         run.insns, sim.layout, pipelined(sim), sim.machine.queue_entries, now, sim.fetch,

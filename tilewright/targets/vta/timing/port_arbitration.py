@@ -72,7 +72,7 @@ class Sharing(NamedTuple):
 
 @stage
 def nobody() -> Sharing:
-    """Return the state of the port before the first request."""
+    """Return the state of the read port before the first request: it has no users."""
     zero = nb.uint64(0)
     return Sharing(0, False, PortRequest(0, 0, zero, zero), 0, zero, zero)
 
@@ -121,7 +121,15 @@ def stay(sim: Simulator, sharing: Sharing) -> Sharing:
 
 @stage
 def overtaken(sim: Simulator, insn: int) -> int:
-    """Return the code of a program whose load may take its predecessor's data for its own."""
+    """Record that a load may take the data of its predecessor for its own.
+
+    Args:
+        sim: the simulator, whose outcome is written.
+        insn: index of the load.
+
+    Returns:
+        The code OVERTAKEN.
+    """
     sim.outcome[CODE], sim.outcome[CULPRIT] = OVERTAKEN, insn
     return OVERTAKEN
 
@@ -183,7 +191,18 @@ def go_live(sharing: Sharing) -> Sharing:
 def have_alone(
     sim: Simulator, sharing: Sharing, request: PortRequest, row: int, now: int
 ) -> tuple[Sharing, int]:
-    """Return the port with a single user, and the user's end."""
+    """Let a client use the idle port alone.
+
+    Args:
+        sim: the simulator.
+        sharing: state of the port.
+        request: request of the client.
+        row: row of `Simulator.table` with the duration of the load; unused for a fetch.
+        now: current cycle.
+
+    Returns:
+        The state of the port, and the cycle in which the client ends.
+    """
     if request.client == FETCH_CLIENT:
         end = time_fetch(sim, now, nb.int64(request.lo), nb.int64(request.hi))
         alone_read = packed(sim.port[READ_BEATS], sim.port[READ_BURSTS])
@@ -201,7 +220,18 @@ def have_alone(
 def have_together(
     sim: Simulator, sharing: Sharing, request: PortRequest, now: int
 ) -> tuple[Sharing, int]:
-    """Return the live port with one more user, and the user's end if it is already known."""
+    """Add a user to a port that is simulated burst by burst.
+
+    Args:
+        sim: the simulator.
+        sharing: state of the port.
+        request: request of the client.
+        now: current cycle.
+
+    Returns:
+        The state of the port; and the end of the client, NEVER if it is not known yet, or
+        OVERTAKEN.
+    """
     client = request.client
     users, end = sharing.users + 1, NEVER
     if client == FETCH_CLIENT:

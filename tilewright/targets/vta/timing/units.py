@@ -110,7 +110,7 @@ class TimedRun(NamedTuple):
 
 
 class TimingUnit(NamedTuple):
-    """State of a module."""
+    """State of one module: load, compute or store."""
 
     head: int  # position of the head of its queue; an instruction stays there while it executes
     busy: bool  # whether an instruction executes
@@ -128,14 +128,14 @@ class UnitTokens(NamedTuple):
 
 
 class UnitEnds(NamedTuple):
-    """Instructions that have ended in this cycle."""
+    """Whether any instruction ends in this cycle, and how many users leave the read port."""
 
     any: bool
     leaving: int  # number of users of the read port that have ended
 
 
 class Head(NamedTuple):
-    """The instruction at the head of a module's queue."""
+    """The first instruction in a module's queue."""
 
     insn: int
     visible: int  # first cycle in which the module sees it
@@ -177,7 +177,7 @@ def ends(unit: TimingUnit, now: int) -> bool:
 
 @stage
 def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
-    """Return the ended instructions including that of this module."""
+    """Return the instructions that end in this cycle, including the one of the given module."""
     return UnitEnds(True, ended.leaving + (1 if unit.client >= 0 else 0))
 
 
@@ -281,7 +281,11 @@ def account_start(
     run: TimedRun, module: int, unit: TimingUnit, head: Head, first: int, first_since: int,
     second: int, second_since: int, now: int, total: int,
 ) -> TimingUnit:  # fmt: skip
-    """Return a module with the cycles before this decision accounted, if a breakdown is wanted."""
+    """Count the cycles of a module before a decision in the breakdown, if one is requested.
+
+    Returns:
+        The module, with its cycles accounted up to the decision.
+    """
     if not rarely(run.breakdown.shape[0] > 0):
         return unit
     accounted = account_wait(
