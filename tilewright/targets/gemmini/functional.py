@@ -135,6 +135,16 @@ def mvin(
 
     From address 0 it reads zeros. A memory stride of 0 repeats the first row. Only the given
     columns of a row are written.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories; changed in place.
+        funct: function code, which selects one of the three load configurations.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        memory: main memory, shape (bytes,).
+        base: address of the first byte of `memory`.
     """
     number = load_state(funct)
     state = number * reg.LOAD_FIELDS
@@ -204,6 +214,15 @@ def mvout(
 
     Rows of the scratchpad are copied unchanged. Rows of the accumulator are scaled to int8, or
     copied as int32.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        memory: main memory, shape (bytes,); changed in place.
+        base: address of the first byte of `memory`.
     """
     config = regs.config
     first, stride = bits(rs1, 0, ADDRESS_BITS) - base, config[reg.STORE_STRIDE]
@@ -226,7 +245,18 @@ def store_row(
     m: GemminiMachine, regs: Registers, mems: Memories, address: int, r: int, n_columns: int,
     at: int, memory: NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Store row `r` of an MVOUT, its blocks side by side, at memory position `at`."""
+    """Store one row of an MVOUT to main memory, with its blocks of 16 columns side by side.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        address: local address of the MVOUT.
+        r: number of the row.
+        n_columns: number of columns.
+        at: position of the row in `memory`.
+        memory: main memory, shape (bytes,); changed in place.
+    """
     for c in range(n_columns):
         offset = r + (c // DIM) * DIM
         if in_accumulator(address) and is_full_width(address):
@@ -241,7 +271,18 @@ def store_row(
 def local_int8(
     m: GemminiMachine, regs: Registers, mems: Memories, address: int, offset: int, column: int
 ) -> int:
-    """Read an int8 value as an MVOUT does. Accumulator values are activated and scaled."""
+    """Return a value of a local memory as int8, as an MVOUT would store it.
+
+    Values of the accumulator are activated and scaled; values of the scratchpad are unchanged.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        address: local address.
+        offset: number of rows after the local address.
+        column: column of the value, 0 to 15.
+    """
     if in_accumulator(address):
         value = nb.int64(mems.accumulator[accumulator_row(m, address, offset), column])
         value = activated(value, regs.config[reg.STORE_ACTIVATION])
@@ -254,7 +295,20 @@ def mvout_pooled(
     m: GemminiMachine, regs: Registers, mems: Memories, first: int, stride: int, address: int,
     n_columns: int, memory: NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Store the maximum of each pooling window. Pixels outside the image count as zeros."""
+    """Execute an MVOUT that stores the maximum of each pooling window.
+
+    Pixels outside the image count as zeros.
+
+    Args:
+        m: the machine.
+        regs: configuration registers, which contain the geometry of the pool.
+        mems: local memories.
+        first: position of the first result in `memory`.
+        stride: distance of two results in bytes.
+        address: local address of the first row.
+        n_columns: number of columns, at most 16.
+        memory: main memory, shape (bytes,); changed in place.
+    """
     config, step, size = regs.config, regs.config[reg.POOL_STRIDE], regs.config[reg.POOL_SIZE]
     for out_row in range(config[reg.POOLED_ROWS]):
         for out_column in range(config[reg.POOLED_COLUMNS]):
@@ -286,7 +340,16 @@ def preload(m: GemminiMachine, regs: Registers, mems: Memories, rs1: int, rs2: i
 def compute(
     m: GemminiMachine, regs: Registers, mems: Memories, funct: int, rs1: int, rs2: int
 ) -> None:
-    """Execute a COMPUTE: multiply two blocks and write the result."""
+    """Execute a COMPUTE: multiply two 16 × 16 blocks, add a third block, and write the result.
+
+    Args:
+        m: the machine.
+        regs: configuration registers, with the pending PRELOAD.
+        mems: local memories; changed in place.
+        funct: function code, which says whether the preloaded block is used.
+        rs1: first operand: local address and size of A.
+        rs2: second operand: local address and size of the other block.
+    """
     config = regs.config
     weight_stationary = config[reg.DATAFLOW] == WEIGHT_STATIONARY
     transposed_a, transposed_b = config[reg.A_TRANSPOSED] == 1, config[reg.B_TRANSPOSED] == 1
@@ -313,8 +376,17 @@ def read_operand(
 ) -> None:  # fmt: skip
     """Read a 16 × 16 block from a local memory, with zeros beyond its size.
 
-    The garbage address reads as zeros. The size in the operand is that of the block in the
-    multiplication: a transposed block is stored with its columns as rows.
+    The garbage address reads as zeros.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        operand: local address and size. The size is that of the block in the multiplication: a
+            transposed block is stored with its columns as rows.
+        stride: distance of two rows of the block, in rows of the local memory.
+        transposed: whether the block is transposed.
+        block: the block, shape (16, 16); filled.
     """
     address, n_rows, n_columns = local_address(operand), rows(operand), columns(operand)
     block[:] = 0
@@ -365,9 +437,17 @@ def write_result(
     sums: NDArray[np.int32],
     shifts: bool,
 ) -> None:
-    """Write a result to the scratchpad or the accumulator, with the row distance `C stride`.
+    """Write the result of a product to the scratchpad or the accumulator.
 
-    If `shifts` is set, values are first divided by a power of two and saturated to 20 bits.
+    The distance of the rows is the register `C_STRIDE`.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories; changed in place.
+        operand: local address and size of the result.
+        sums: the result, shape (16, 16).
+        shifts: whether the values are first divided by a power of two and saturated to 20 bits.
     """
     address, config = local_address(operand), regs.config
     if is_garbage(m, address):
@@ -436,7 +516,20 @@ def execute_command(
     regs: Registers,
     mems: Memories,
 ) -> None:
-    """Execute one command that was checked. The checks have already executed CONFIG commands."""
+    """Execute one command that was checked.
+
+    CONFIG commands do nothing here, because the checks have already executed them.
+
+    Args:
+        m: the machine.
+        funct: function code.
+        a: first operand.
+        b: second operand.
+        memory: main memory, shape (bytes,); changed in place.
+        base: address of the first byte of `memory`.
+        regs: configuration registers.
+        mems: local memories; changed in place.
+    """
     if is_mvin(funct):
         mvin(m, regs, mems, funct, a, b, memory, base)
     elif funct == MVOUT:

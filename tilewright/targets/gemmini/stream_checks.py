@@ -47,7 +47,18 @@ def check_mvin(
     m: GemminiMachine, regs: Registers, funct: int, rs1: int, rs2: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Return the fault code of an MVIN, 0 if it is valid."""
+    """Return the fault code of an MVIN, or 0 if it is valid.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        funct: function code, which selects one of the three load configurations.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        base: address of the first byte of the memory image.
+        size: size of the memory image in bytes.
+        fault: value, limit and index of the fault, shape (3,); written.
+    """
     state = load_state(funct) * reg.LOAD_FIELDS
     n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
     if n_rows == 0 or n_columns == 0:
@@ -82,7 +93,17 @@ def check_mvout(
     m: GemminiMachine, regs: Registers, rs1: int, rs2: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Return the fault code of an MVOUT, 0 if it is valid."""
+    """Return the fault code of an MVOUT, or 0 if it is valid.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        base: address of the first byte of the memory image.
+        size: size of the memory image in bytes.
+        fault: value, limit and index of the fault, shape (3,); written.
+    """
     n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
     if n_rows == 0 or n_columns == 0:
         return f.ZERO_SIZE
@@ -117,10 +138,19 @@ def check_range(
     first: int, stride: int, n_rows: int, n_bytes: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Check that rows of `n_bytes` at distance `stride` lie within the memory image.
+    """Check that all rows of a transfer lie within the memory image.
+
+    Args:
+        first: address of the first row.
+        stride: distance of two rows in bytes.
+        n_rows: number of rows.
+        n_bytes: size of a row in bytes.
+        base: address of the first byte of the image.
+        size: size of the image in bytes.
+        fault: value, limit and index of the fault, shape (3,); written.
 
     Returns:
-        The fault code, 0 if they do.
+        The fault code, or 0 if they do.
     """
     last = first + max(n_rows - 1, 0) * stride + n_bytes
     if first < base or last > base + size:

@@ -109,7 +109,25 @@ def pack_memory(
     y_size: int, x_size: int, x_stride: int,
     y_pad_0: int, y_pad_1: int, x_pad_0: int, x_pad_1: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Encode a LOAD or STORE. Sizes and addresses are in elements of `memory`."""
+    """Encode a LOAD or STORE.
+
+    Args:
+        opcode: LOAD or STORE.
+        flags: dependency flags.
+        memory: memory type.
+        sram_base: first scratchpad element.
+        dram_base: first element in memory.
+        y_size: number of rows.
+        x_size: number of elements per row.
+        x_stride: distance of two rows in memory, in elements.
+        y_pad_0: zero rows before the data.
+        y_pad_1: zero rows after the data.
+        x_pad_0: zero elements before each row.
+        x_pad_1: zero elements after each row.
+
+    Returns:
+        The low and the high word.
+    """
     lo = (
         nb.uint64(opcode) | nb.uint64(flags) | put(memory, 7, 3)
         | put(sram_base, 10, 16) | put(dram_base, 26, 32)
@@ -144,7 +162,26 @@ def pack_gemm(
     lay: Layout, flags: int, reset: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
     dst_out: int, dst_in: int, src_out: int, src_in: int, wgt_out: int, wgt_in: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Encode a GEMM. The factors are in elements of their scratchpads."""
+    """Encode a GEMM, or the reset of accumulators.
+
+    Args:
+        lay: layout of the instruction fields.
+        flags: dependency flags.
+        reset: whether the accumulators are set to zero.
+        uop_bgn: first micro-op.
+        uop_end: end of the micro-ops, exclusive.
+        iter_out: iterations of the outer loop.
+        iter_in: iterations of the inner loop.
+        dst_out: accumulator index step per outer iteration.
+        dst_in: accumulator index step per inner iteration.
+        src_out: input index step per outer iteration.
+        src_in: input index step per inner iteration.
+        wgt_out: weight index step per outer iteration.
+        wgt_in: weight index step per inner iteration.
+
+    Returns:
+        The low and the high word.
+    """
     lo, hi = _pack_loops(lay, uop_bgn, uop_end, iter_out, iter_in)
     lo |= nb.uint64(GEMM) | nb.uint64(flags) | put(reset, 7, 1)
     for value, offset, width in (
@@ -167,7 +204,26 @@ def pack_alu(
     lay: Layout, flags: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
     dst_out: int, dst_in: int, src_out: int, src_in: int, opcode: int, use_imm: int, imm: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Encode an ALU operation. `imm` is signed and has 16 bits."""
+    """Encode an ALU operation.
+
+    Args:
+        lay: layout of the instruction fields.
+        flags: dependency flags.
+        uop_bgn: first micro-op.
+        uop_end: end of the micro-ops, exclusive.
+        iter_out: iterations of the outer loop.
+        iter_in: iterations of the inner loop.
+        dst_out: destination index step per outer iteration.
+        dst_in: destination index step per inner iteration.
+        src_out: source index step per outer iteration.
+        src_in: source index step per inner iteration.
+        opcode: ALU operation.
+        use_imm: whether the second operand is the immediate.
+        imm: the immediate, signed, 16 bits.
+
+    Returns:
+        The low and the high word.
+    """
     lo, hi = _pack_loops(lay, uop_bgn, uop_end, iter_out, iter_in)
     lo |= nb.uint64(ALU) | nb.uint64(flags)
     for value, offset, width in (

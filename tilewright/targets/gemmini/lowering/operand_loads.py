@@ -158,7 +158,17 @@ def _line(
     at: int, columns: int, positions: tuple[int, int], inside: tuple[int, int] | None, memory: int,
     stride: int,
 ) -> list[Command]:  # fmt: skip
-    """Return the MVIN commands for a line of pixels. Positions outside of `inside` are zeros."""
+    """Return the MVIN commands that load a line of pixels, up to 16 pixels each.
+
+    Args:
+        at: scratchpad row of position 0.
+        columns: number of columns of each row.
+        positions: first and end position of the line.
+        inside: first and end position that are in memory; zeros are written for all others. None if
+            there are none.
+        memory: address of position 0 in main memory.
+        stride: distance of two positions in main memory, in bytes.
+    """
     first, last = positions
     begin, end = (last, last) if inside is None else inside
     loads = []

@@ -365,7 +365,16 @@ def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
 
 @stage
 def put_operand(s: UnitState, to: int, operand: int, fires: bool, source: int, needs: bool) -> None:
-    """Write the fields of an operand into an entry of the control queue."""
+    """Write the fields of an operand into an entry of the control queue.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        to: position of the entry.
+        operand: the operand: A, B or D.
+        fires: whether the operand advances by a row in this cycle.
+        source: bank that the row is read from.
+        needs: whether a row is read at all.
+    """
     field = to + CN_OPERANDS + operand * OPERAND_FIELDS
     s[field + CN_FIRES] = 1 if fires else 0
     s[field + CN_SOURCE] = source

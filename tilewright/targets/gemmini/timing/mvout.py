@@ -226,7 +226,16 @@ def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
 def place(
     s: UnitState, m: GemminiMachine, to: int, address: int, offset: int, garbage: bool
 ) -> None:
-    """Write the bank and the row that a queue entry reads into the entry."""
+    """Write into a queue entry which bank and which row of a local memory it reads.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        to: position of the entry.
+        address: local address of the command.
+        offset: number of rows after this address.
+        garbage: whether the address is that of an absent operand.
+    """
     at = (address + offset) & m.address_mask
     if garbage or is_garbage(m, (address & ~m.address_mask) | at):
         s[to + SQ_KIND], s[to + SQ_BANK], s[to + SQ_ROW] = KIND_GARBAGE, 0, 0

@@ -152,10 +152,12 @@ def _gemm_nest(
     columns: int, d_column: int, s_column: int, t_column: int,
     run: int, d_run: int, s_run: int, acc_bits: int,
 ) -> None:  # fmt: skip
-    """Execute three loops; the innermost one (`run`) uses a single weight block.
+    """Execute a GEMM of three loops, the innermost of which uses a single weight block.
 
     All indices are inside the scratchpads. The arguments are plain arrays and numbers, because the
-    function is called often and tuples with many fields are expensive to pass.
+    function is called often and tuples with many fields are expensive to pass. `d`, `s` and `t` are
+    the first accumulator, input and weight; the arguments with a suffix are the steps of a loop:
+    `row` for the outer loop, `column` for the middle one, `run` for the innermost one.
     """
     acc_size, inp_size = batch * acc_row, batch * inp_row
     in_tiles, tiles = inp_row // LANES, acc_row // LANES * (inp_row // LANES)
@@ -201,7 +203,20 @@ def _reset_accumulators(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8], size: int, depth: int,
     d: int, outer: int, by_out: int, inner: int, by_in: int,
 ) -> None:  # fmt: skip
-    """Clear accumulators of `size` lanes, as many adjacent ones at once as possible."""
+    """Clear accumulators of `size` lanes under two loops, with adjacent ones cleared at once.
+
+    Args:
+        acc: accumulators, shape (depth · size,).
+        out: OUT scratchpad, shape (depth · size,), or empty.
+        fresh: whether OUT equals the accumulator, shape (depth,).
+        size: lanes per accumulator.
+        depth: number of accumulators.
+        d: index of the first accumulator.
+        outer: iterations of the outer loop.
+        by_out: step of the index per outer iteration.
+        inner: iterations of the inner loop.
+        by_in: step of the index per inner iteration.
+    """
     run = 1
     if by_in == 1 and largest(d, outer, by_out, inner, 1) < depth:
         inner, run = 1, inner
@@ -274,7 +289,11 @@ def _rows(
     outer: int, by_d: int, by_s: int, inner: int, size: int,
     use_imm: int, from_source: bool, imm: int, operation: int, shift: int, mask: int,
 ) -> None:  # fmt: skip
-    """Execute an ALU operation on runs of `inner` adjacent elements of `size` lanes."""
+    """Execute an ALU operation on runs of `inner` adjacent elements of `size` lanes.
+
+    There are `outer` runs. The first one begins at element `d` (destination) and `s` (source); each
+    further one begins `by_d` and `by_s` elements later.
+    """
     for i in range(outer):
         target, source = d + i * by_d, s + i * by_s
         left = source if use_imm and from_source else target

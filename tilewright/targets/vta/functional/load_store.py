@@ -364,7 +364,19 @@ def keep_stale_output(
 
 @helper
 def _pad(m: Machine, pads: Scratchpads, memory: int, depth: int, index: int, count: int) -> int:
-    """Clear `count` adjacent elements and return the index after them."""
+    """Clear adjacent elements of a scratchpad.
+
+    Args:
+        m: the machine.
+        pads: the scratchpads; changed in place.
+        memory: memory type, which selects the scratchpad.
+        depth: number of elements of the scratchpad.
+        index: index of the first element; it wraps around.
+        count: number of elements.
+
+    Returns:
+        The index after the last element.
+    """
     while count > 0:
         n = min(count, depth - index)
         if memory == INP:
@@ -389,7 +401,24 @@ def _fill(
     m: Machine, pads: Scratchpads, dram: NDArray[np.uint8],
     memory: int, depth: int, index: int, at: int, step: int, count: int,
 ) -> int:  # fmt: skip
-    """Load `count` adjacent elements from byte `at` of the image. Return the index after them."""
+    """Load adjacent elements from the memory image to a scratchpad.
+
+    Elements outside the image are zero.
+
+    Args:
+        m: the machine.
+        pads: the scratchpads; changed in place.
+        dram: memory image, shape (bytes,).
+        memory: memory type, which selects the scratchpad.
+        depth: number of elements of the scratchpad.
+        index: index of the first element in the scratchpad; it wraps around.
+        at: position of the first element in the image.
+        step: distance of two elements in the image, in bytes.
+        count: number of elements.
+
+    Returns:
+        The index after the last element.
+    """
     while count > 0:
         missing = _outside(at, step, dram.size)
         if missing:

@@ -171,9 +171,17 @@ def _transfers(
 def _part(
     met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int
 ) -> NDArray[np.int32]:
-    """Return the entries of `met` for a transfer, shape (rows, width).
+    """Return the last accesses to the positions of a transfer, shape (rows, width).
 
-    They are 0 outside of what is stored.
+    Args:
+        met: last access to each position, shape (positions,).
+        begin: first position of the transfer.
+        rows: number of rows.
+        width: number of positions per row.
+        pitch: distance of two rows.
+
+    Returns:
+        Instruction counts; 0 for positions outside of `met`.
     """
     if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
         step = met.strides[0]
@@ -189,7 +197,16 @@ def _part(
 def _mark(
     met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int, count: int
 ) -> None:
-    """Record an access at the positions of a transfer."""
+    """Record an access of a transfer in the table of the last accesses.
+
+    Args:
+        met: last access to each position, shape (positions,); changed in place.
+        begin: first position of the transfer.
+        rows: number of rows.
+        width: number of positions per row.
+        pitch: distance of two rows.
+        count: number of the access, an instruction count of its module.
+    """
     if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
         _part(met, begin, rows, width, pitch)[:] = count
         return

@@ -88,7 +88,19 @@ def inspect_transfer(
     m: Machine, rules: SemanticRules, pads: Scratchpads, is_store: bool, t: Transfer,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """Examine a LOAD or STORE that moves something."""
+    """Examine a LOAD or STORE that transfers at least one element.
+
+    Args:
+        m: the machine.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        is_store: whether it is a STORE.
+        t: its fields.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
+        seen: last accesses to the scratchpads; changed in place.
+        n: index of the instruction.
+        log: log of findings; changed in place.
+    """
     memory = OUT if is_store else t.memory
     foot = footprint_of(m, memory, t)
     if foot.wrapped:
@@ -158,10 +170,19 @@ def inspect_gemm(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, first_iteration: int,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """Examine a GEMM that does something.
+    """Examine a GEMM that executes at least one iteration.
 
-    `first_iteration` is the number of its first iteration, counted over the whole program with a
-    gap of the HLS pipeline's length between instructions.
+    Args:
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        g: its fields.
+        first_iteration: number of its first iteration, counted over the whole program, with a gap
+            of the length of the HLS pipeline between instructions.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
+        seen: last accesses to the scratchpads; changed in place.
+        n: index of the instruction.
+        log: log of findings; changed in place.
     """
     outer, inner, uops = trips(rules, g)
     iteration = first_iteration
@@ -194,9 +215,19 @@ def inspect_alu(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """Examine an ALU instruction that does something.
+    """Examine an ALU instruction that executes at least one iteration.
 
     The amounts of a shift by a tensor are examined by `run_tensor_shift`.
+
+    Args:
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        g: its fields.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
+        seen: last accesses to the scratchpads; changed in place.
+        n: index of the instruction.
+        log: log of findings; changed in place.
     """
     if g.use_imm and g.alu_opcode == ALU_SHR:
         if abs(g.imm) > 31:

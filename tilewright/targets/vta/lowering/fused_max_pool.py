@@ -200,9 +200,18 @@ def gemms(
 def kernel_of(
     plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep, dst: int, src: int
 ) -> int:
-    """Return the micro-ops of a step for the given elements, or -1 if they do not fit.
+    """Return the micro-ops of a step's GEMM, which are written if they do not exist yet.
 
-    They are written if they do not exist yet.
+    Args:
+        plan: the plan.
+        w: the program.
+        tile: the tile.
+        step: the step.
+        dst: first accumulator.
+        src: first input element.
+
+    Returns:
+        The position of the first micro-op, or -1 if they do not fit.
     """
     geo, t, line = plan.sums.geo, plan.sums.tiling, tile.out.line
     kind = _GEMM + step.cis + (step.wgt_at << 16) + (tile.sums.iw << 32)
@@ -222,7 +231,17 @@ def kernel_of(
 def gemm_of(
     plan: PooledPlan, w: Writing, tile: PooledTile, bgn: int, end: int, width: int, phases: int
 ) -> None:
-    """Write a GEMM over micro-ops, rows and `width` columns of a phase."""
+    """Write a GEMM on the rows of a tile and on adjacent columns of one phase.
+
+    Args:
+        plan: the plan.
+        w: the program.
+        tile: the tile.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        width: number of columns.
+        phases: number of phases, which is the distance of the columns in the sums.
+    """
     geo, rows = plan.sums.geo, tile.sums.rows
     d0, s0, d1, s1 = 0, 0, 0, 0
     if rows > 1:

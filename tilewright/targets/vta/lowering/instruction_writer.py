@@ -202,7 +202,24 @@ def memory(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """Write a LOAD or STORE of `y` rows of `x` elements. Padding is in elements."""
+    """Write a LOAD or STORE, with the flags of all pending pops.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        opcode: LOAD or STORE.
+        kind: memory type.
+        sram: first scratchpad element.
+        dram: first element in DRAM.
+        y: number of rows.
+        x: number of elements per row.
+        stride: distance of two rows in DRAM, in elements.
+        y0: zero rows before the data.
+        y1: zero rows after the data.
+        x0: zero elements before each row.
+        x1: zero elements after each row.
+        element_bytes: size of an element in bytes.
+    """
     if (
         x >= _SIZE_LIMIT or y >= _SIZE_LIMIT or stride >= _SIZE_LIMIT or sram >= _SIZE_LIMIT
         or max(max(y0, y1), max(x0, x1)) > 15 or min(min(y0, y1), min(x0, x1)) < 0
@@ -280,7 +297,24 @@ def gemm(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
 ) -> None:  # fmt: skip
-    """Write a GEMM (or accumulator reset) over micro-ops bgn … end−1 and two hardware loops."""
+    """Write a GEMM or an accumulator reset, with the flags of all pending pops.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        reset: 1 to set the accumulators to zero, 0 to multiply.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        n0: iterations of the outer loop.
+        n1: iterations of the inner loop.
+        d0: accumulator index step per outer iteration.
+        d1: accumulator index step per inner iteration.
+        s0: input index step per outer iteration.
+        s1: input index step per inner iteration.
+        w0: weight index step per outer iteration.
+        w1: weight index step per inner iteration.
+    """
     limit = 1 << 14
     if (
         n0 >= limit or n1 >= limit or max(d0, d1) >= 1 << lay.acc_bits
@@ -303,7 +337,24 @@ def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation over micro-ops bgn … end−1 and two hardware loops."""
+    """Write an ALU operation, with the flags of all pending pops.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        n0: iterations of the outer loop.
+        n1: iterations of the inner loop.
+        d0: destination index step per outer iteration.
+        d1: destination index step per inner iteration.
+        s0: source index step per outer iteration.
+        s1: source index step per inner iteration.
+        opcode: ALU operation.
+        use_imm: whether the second operand is the immediate.
+        imm: the immediate.
+    """
     limit = 1 << 14
     if (
         n0 >= limit or n1 >= limit or max(max(d0, d1), max(s0, s1)) >= 1 << lay.acc_bits

@@ -93,7 +93,22 @@ def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> 
 def new_run(
     program: PoolProgram, kind: int, line: int, dst: int, src: int, size: int, room: int
 ) -> int:
-    """Return a place for a run of `size` micro-ops. If there is no room, the program fails."""
+    """Reserve space for a new run of micro-ops.
+
+    If there is no room, the failure is recorded in the state of the program.
+
+    Args:
+        program: the program.
+        kind: kind of the run.
+        line: length of the tile's lines.
+        dst: first accumulator.
+        src: first source element.
+        size: number of micro-ops.
+        room: number of micro-ops that may be used.
+
+    Returns:
+        The position of the first micro-op, or -1.
+    """
     k, at = program.counts[RUNS], program.counts[UOPS]
     if k >= MAX_RUNS or at + size > min(room, program.uops.shape[0]):
         program.state.problem = UOP_CAPACITY
@@ -112,7 +127,23 @@ def alu_run(
     program: PoolProgram, lay: Layout, line: int, pitch: int, blocks: int, dst: int, src: int,
     room: int,
 ) -> int:  # fmt: skip
-    """Return the micro-ops of an ALU operation between two accumulators of each block, or -1."""
+    """Return the micro-ops of an ALU operation on one accumulator of each block.
+
+    They are written if they do not exist yet.
+
+    Args:
+        program: the program.
+        lay: layout of the instruction fields.
+        line: length of the tile's lines.
+        pitch: distance of two blocks in accumulators.
+        blocks: number of blocks.
+        dst: destination in the first block.
+        src: source in the first block.
+        room: number of micro-ops that may be used.
+
+    Returns:
+        The position of the first micro-op, or -1 if there is no room.
+    """
     at = find_run(program, 0, line, dst, src)
     if at < 0:
         at = new_run(program, 0, line, dst, src, blocks, room)
@@ -127,9 +158,18 @@ def in_place(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, at: int, lines: int, pitch: int,
     width: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation with a constant, for `width` adjacent elements of `lines` lines.
+    """Write an ALU operation with a constant, on adjacent elements of several lines.
 
-    It applies to all blocks.
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile; the operation applies to all its blocks.
+        at: first accumulator in the first block.
+        lines: number of lines.
+        pitch: distance of two lines in accumulators.
+        width: number of adjacent elements per line.
+        opcode: ALU operation.
+        immediate: the constant.
     """
     alu(plan, program, tile, at, at, lines, pitch, pitch, width, 1, 1, opcode, 1, immediate)
 
@@ -139,10 +179,23 @@ def maximum(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int,
 ) -> None:  # fmt: skip
-    """Write the maximum of accumulators and others, over two loops, in all blocks.
+    """Write an ALU instruction that replaces accumulators by the maximum of them and others.
 
     No iteration reads what the previous one wrote, which the RTL forbids: sources come after their
     destinations, or belong to an earlier phase, which a longer line separates from them.
+
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile; the operation applies to all its blocks.
+        dst: first destination in the first block.
+        src: first source in the first block.
+        n0: iterations of the outer loop.
+        d0: destination step per outer iteration.
+        s0: source step per outer iteration.
+        n1: iterations of the inner loop.
+        d1: destination step per inner iteration.
+        s1: source step per inner iteration.
     """
     alu(plan, program, tile, dst, src, n0, d0, s0, n1, d1, s1, ALU_MAX, 0, 0)
 
@@ -152,7 +205,24 @@ def alu(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation on all blocks of a tile."""
+    """Write an ALU instruction on all blocks of a tile, over two loops.
+
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile.
+        dst: first destination in the first block.
+        src: first source in the first block.
+        n0: iterations of the outer loop.
+        d0: destination step per outer iteration.
+        s0: source step per outer iteration.
+        n1: iterations of the inner loop.
+        d1: destination step per inner iteration.
+        s1: source step per inner iteration.
+        opcode: ALU operation.
+        use_imm: whether the second operand is the immediate.
+        imm: the immediate.
+    """
     at = alu_run(
         program, plan.lay, tile.line, tile.pitch, plan.tiling.tc, dst, src, plan.m.uop_built
     )
@@ -264,7 +334,7 @@ def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 def lines_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, opcode: int, immediate: int
 ) -> None:
-    """Write an ALU operation with a constant on the lines of a tile that are in the padding."""
+    """Write ALU operations with a constant on the lines of a tile that are in the padding."""
     for side in range(2):
         count = sides.bottom if side else sides.top
         if count > 0:
@@ -277,9 +347,18 @@ def columns_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, stride: int,
     first_line: int, lines: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """Write an ALU operation with a constant on the columns of lines that are in the padding.
+    """Write ALU operations with a constant on the columns of a tile that are in the padding.
 
-    The windows are `stride` columns apart.
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile.
+        sides: number of columns in the padding, left and right.
+        stride: distance of two windows in columns.
+        first_line: first line.
+        lines: number of lines.
+        opcode: ALU operation.
+        immediate: the constant.
     """
     cols = plan.cols
     step = 1 if cols.single else stride

@@ -195,9 +195,12 @@ def kernel_of(
     tile: GemmTile,
     step: ReductionStep,
 ) -> tuple[int, Cursor]:
-    """Return the micro-op kernel for a step's combination of slots, or FULL, and the new cursor.
+    """Return the micro-op kernel of a step, which depends on its slots and sizes.
 
     The kernel is written if it does not exist yet.
+
+    Returns:
+        The number of the kernel, or FULL if it does not fit, and the new cursor.
     """
     kernel = find_kernel(rings, cursor, tile, step)
     kernels, n_uops = cursor.kernels, cursor.n_uops
@@ -328,9 +331,16 @@ def load_weights(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, block: int,
     done: int, part: int,
 ) -> None:  # fmt: skip
-    """Load `part` elements of a step's weights, after `done` elements.
+    """Load a part of a reduction step's weights.
 
-    An output block has `block` elements.
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile.
+        step: the step.
+        block: number of weight elements per output block.
+        done: number of weight elements of the step before the part.
+        part: number of weight elements of the part.
     """
     geo, blocks = plan.geo, part // block
     row = (tile.group * geo.co + tile.co + done // block) * geo.ci + step.ci

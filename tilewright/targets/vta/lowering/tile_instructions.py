@@ -88,11 +88,25 @@ def load_window(
     channel: int, cis: int, there: int, y0: int, x0: int, ih_here: int, iw: int, ih: int,
     sram: int,
 ) -> None:  # fmt: skip
-    """Load an input window of `cis` blocks.
+    """Load the input window of a tile, for several input blocks.
 
-    In the scratchpad, rows are `iw` apart and blocks are `ih·iw` apart. From block `channel`,
-    `there` blocks belong to the image. For blocks beyond them, whose weights are zero, the last
-    block of the image is loaded.
+    Blocks beyond the last block of the image have zero weights. For them, the last block is loaded.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        geo: geometry of the workload.
+        m: the machine.
+        gather: whether rows that no output reads are skipped.
+        channel: first input block.
+        cis: number of input blocks.
+        there: number of blocks from `channel` on that the image has.
+        y0: first row of the window in the image; negative in the padding.
+        x0: first column of the window in the image; negative in the padding.
+        ih_here: number of rows of the window.
+        iw: number of columns of the window.
+        ih: number of rows per block in the scratchpad.
+        sram: first scratchpad element.
     """
     reach_h = (ih_here - 1) * geo.sh + 1 if gather else ih_here
     top, left = max(0, -y0), max(0, -x0)
@@ -123,9 +137,23 @@ def tile_transfer(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
     sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """Transfer an accumulator tile from or to DRAM.
+    """Load or store an accumulator tile.
 
     It is one transfer if the tile is dense, otherwise one per output block.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        geo: geometry of the workload.
+        opcode: LOAD or STORE.
+        kind: memory type.
+        sram: first scratchpad element.
+        dram: first element in DRAM.
+        cos: number of output blocks.
+        rows: number of output rows.
+        cols: number of output columns.
+        pitch: distance of two output blocks in the scratchpad, in elements.
+        element_bytes: size of an element in bytes.
     """
     if pitch == rows * cols or cos == 1:
         instruction_writer.region(
@@ -144,7 +172,18 @@ def tile_transfer(
 def coefficients(
     geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
 ) -> tuple[int, int, int]:
-    """Return what one step of a loop adds to the accumulator, input and weight index."""
+    """Return how much one iteration of a loop adds to the accumulator, input and weight index.
+
+    Args:
+        geo: geometry of the workload.
+        loop: number of the loop, see `tile_and_buffer_plan`.
+        pitch: distance of two output blocks in accumulators.
+        ih: input rows per block in the scratchpad.
+        iw: input columns per row in the scratchpad.
+        cols: output columns of the tile.
+        cis: input blocks of the step.
+        gather: whether rows that no output reads are skipped.
+    """
     kk = geo.kh * geo.kw
     if loop == 0:
         return cols, (1 if gather else geo.sh) * iw, 0
@@ -164,10 +203,27 @@ def write_kernel(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
     cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int, places: int,
 ) -> None:  # fmt: skip
-    """Write the micro-ops of the unrolled loops.
+    """Write the micro-ops of the loops that do not run in hardware.
 
-    Output blocks vary slowest, so that a part of them is a contiguous range of micro-ops. Weights
-    beyond the last place of the scratchpad continue at the first.
+    Output blocks vary slowest, so that a part of them is a contiguous range of micro-ops.
+
+    Args:
+        geo: geometry of the workload.
+        lay: layout of the instruction fields.
+        uops: the micro-op scratchpad, shape (micro-ops,); changed in place.
+        at: position of the first micro-op.
+        hw0: first hardware loop, -1 for none.
+        hw1: second hardware loop, -1 for none.
+        tco: number of output blocks.
+        cis: number of input blocks.
+        pitch: distance of two output blocks in accumulators.
+        ih: input rows per block in the scratchpad.
+        iw: input columns per row in the scratchpad.
+        acc: first accumulator.
+        inp: first input element.
+        wgt: first weight element.
+        places: number of places in the weight scratchpad. Weights beyond the last place continue at
+            the first.
     """
     kk = geo.kh * geo.kw
     e2 = 1 if hw0 == 2 or hw1 == 2 else tco
@@ -193,9 +249,25 @@ def gemm(
     end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
     iw: int, gather: bool,
 ) -> None:  # fmt: skip
-    """Write a GEMM over micro-ops bgn … end−1 and the hardware loops `hw0` and `hw1` (-1: none).
+    """Write a GEMM over a range of micro-ops and the hardware loops.
 
-    The tile has `rows` × `cols` pixels, `cos` output blocks and `cis` input blocks.
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        geo: geometry of the workload.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        hw0: first hardware loop, -1 for none.
+        hw1: second hardware loop, -1 for none.
+        rows: output rows of the tile.
+        cols: output columns of the tile.
+        cos: output blocks of the tile.
+        cis: input blocks of the step.
+        pitch: distance of two output blocks in accumulators.
+        ih: input rows per block in the scratchpad.
+        iw: input columns per row in the scratchpad.
+        gather: whether rows that no output reads are skipped.
     """
     extents = (rows, cols, cos, cis, geo.kh, geo.kw)
     n0, n1 = 1, 1
@@ -216,7 +288,20 @@ def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
     pitch: int, kind: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """Write one element-wise operation over `cos` output blocks of `pixels` pixels each."""
+    """Write one element-wise operation on the accumulators of a tile.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        at: position of the micro-op.
+        cos: number of output blocks.
+        pixels: number of pixels per block.
+        pitch: distance of two output blocks in accumulators.
+        kind: kind of the second operand: one value per channel, a tensor, or the immediate.
+        opcode: ALU operation.
+        immediate: the immediate.
+    """
     d0 = pitch if cos > 1 else 0
     d1 = 1 if pixels > 1 else 0
     if kind == EPILOGUE_BIAS:
@@ -304,9 +389,18 @@ def weights_stream(
 ) -> bool:  # fmt: skip
     """Return whether weights that should be resident but do not fit are streamed instead.
 
-    This requires that each weight is read once, in the order of memory, by a single tile of pixels
-    (`places`), and that only pixels run in hardware loops. Outside of compiled code, the numbers
-    may be arrays.
+    This requires that each weight is read only once, in the order of memory, and that only loops
+    over pixels run in hardware. Outside of compiled code, the numbers may be arrays.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        resident: whether the weights should be resident.
+        elements: number of weight elements.
+        th: output rows per tile.
+        tw: output columns per tile.
+        nk: reduction steps per tile.
+        places: number of tiles of pixels.
     """
     once = (geo.groups * places == 1) & (nk == 1)
     too_many = elements > m.wgt_built - (geo.identity_at >= 0)

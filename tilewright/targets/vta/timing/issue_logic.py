@@ -97,10 +97,22 @@ def start_load(
 def end_of_load(
     head: Head, hi: int, memory: int, client: int, other: int, now: int, endless: int
 ) -> tuple[int, int, int]:
-    """Return the end of a LOAD, its client of the read port, and the endless instruction, if any.
+    """Return when a LOAD ends, as far as its own fields determine it.
 
-    The client is `client` for loads of `memory`, otherwise `other`. A LOAD without elements only
-    passes tokens; one without rows never ends.
+    A LOAD without elements only passes tokens. A LOAD without rows never ends. The end of any other
+    LOAD depends on the read port (ASKS).
+
+    Args:
+        head: the instruction.
+        hi: its high word.
+        memory: memory type that is loaded through `client`.
+        client: client of the read port for this memory type.
+        other: client of the read port for other memory types.
+        now: current cycle.
+        endless: endless instruction so far, -1 for none.
+
+    Returns:
+        The end, the client (-1 for none), and the endless instruction.
     """
     if (hi & nb.uint64(_X_SIZE)) == 0:
         return now + 2, -1, endless

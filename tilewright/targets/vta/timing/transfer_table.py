@@ -88,11 +88,19 @@ def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
 
 @helper
 def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> bool:
-    """Enter a load that is the only user of the port into the table: cycles from decision to end.
+    """Time a LOAD that is the only user of the port, and enter it into the table.
+
+    Args:
+        sim: the simulator.
+        client: client of the read port.
+        lo: low word of the instruction.
+        hi: high word of the instruction, which is the first word of the key.
+        row: row of the table that is written.
+        place: second word of the key.
 
     Returns:
-        Whether there is an entry. There is none if the load ends before the port is idle again, or
-        if its traffic cannot be packed.
+        Whether an entry was written. There is none if the load ends before the port is idle again,
+        or if its traffic cannot be packed.
     """
     reset_port(sim.clients, sim.port)
     if add(sim, client, 0, lo, hi) == OPEN:
@@ -137,12 +145,18 @@ def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
 
 @helper
 def replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int) -> bool:
-    """Bring the port to its state in `cycle`, given the only client that has used it so far.
+    """Simulate the port up to a cycle, given the only client that has used it so far.
 
-    A fetch has its address and count in `lo` and `hi`.
+    Args:
+        sim: the simulator.
+        client: the client.
+        begin: cycle in which the client began.
+        lo: low word of the LOAD; for a fetch, its address.
+        hi: high word of the LOAD; for a fetch, its number of instructions.
+        cycle: last cycle that is simulated.
 
     Returns:
-        Whether the end of that client is open again.
+        Whether the end of the client is not known yet.
     """
     reset_port(sim.clients, sim.port)
     if client == FETCH_CLIENT:

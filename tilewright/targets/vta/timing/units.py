@@ -47,7 +47,16 @@ from tilewright.targets.vta.timing.transfer_table import beats_in
 def spend(
     breakdown: NDArray[np.int64], module: int, column: int, begin: int, end: int, total: int
 ) -> None:
-    """Add the cycles [begin, end) of a module, as far as they are before FINISH, to `breakdown`."""
+    """Add a range of cycles of a module to a breakdown, without those after FINISH.
+
+    Args:
+        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        module: the module.
+        column: activity of the module in these cycles.
+        begin: first cycle.
+        end: end cycle, exclusive.
+        total: cycle of FINISH, negative if it is not known yet.
+    """
     if total >= 0:
         end = min(end, total)
     if end > begin:
@@ -59,11 +68,24 @@ def account_wait(
     breakdown: NDArray[np.int64], module: int, first: int, first_since: int, second: int,
     second_since: int, idle_since: int, visible: int, now: int, total: int,
 ) -> int:  # fmt: skip
-    """Account the cycles before a decision, and return the cycle after it.
+    """Add the cycles before the start of an instruction to a breakdown.
 
-    The cycles are those of waiting for the instruction, of waiting for its tokens, and of the
-    decision. `first` and `second` are the token queues that are popped, -1 for none. Their tokens
-    have been available since `first_since` and `second_since`.
+    The module waits for the instruction, then for its tokens, and then decides for one cycle.
+
+    Args:
+        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        module: the module.
+        first: token queue that is popped, -1 for none.
+        first_since: cycle since which this queue has had a token.
+        second: another token queue that is popped, -1 for none.
+        second_since: cycle since which that queue has had a token.
+        idle_since: first cycle in which the module was idle.
+        visible: first cycle in which the module saw the instruction.
+        now: cycle of the decision.
+        total: cycle of FINISH, negative if it is not known yet.
+
+    Returns:
+        The cycle after the decision.
     """
     begin = max(idle_since, visible)
     spend(breakdown, module, WAITING_INSTRUCTION, idle_since, begin, total)
@@ -81,9 +103,18 @@ def account_end(
     breakdown: NDArray[np.int64], module: int, client: int, beats: int, begin: int, end: int,
     total: int,
 ) -> int:  # fmt: skip
-    """Account the execute cycles of an instruction.
+    """Add the cycles in which an instruction executed to a breakdown.
 
-    Those of a load are its beats and waiting for them.
+    The cycles of a load are divided into its beats and the rest.
+
+    Args:
+        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        module: the module.
+        client: client of the read port, -1 if the instruction loads nothing.
+        beats: number of beats of the load.
+        begin: first cycle.
+        end: end cycle, exclusive.
+        total: cycle of FINISH, negative if it is not known yet.
 
     Returns:
         The cycle `end`.
@@ -223,7 +254,16 @@ def end_store(
 def end(
     run: TimedRun, module: int, unit: TimingUnit, sharing: Sharing, now: int, total: int
 ) -> TimingUnit:
-    """Return a module after the end of its instruction."""
+    """Return the state of a module after the end of its instruction.
+
+    Args:
+        run: the simulation; its times and its breakdown are written.
+        module: the module.
+        unit: state of the module.
+        sharing: state of the read port.
+        now: current cycle.
+        total: cycle of FINISH, negative if it is not known yet.
+    """
     if rarely(run.times.shape[0] > 0):
         run.times[unit.insn, STOP] = now
     accounted = unit.accounted
@@ -270,7 +310,16 @@ def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
 def start(
     run: TimedRun, unit: TimingUnit, head: Head, event: int, client: int, now: int
 ) -> TimingUnit:
-    """Return a module in the cycle in which it takes the head. It executes from the next cycle."""
+    """Return the state of a module that starts an instruction; it executes from the next cycle.
+
+    Args:
+        run: the simulation; its times are written.
+        unit: state of the module.
+        head: the instruction.
+        event: cycle in which the instruction ends, or ASKS.
+        client: client of the read port, -1 if the instruction loads nothing.
+        now: current cycle.
+    """
     if rarely(run.times.shape[0] > 0):
         run.times[head.insn, VISIBLE], run.times[head.insn, START] = head.visible, now + 1
     return TimingUnit(unit.head, True, event, head.insn, client, unit.accounted)
