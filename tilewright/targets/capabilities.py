@@ -743,11 +743,11 @@ def bound_of(target: Target, workload: Workload) -> Latency | None:
     Returns:
         The bound; None if the target knows no better bound than a roofline.
     """
-    known = capability(target, Bounds)
-    return None if known is None else known.bound(workload)
+    bounds = capability(target, Bounds)
+    return None if bounds is None else bounds.bound(workload)
 
 
 def roofline_of(target: Target, workload: Workload) -> Latency | None:
     """Return the roofline of a workload, or None if the target has none."""
-    known = capability(target, Bounds)
-    return None if known is None else known.roofline(workload)
+    bounds = capability(target, Bounds)
+    return None if bounds is None else bounds.roofline(workload)

@@ -102,8 +102,8 @@ def types_its_failures(make: Make, workload: Workload) -> None:
     assert len(lowered.hidden) == n, "one row of hidden features a config"
     names = lowered.hidden.names
     assert len(set(names)) == len(names), f"hidden features need names of their own: {names}"
-    told = np.array([bool(reason) for reason in lowered.reasons])
-    assert (told == ~lowered.ok).all(), "a failure says why, and only a failure does"
+    has_reason = np.array([bool(reason) for reason in lowered.reasons])
+    assert (has_reason == ~lowered.ok).all(), "a failure says why, and only a failure does"
     assert np.isnan(lowered.hidden.matrix[~lowered.ok]).all(), "a failed compile reveals nothing"
     assert np.isfinite(lowered.hidden.matrix[lowered.ok]).all(), "a program's features are numbers"
 
@@ -142,8 +142,8 @@ def measures_honestly(make: Make, workload: Workload) -> None:
     assert (measured.cycles[~valid] == -1).all(), "cycles of a config that is not valid are -1"
     counted = measured.cycles[valid]
     assert (counted > 0).all() or (counted == -1).all(), "cycles of some valid configs only"
-    told = np.array([bool(reason) for reason in measured.reason])
-    assert (told == ~valid).all(), "a config that is not valid says why, and only such a one"
+    has_reason = np.array([bool(reason) for reason in measured.reason])
+    assert (has_reason == ~valid).all(), "a config that is not valid says why, and only such a one"
     if measured.repeats is not None:
         assert len(measured.repeats) == len(some), "a row of repetitions a config"
     after = [part.values for part in some.programs.values()]
@@ -204,13 +204,13 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         assert area.area()["total"] > 0, "hardware takes room"
 
 
-def _is_a_schedule(found: BaselineSchedule) -> None:
+def _is_a_schedule(baseline: BaselineSchedule) -> None:
     """Check that a baseline has a source, is valid, and has a single config of its own space."""
-    assert found.source, "a baseline says where it comes from"
-    assert len(found.lowered) == 1, "a baseline is a batch of one"
-    assert found.measured.valid.all(), "the baseline is not valid"
-    values = found.space.values(found.lowered.configs)
-    assert values.shape == (1, len(found.space.knobs)), "a config of another space"
+    assert baseline.source, "a baseline says where it comes from"
+    assert len(baseline.lowered) == 1, "a baseline is a batch of one"
+    assert baseline.measured.valid.all(), "the baseline is not valid"
+    values = baseline.space.values(baseline.lowered.configs)
+    assert values.shape == (1, len(baseline.space.knobs)), "a config of another space"
 
 
 def measures_within_bounds(make: Make, workload: Workload) -> None:
@@ -285,8 +285,8 @@ CHECKS: dict[str, Callable[[Make, Workload], None]] = {
 
 def _sample(size: int, count: int) -> NDArray[np.int64]:
     """Draw flat indices of a space, including the first and the last, in ascending order."""
-    drawn = np.random.default_rng(0).integers(0, size, count)
-    return np.unique(np.concatenate([[0, size - 1], drawn]))
+    indices = np.random.default_rng(0).integers(0, size, count)
+    return np.unique(np.concatenate([[0, size - 1], indices]))
 
 
 def _lowered(target: Target, workload: Workload) -> tuple[Lowered, Configs]:

@@ -75,8 +75,8 @@ def shape(workload: Workload) -> str:
     if w.operator == "max_pool":
         return f"max {w.kernel_h}×{w.kernel_w}/{stride} {w.in_channels} @{image}{extra}{batch}"
     extra += f" g={w.groups}" if w.groups > 1 else ""
-    extra += "".join(f" {each.title}" for each in w.patterns)
-    steps = (STEP_KINDS[each.kind].title for each in w.epilogue if each.kind in STEP_KINDS)
-    extra += "".join(f" {each}" for each in dict.fromkeys(steps) if each)
+    extra += "".join(f" {step.title}" for step in w.patterns)
+    steps = (STEP_KINDS[step.kind].title for step in w.epilogue if step.kind in STEP_KINDS)
+    extra += "".join(f" {step}" for step in dict.fromkeys(steps) if step)
     channels = f"{w.in_channels}→{w.out_channels}"
     return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"

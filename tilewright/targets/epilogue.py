@@ -39,8 +39,8 @@ class EpilogueOp:
     value: int = 0
 
     def __str__(self) -> str:
-        known = STEP_KINDS.get(self.kind)
-        return f"{self.kind} {self.value}" if known is None else known.text(self.value)
+        step_kind = STEP_KINDS.get(self.kind)
+        return f"{self.kind} {self.value}" if step_kind is None else step_kind.text(self.value)
 
     @property
     def amounts(self) -> tuple[int, int]:
@@ -65,8 +65,12 @@ def usual(op: EpilogueOp) -> EpilogueOp:
     Workloads whose steps have equal representatives have equal schedules, programs of equal length
     and equal cycles (see `targets.workload.canonical`).
     """
-    known = STEP_KINDS.get(op.kind)
-    return op if known is None or known.usual is None else EpilogueOp(*known.usual(op.value))
+    step_kind = STEP_KINDS.get(op.kind)
+    return (
+        op
+        if step_kind is None or step_kind.usual is None
+        else EpilogueOp(*step_kind.usual(op.value))
+    )
 
 
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
@@ -88,5 +92,5 @@ def _parsed(item: str) -> EpilogueOp:
         value = known.parse(item)
         if value is not None:
             return EpilogueOp(known.kind, value)
-    examples = ", ".join(text for each in STEP_KINDS.values() for text in each.examples)
+    examples = ", ".join(text for kind in STEP_KINDS.values() for text in kind.examples)
     raise WorkloadError(f"cannot read epilogue step '{item}'; known: {examples}")

@@ -42,8 +42,8 @@ def describe_compilation() -> str:
     if not RUNNING:
         return ""
     kernels = RUNNING[0]
-    kept = sum(1 for _ in Path(kernels.cache).rglob("*.nbc")) if kernels.cache else 0
-    number = min(kept + 1, kernels.total)
+    compiled = sum(1 for _ in Path(kernels.cache).rglob("*.nbc")) if kernels.cache else 0
+    number = min(compiled + 1, kernels.total)
     return f"compiling {kernels.name}, {number} of {kernels.total}, once per installation"
 
 

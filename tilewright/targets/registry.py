@@ -175,8 +175,8 @@ def kind_of(text: str) -> tuple[TargetKind, str]:
     for kind in kinds.values():
         if kind.reads(path):
             return kind, text
-    known = [name for kind in kinds.values() for name in (*kind.presets(), kind.name)]
-    raise UnknownName("target", text, known)
+    names = [name for kind in kinds.values() for name in (*kind.presets(), kind.name)]
+    raise UnknownName("target", text, names)
 
 
 def make_target(text: str, space: str = "") -> Target:
@@ -235,10 +235,10 @@ def check_code(kind: str, specification: Mapping[str, Json]) -> None:
         TargetError: the target does not compile kernels.
         TilewrightError: this machine is not the machine of the target.
     """
-    found = _kind_named(kind)
-    if found.check_code is not None:
-        found.check_code(specification)
-    elif capability(target := found.rebuild(specification, ""), CompilesKernels) is None:
+    target_kind = _kind_named(kind)
+    if target_kind.check_code is not None:
+        target_kind.check_code(specification)
+    elif capability(target := target_kind.rebuild(specification, ""), CompilesKernels) is None:
         raise TargetError(f"{target.name} compiles no kernels into libraries; choose cpu")
 
 

@@ -115,8 +115,8 @@ class RemoteTarget:
         # the local target classifies the failures better
         if self.beside is not None and not lowered.ok.all():
             rows = np.flatnonzero(~lowered.ok)
-            told = self.beside.measure(lowered.rows(rows))
-            measured.status[rows], measured.reason[rows] = told.status, told.reason
+            failures = self.beside.measure(lowered.rows(rows))
+            measured.status[rows], measured.reason[rows] = failures.status, failures.reason
         return measured
 
 
@@ -212,8 +212,8 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
     cycles, seconds = arrays["cycles"].astype(np.int64), arrays["seconds"].astype(np.float64)
     valid = status == "valid"
     possible = ((cycles > 0) | (cycles == -1)) & np.isfinite(seconds) & (seconds > 0)
-    known = np.isin(status.astype(np.str_), STATUSES)
-    nonsense = ~known | (valid & ~possible)
+    is_known = np.isin(status.astype(np.str_), STATUSES)
+    nonsense = ~is_known | (valid & ~possible)
     reason[nonsense] = [
         f"run: the target answered '{s}' with {c} cycles in {t:g} s"
         for s, c, t in zip(status[nonsense], cycles[nonsense], seconds[nonsense], strict=True)

@@ -214,9 +214,9 @@ class ReplayTarget:
         try:
             return self.tables[workload.id]
         except KeyError:
-            known = ", ".join(sorted(self.workloads)) or "none"
+            names = ", ".join(sorted(self.workloads)) or "none"
             raise WorkloadError(
-                f"no table for {workload}; tables at hand: {known}; pass the file that has it"
+                f"no table for {workload}; tables at hand: {names}; pass the file that has it"
             ) from None
 
 

@@ -43,13 +43,13 @@ def _to_even(steps: Steps) -> tuple[Steps, int]:
     if shift is None or not constants:
         return steps, 0
     half, inside = 1 << (shift.value - 1), constants[0].kind != "offset"
-    made: list[EpilogueOp] = []
+    new_steps: list[EpilogueOp] = []
     for step in steps:
         if step is shift:
-            made.append(EpilogueOp("shr_even", step.value))
+            new_steps.append(EpilogueOp("shr_even", step.value))
         elif step is constants[0] and not inside:
             left = step.value - half
-            made += [replace(step, value=left)] if left else []
+            new_steps += [replace(step, value=left)] if left else []
         else:
-            made.append(step)
-    return tuple(made), half if inside else 0
+            new_steps.append(step)
+    return tuple(new_steps), half if inside else 0

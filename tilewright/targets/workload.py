@@ -82,8 +82,8 @@ class Workload(Anchor):
     def _check_float_epilogue(self) -> None:
         """Raise `WorkloadError` if a step is only defined for integers."""
         for step in self.epilogue:
-            known = step.kind in ("bias", "residual", "min", "max") or step.kind in FUNCTIONS
-            if not known or (step.kind in ("bias", "residual") and step.value):
+            allowed = step.kind in ("bias", "residual", "min", "max") or step.kind in FUNCTIONS
+            if not allowed or (step.kind in ("bias", "residual") and step.value):
                 raise WorkloadError(
                     f"the epilogue step '{step}' is of integers; in {self.dtype} there are bias, "
                     f"residual 0, min N, max N, relu, {', '.join(FUNCTIONS)}"
@@ -101,10 +101,10 @@ class Workload(Anchor):
         """Raise `WorkloadError` if a dequantising epilogue has invalid steps or a wrong order."""
         first, *rest = self.epilogue
         kinds = [step.kind for step in rest]
-        known = {"bias", "add_dequantised", "max", "min", "round"}
+        allowed = {"bias", "add_dequantised", "max", "min", "round"}
         once = kinds.count("bias") < 2 and kinds.count("add_dequantised") < 2
-        in_order = first.kind == "dequantise" and set(kinds[:-1]) <= known
-        in_order = in_order and set(kinds[-1:]) <= known | {"quantise"}
+        in_order = first.kind == "dequantise" and set(kinds[:-1]) <= allowed
+        in_order = in_order and set(kinds[-1:]) <= allowed | {"quantise"}
         plain = self.dtype == "int8" and not self.patterns and self.operator in ("conv2d", "dense")
         if not (once and in_order and plain) or EpilogueOp("bias", 32) in rest:
             raise WorkloadError(
@@ -235,8 +235,8 @@ class Workload(Anchor):
     def of_shortcut(self) -> Workload | None:
         """The convolution of the shortcut as a separate workload, or None without a shortcut."""
         for pattern in self.patterns:
-            if (own := pattern.beside(self)) is not None:
-                sizes = {size.name: getattr(own, size.name) for size in fields(Anchor)}
+            if (anchor := pattern.beside(self)) is not None:
+                sizes = {size.name: getattr(anchor, size.name) for size in fields(Anchor)}
                 return Workload(**sizes, post=pattern.steps)
         return None
 
@@ -247,7 +247,9 @@ class Workload(Anchor):
         Those of a shortcut are included. Maxima and averages do not count.
         """
         besides = (pattern.beside(self) for pattern in self.patterns)
-        return self.macs_of_sums + sum(own.macs_of_sums for own in besides if own is not None)
+        return self.macs_of_sums + sum(
+            anchor.macs_of_sums for anchor in besides if anchor is not None
+        )
 
     # -- forms ---------------------------------------------------------------------------------
 
@@ -299,8 +301,8 @@ class Workload(Anchor):
     @property
     def _with_own_steps(self) -> tuple[list[Pattern], list[Pattern]]:
         """Patterns with epilogues of their own: those before and those after the workload's."""
-        own = [pattern for pattern in self.patterns if pattern.has_steps]
-        return [e for e in own if not e.is_behind], [e for e in own if e.is_behind]
+        stepped = [pattern for pattern in self.patterns if pattern.has_steps]
+        return [e for e in stepped if not e.is_behind], [e for e in stepped if e.is_behind]
 
     def with_epilogue(self, text: str) -> Workload:
         """Return the same workload with the epilogue that a text describes.
@@ -314,22 +316,22 @@ class Workload(Anchor):
         Raises:
             WorkloadError: the text cannot be parsed, or has the wrong number of epilogues.
         """
-        given = [parse_epilogue(part) for part in text.split(BETWEEN_EPILOGUES)]
-        if len(given) == 1:
-            return self.with_steps(given[0])
+        parts = [parse_epilogue(part) for part in text.split(BETWEEN_EPILOGUES)]
+        if len(parts) == 1:
+            return self.with_steps(parts[0])
         first, last = self._with_own_steps
-        if len(given) != len(first) + 1 + len(last):
+        if len(parts) != len(first) + 1 + len(last):
             places = ", ".join(
                 f"of {kind.called} {'behind' if kind.is_behind else 'before'} it"
                 for kind in PATTERNS
                 if kind.has_steps
             )
             raise WorkloadError(
-                f"'{text}' has {len(given)} epilogues, and {self} has {len(first) + len(last) + 1}:"
+                f"'{text}' has {len(parts)} epilogues, and {self} has {len(first) + len(last) + 1}:"
                 f" its own, {places}"
             )
-        own, given = given[len(first)], given[: len(first)] + given[len(first) + 1 :]
-        pairs = zip(first + last, given, strict=True)
+        own, parts = parts[len(first)], parts[: len(first)] + parts[len(first) + 1 :]
+        pairs = zip(first + last, parts, strict=True)
         changed = self.with_patterns(*(pattern.with_steps(steps) for pattern, steps in pairs))
         return changed.with_steps(own)
 
@@ -403,15 +405,15 @@ def parse_workload(text: str, epilogue: str | None = None) -> Workload:
         else:
             items.append(item)
     sizes = Sizes.parse(text, items)
-    own = [kind for kind in PATTERNS if operator in kind.operators]
+    kinds = [kind for kind in PATTERNS if operator in kind.operators]
     needed, optional = (set(keys.split()) for keys in KEYS[operator])
-    known = needed | optional | {key for kind in own for key in kind.keys}
+    known = needed | optional | {key for kind in kinds for key in kind.keys}
     given = set(sizes.values)
     if unknown := given - known:
         raise WorkloadError(f"unknown key {sorted(unknown)[0]} in '{text}'; known: {sorted(known)}")
     if missing := needed - given:
         raise WorkloadError(f"'{text}' lacks {', '.join(sorted(missing))}")
-    patterns = [pattern for kind in own if (pattern := kind.parse(sizes)) is not None]
+    patterns = [pattern for kind in kinds if (pattern := kind.parse(sizes)) is not None]
     plain = () if operator == "max_pool" or dtype != "int8" else DEFAULT_EPILOGUE
     anchor = anchor_of(operator, sizes, dtype)
     post: tuple[PostOperation, ...] = tuple(sorted((*patterns, *plain), key=_place))

@@ -190,10 +190,10 @@ class BoardBench:
                 timeout=MOST_SECONDS, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            said = str(getattr(error, "stderr", "") or "").strip().splitlines()
+            messages = str(getattr(error, "stderr", "") or "").strip().splitlines()
             raise BoardDown(
                 f"the board cannot be reset: '{self.options.reset}' failed ({error})"
-                f"{': ' + said[-1] if said else ''}; repair it, and start the worker again"
+                f"{': ' + messages[-1] if messages else ''}; repair it, and start the worker again"
             ) from None
 
     def _build(self) -> None:
@@ -211,9 +211,9 @@ class BoardBench:
         except (OSError, subprocess.SubprocessError) as error:
             raise BoardDown(f"the runtime cannot be built: {error}; install make and cc") from None
         if done.returncode:
-            said = done.stderr.strip() or done.stdout.strip()
+            message = done.stderr.strip() or done.stdout.strip()
             raise BoardDown(
-                f"the runtime cannot be built with --driver '{self.options.driver}': {said}"
+                f"the runtime cannot be built with --driver '{self.options.driver}': {message}"
             )
         about = [self.options.cflags, str(self.options.repeats)]
         content = hashlib.sha256("\0".join(about).encode() + source)
@@ -242,7 +242,7 @@ class BoardBench:
             if self._closed:
                 _kill(process)
             try:
-                printed, said = process.communicate(timeout=self.options.seconds)
+                printed, error_output = process.communicate(timeout=self.options.seconds)
             except subprocess.TimeoutExpired:
                 _kill(process)
                 process.communicate()
@@ -251,7 +251,7 @@ class BoardBench:
                 self._running = None
         if self._closed:
             raise BoardDown("its worker was ended")
-        cause = (said.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        cause = (error_output.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         if process.returncode == _TIMED_OUT:
             return self._broken("timeout", cause)
         if process.returncode < 0 or process.returncode == _FAILED:

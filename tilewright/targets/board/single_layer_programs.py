@@ -75,12 +75,12 @@ def loadable(lowering: Lowering, lowered: Lowered, seed: int = 0) -> Loadable:
     for row in range(len(lowered)):
         program = _program(lowering, layer, graph, constants, lowered, row)
         try:
-            made = linked([program], graph, lowering.spec)
-            files = image_files(made.board)
+            network = linked([program], graph, lowering.spec)
+            files = image_files(network.board)
         except WorkloadError as error:
             files_of_rows.add_none(str(error))
             continue
-        order = [value.name for value in made.board.inputs]
+        order = [value.name for value in network.board.inputs]
         files[INPUT] = b"".join(tensors[name].astype(np.int8).tobytes() for name in order)
         files[EXPECTED] = expected
         files_of_rows.add(files)
@@ -154,13 +154,13 @@ def _shortcut(tensors: Tensors) -> LayerShortcut | None:
 
 def _graph(workload: Workload) -> LayerGraph:
     w = workload
-    given: tuple[int, ...] = (w.batch, w.in_channels, w.height, w.width)
-    made: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
+    input_shape: tuple[int, ...] = (w.batch, w.in_channels, w.height, w.width)
+    output_shape: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
     if w.operator == "dense":
-        given, made = given[:2], made[:2]
+        input_shape, output_shape = input_shape[:2], output_shape[:2]
     added = w.batch, w.out_channels, w.results_height, w.results_width
-    residual = added if w.average is not None else made
-    shapes = {"data": given, "output": made, "residual": residual}
+    residual = added if w.average is not None else output_shape
+    shapes = {"data": input_shape, "output": output_shape, "residual": residual}
     if w.shortcut is not None:
         image = w.shortcut.height, w.shortcut.width
         shapes["shortcut_data"] = w.batch, w.shortcut.in_channels, *image

@@ -161,9 +161,9 @@ def board_on(cluster: str, name: str, space: str) -> BoardTarget:
     offered = connection.boards()
     workers = offered.get(name, [])
     if not workers:
-        known = ", ".join(BOARD + board for board in sorted(offered)) or "none"
+        names = ", ".join(BOARD + board for board in sorted(offered)) or "none"
         raise TargetError(
-            f"no worker of {cluster} offers {BOARD}{name} (boards there: {known}); start one "
+            f"no worker of {cluster} offers {BOARD}{name} (boards there: {names}); start one "
             f"beside the board ('tilewright board serve {name} --cluster {cluster}')"
         )
     about = connection.ask(describe_board, name, workers=workers)[workers[0]]

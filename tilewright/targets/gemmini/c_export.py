@@ -194,10 +194,10 @@ def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: Comma
         "data": g.data_stride, "weight": g.weight_stride, "residual": g.residual_stride,
         "output": g.output_stride,
     }  # fmt: skip
-    said = ", ".join(f"{role} {size}" for role, size in strides.items() if role in roles)
+    strides_text = ", ".join(f"{role} {size}" for role, size in strides.items() if role in roles)
     return (
         f"/* {comment(str(workload))}\n   {comment(workload.epilogue_text)}\n"
-        f"   bytes from a row to the next: {said} */\n"
+        f"   bytes from a row to the next: {strides_text} */\n"
         f"{c_words(symbol, program, bases, ends)}\n"
         f"void {symbol}({arguments})\n{{\n"
         f"  const uint64_t base[] = {{0, {', '.join(f'(uintptr_t){role}' for role in roles)}}};\n"
@@ -297,14 +297,14 @@ def c_network(
 
 def _function(number: int, segment: SegmentCommands, memory_bytes: int, names: CIdentifiers) -> str:
     symbol, begin = f"gemmini_segment_{number}", np.array([MEMORY_BASE])
-    said = [
+    lines = [
         f"   {verb} {_tensor(tensor, names)}"
         for verb, tensors in (("takes", segment.loads), ("gives", segment.stores))
         for tensor in tensors
     ]
     words = c_words(symbol, segment.commands, begin, begin + memory_bytes)
     return (
-        f"{words}\n/* Segment {number}:\n" + "\n".join(said) + " */\n"
+        f"{words}\n/* Segment {number}:\n" + "\n".join(lines) + " */\n"
         f"void {symbol}(int8_t *memory)\n{{\n"
         "  const uint64_t base[] = {0, (uintptr_t)memory};\n"
         f"  {run_words(symbol)}\n"

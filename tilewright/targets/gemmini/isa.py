@@ -164,7 +164,7 @@ def stream_of(funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike) -> CommandStream
         TilewrightError: the lengths differ, or a value is not an integer in the valid range.
     """
     try:
-        made = [
+        columns = [
             _unsigned(part, kind)
             for part, kind in ((funct, np.uint8), (rs1, np.uint64), (rs2, np.uint64))
         ]
@@ -173,21 +173,21 @@ def stream_of(funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike) -> CommandStream
             "a command stream needs function codes of 8 bits and operands of 64 bits; "
             "pass three arrays of unsigned integers"
         ) from None
-    if len({len(part) for part in made}) != 1:
+    if len({len(part) for part in columns}) != 1:
         raise TilewrightError(
-            f"a command stream has {len(made[0])} function codes, but {len(made[1])} and "
-            f"{len(made[2])} operands; pass as many of each"
+            f"a command stream has {len(columns[0])} function codes, but {len(columns[1])} and "
+            f"{len(columns[2])} operands; pass as many of each"
         )
-    return CommandStream(*made)
+    return CommandStream(*columns)
 
 
 def _unsigned(values: ArrayLike, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
     """Convert integers to an unsigned type. Raise `ValueError` if a value does not fit."""
-    given = np.asarray(values)
-    if given.size == 0:
+    numbers = np.asarray(values)
+    if numbers.size == 0:
         return np.zeros(0, kind)
     limits = np.iinfo(kind)
-    whole = given.ndim == 1 and given.dtype.kind in "iu"
-    if not whole or int(given.min()) < limits.min or int(given.max()) > limits.max:
+    whole = numbers.ndim == 1 and numbers.dtype.kind in "iu"
+    if not whole or int(numbers.min()) < limits.min or int(numbers.max()) > limits.max:
         raise ValueError(values)
-    return np.ascontiguousarray(given.astype(kind))
+    return np.ascontiguousarray(numbers.astype(kind))

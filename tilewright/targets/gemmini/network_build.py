@@ -269,7 +269,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
     for name in graph.outputs:
         builder.store(name)
     segments = builder.segments
-    layers = [(k, each) for k, segment in enumerate(segments) for each in segment.layers]
+    layers = [(k, layer) for k, segment in enumerate(segments) for layer in segment.layers]
     described: list[dict[str, Json]] = []
     first = 0
     for k, program in layers:
@@ -295,7 +295,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
         ).encode(),
     }
     times = GemminiProgram.open(files, described, spec).times()
-    spans = [cycles for each in times for cycles in each.layers]
+    spans = [cycles for layer in times for cycles in layer.layers]
     rows: list[dict[str, Json]] = [
         {**row, "stream_cycles": span} for row, span in zip(described, spans, strict=True)
     ]
@@ -305,7 +305,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
         order=builder.order,
         memory=_memory(segments, size, files),
         bytes=size,
-        stream_cycles=sum(each.total for each in times),
+        stream_cycles=sum(layer.total for layer in times),
         ports=[(tuple(p.name for p in s.loads), tuple(p.name for p in s.stores)) for s in segments],
         why_not_bare=WHY_NOT_BARE,
     )

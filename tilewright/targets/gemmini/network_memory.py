@@ -202,7 +202,10 @@ class MemoryPlan:
         self._values, self._without_gaps = graph.values, frozenset(without_gaps)
         self._places: dict[tuple[str, Form, Unfold | None], TensorPlace] = {}
         self._groups: dict[str, dict[str, int]] = {}
-        for group in lay_out((each.part, each.whole, each.first) for each in graph.slices):
+        for group in lay_out(
+            (channel_slice.part, channel_slice.whole, channel_slice.first)
+            for channel_slice in graph.slices
+        ):
             self._groups |= dict.fromkeys(group, group)
         self.end = MEMORY_BASE
 

@@ -97,10 +97,10 @@ class GemminiProgram:
         every = np.frombuffer(files[COMMANDS], "<u8").astype(np.uint64).reshape(-1, 3)
         segments = [
             tuple(
-                [HostTensor.from_json(as_object(port)) for port in as_list(as_object(each)[side])]
+                [HostTensor.from_json(as_object(port)) for port in as_list(as_object(item)[side])]
                 for side in ("loads", "stores")
             )
-            for each in as_list(described["segments"])
+            for item in as_list(described["segments"])
         ]
         built = [_layer(as_object(dict(layer)), every) for layer in layers]
         if sum(len(layer.commands) for layer in built) != len(every):
@@ -212,12 +212,12 @@ def _checked(
         for role, (shape, stride) in activations.items()
         if role in g.addresses
     }
-    for role, own in rows.items():
+    for role, tensor in rows.items():
         channels = activations[role][0][1]
-        own[:, :channels] = rng.integers(-128, 128, (len(own), channels), np.int8)
-    for role, own in rows.items():  # two roles may have the same tensor
+        tensor[:, :channels] = rng.integers(-128, 128, (len(tensor), channels), np.int8)
+    for role, tensor in rows.items():  # two roles may have the same tensor
         n, c, height, width = activations[role][0]
-        tensors[role] = own[:, :c].reshape(n, height, width, c).transpose(0, 3, 1, 2).copy()
+        tensors[role] = tensor[:, :c].reshape(n, height, width, c).transpose(0, 3, 1, 2).copy()
     tensors["weight"] = unpack_weight(g, w, image)
     if g.epilogue.has_bias:
         tensors["bias"] = unpack_bias(g, image)

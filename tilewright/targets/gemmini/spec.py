@@ -109,9 +109,9 @@ class GemminiSpec(BaseModel):
         Raises:
             SpecError: a key is unknown or a value is invalid.
         """
-        kept = {key: value for key, value in values.items() if key not in _NOT_OF_THE_MACHINE}
+        settings = {key: value for key, value in values.items() if key not in _NOT_OF_THE_MACHINE}
         try:
-            return cls.model_validate(kept)
+            return cls.model_validate(settings)
         except ValidationError as error:
             raise SpecError(_explained(error)) from None
 
@@ -188,11 +188,11 @@ def _explained(error: ValidationError) -> str:
         near = nearest(key, [*GemminiSpec.model_fields, "latency", "port_bytes", "DIM"])
         meant = f"did you mean {near}?" if near else "remove it"
         return f"specification has an unknown key {key}; {meant}"
-    given, limits = first.get("input"), first.get("ctx", {})
-    if key in _COMPARED and isinstance(given, int):
+    value, limits = first.get("input"), first.get("ctx", {})
+    if key in _COMPARED and isinstance(value, int):
         only = limits.get("le", limits.get("ge"))
         return (
-            f"specification key {key} = {given}: the generator builds such machines, but the "
+            f"specification key {key} = {value}: the generator builds such machines, but the "
             f"simulators were compared with the RTL of {only} alone; write {only}"
         )
     return (

@@ -120,8 +120,8 @@ class GemminiTarget:
 
         A program is valid if its output equals plain integer arithmetic.
         """
-        made = Measurements.nothing(len(lowered))
-        made.reason[:] = lowered.reasons
+        measurements = Measurements.nothing(len(lowered))
+        measurements.reason[:] = lowered.reasons
         rows = np.flatnonzero(lowered.ok).tolist()
         checker = self._checker(lowered.workload, 0) if rows else None
 
@@ -140,10 +140,12 @@ class GemminiTarget:
 
         with ThreadPoolExecutor(usable_cores()) as pool:
             for row, outcome in zip(rows, pool.map(run, rows), strict=True):
-                made.status[row], made.reason[row], made.cycles[row] = outcome
-        valid = made.cycles >= 0
-        made.seconds[valid] = made.cycles[valid] / (self.spec.clock_mhz * 1e6)
-        return made
+                measurements.status[row], measurements.reason[row], measurements.cycles[row] = (
+                    outcome
+                )
+        valid = measurements.cycles >= 0
+        measurements.seconds[valid] = measurements.cycles[valid] / (self.spec.clock_mhz * 1e6)
+        return measurements
 
     # -- capabilities ------------------------------------------------------------------------
 

@@ -49,12 +49,12 @@ class Shortcut(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        given = set(cls.keys) & set(sizes.values)
-        if given and not {"xc", "xi"} <= given:
+        keys = set(cls.keys) & set(sizes.values)
+        if keys and not {"xc", "xi"} <= keys:
             raise WorkloadError(
                 f"'{sizes.text}' has a shortcut and lacks xc, its channels, or xi, its image"
             )
-        return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if given else None
+        return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if keys else None
 
     def __str__(self) -> str:
         image, stride = (self.height, self.width), (self.stride_h, self.stride_w)
@@ -91,8 +91,10 @@ class Shortcut(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        own = shortcut_tensors(tensors)
-        return total + behind(self.epilogue, sums(self.beside(anchor), own), own, acc_bits)
+        operands = shortcut_tensors(tensors)
+        return total + behind(
+            self.epilogue, sums(self.beside(anchor), operands), operands, acc_bits
+        )
 
 
 def shortcut_tensors(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

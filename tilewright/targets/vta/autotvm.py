@@ -146,15 +146,15 @@ def _config(lowering: Lowering, knobs: Mapping[str, int]) -> dict[str, Json]:
     so it is written as 1.
     """
     dense = lowering.workload.operator == "dense"
-    taken = dict(knobs) | ({"tile_b": 1} if dense else {})
-    known = {knob.name: knob.values for knob in lowering.space.knobs}
+    values = dict(knobs) | ({"tile_b": 1} if dense else {})
+    knob_values = {knob.name: knob.values for knob in lowering.space.knobs}
     entity: list[Json] = []
     index, sizes = 0, [1]
     for name in _DENSE_KNOBS if dense else TEMPLATE_KNOBS:
-        value, threads = taken[name], name.endswith("_nthread")
+        value, threads = values[name], name.endswith("_nthread")
         entity.append([name, "ot", value] if threads else [name, "sp", [-1, value]])
-        index += known[name].index(value) * math.prod(sizes)
-        sizes.append(len(known[name]))
+        index += knob_values[name].index(value) * math.prod(sizes)
+        sizes.append(len(knob_values[name]))
     return {"index": index, "code_hash": None, "entity": entity}
 
 

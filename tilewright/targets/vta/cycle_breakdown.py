@@ -97,24 +97,24 @@ def stalls(report: CycleReport) -> dict[tuple[str, str], Spans]:
     for module, unit in enumerate(MODULE_NAMES):
         mine = np.flatnonzero(ran & (report.modules == module))
         idle = np.concatenate([[0], report.ends[mine][:-1]])
-        taken = report.starts[mine] - 1
-        seen = np.clip(report.visible[mine], idle, taken)
+        decided = report.starts[mine] - 1
+        seen = np.clip(report.visible[mine], idle, decided)
         _add_spans(gaps, (unit, "instruction"), idle, seen)
         for queue, name in enumerate(QUEUE_NAMES):
-            chosen = (source[mine] == queue) & (arrival[mine] >= taken)
-            _add_spans(gaps, (unit, name), seen[chosen], taken[chosen])
+            chosen = (source[mine] == queue) & (arrival[mine] >= decided)
+            _add_spans(gaps, (unit, name), seen[chosen], decided[chosen])
     return gaps
 
 
 def _add_spans(
-    found: dict[tuple[str, str], Spans],
+    spans_of: dict[tuple[str, str], Spans],
     key: tuple[str, str],
     begins: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> None:
     keep = ends > begins
     if keep.any():
-        found[key] = Spans(begins[keep], ends[keep])
+        spans_of[key] = Spans(begins[keep], ends[keep])
 
 
 def _last_tokens(
@@ -137,12 +137,12 @@ def _last_tokens(
 
 def _flagged(report: CycleReport, queue: int, flags: tuple[int, int]) -> NDArray[np.bool_]:
     """Return a mask of the instructions that pop from (or push to) a token queue."""
-    found = np.zeros(len(report.insns), np.bool_)
+    mask = np.zeros(len(report.insns), np.bool_)
     for module, names in enumerate(FLAG_QUEUES):
         for flag in flags:
             if names[flag.bit_length() - 4] == queue:
-                found |= (report.modules == module) & (report.insns[:, 0] & np.uint64(flag) != 0)
-    return found
+                mask |= (report.modules == module) & (report.insns[:, 0] & np.uint64(flag) != 0)
+    return mask
 
 
 UNIT = "compute"

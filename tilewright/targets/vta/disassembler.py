@@ -164,26 +164,26 @@ def _word_of(tokens: list[str], lay: Layout) -> int:
             raise ValueError("WORD takes one 128-bit number")
         return _number(tokens[1], 0, (1 << 128) - 1)
     values, rest = _parse_name(tokens)
-    known = {field.name: field for field in fields_of(values["opcode"], lay)}
+    fields = {field.name: field for field in fields_of(values["opcode"], lay)}
     for token in rest:
         key, _, text = token.partition("=")
         if key in ("pop", "push"):
             values[_flag_of(values, key, text)] = 1
         elif key == "rest":
             values["unused"] = _number(text, 0, (1 << 128) - 1)
-        elif key == "reset" and "reset_reg" in known:
+        elif key == "reset" and "reset_reg" in fields:
             values["reset_reg"] = 1
-        elif key in ("imm", "unused_imm") and "imm" in known:
+        elif key in ("imm", "unused_imm") and "imm" in fields:
             values["imm"], values["use_imm"] = _number(text, -32768, 32767), int(key == "imm")
         else:
-            names = [name for name in _GROUPS.get(key, ()) if name in known]
+            names = [name for name in _GROUPS.get(key, ()) if name in fields]
             if not names:
                 raise ValueError(f"unknown token '{token}' for {tokens[0]}")
             texts = text.split(_SEPARATORS.get(key, ","))
             if len(texts) != len(names):
                 raise ValueError(f"'{token}' needs {len(names)} numbers")
             for name, number in zip(names, texts, strict=True):
-                values[name] = _number(number, 0, (1 << known[name].width) - 1)
+                values[name] = _number(number, 0, (1 << fields[name].width) - 1)
     word = encode(values, lay)
     if decode(word, lay)["unused"] != values.get("unused", 0):
         raise ValueError("rest= covers bits that belong to a field")

@@ -92,7 +92,7 @@ def energy_of(
     Raises:
         SpecError: the file of constants is invalid.
     """
-    known, m = constants(), spec.machine
+    per_operation, m = constants(), spec.machine
     count = {
         name: np.where(values < 0, np.nan, values.astype(np.float64))
         for name, values in counters.items()
@@ -114,16 +114,16 @@ def energy_of(
     dram = sum((count[name] for name in loaded), count["out_store_bytes"])
     dram = dram + _INSTRUCTION_BYTES * count["instructions"]
     lanes = m.batch * m.block_out
-    mac = known.multiply_picojoules + known.add_picojoules
+    mac = per_operation.multiply_picojoules + per_operation.add_picojoules
     energies = {
         name: accessed_bytes
-        * known.sram_picojoules_per_byte
-        * np.sqrt(sizes[name] / known.sram_bytes)
+        * per_operation.sram_picojoules_per_byte
+        * np.sqrt(sizes[name] / per_operation.sram_bytes)
         for name, accessed_bytes in moved.items()
     }
     return energies | {
-        "dram": dram * known.dram_picojoules_per_byte,
-        "compute": lanes * (gemms * m.block_in * mac + alus * known.add_picojoules),
+        "dram": dram * per_operation.dram_picojoules_per_byte,
+        "compute": lanes * (gemms * m.block_in * mac + alus * per_operation.add_picojoules),
     }
 
 
@@ -144,7 +144,7 @@ def estimated_picojoules(
     Raises:
         SpecError: the file of constants is invalid.
     """
-    column = {each.name: table[:, k] for k, each in enumerate(ESTIMATES)}
+    column = {feature.name: table[:, k] for k, feature in enumerate(ESTIMATES)}
     outputs = geo.batches * geo.groups * geo.co * geo.oh * geo.ow
     ones = np.ones(len(table))
     counters = {

@@ -60,8 +60,8 @@ def _remarks(text: str) -> Sequence[str]:
     assumed = {} if text in preset_files() else VtaSpec.load(text).assumed
     if not assumed:
         return ()
-    taken = ", ".join(f"{key}={value:g}" for key, value in assumed.items())
-    return [f"{text} leaves out {len(assumed)} keys, the defaults stand in: {taken}"]
+    defaults = ", ".join(f"{key}={value:g}" for key, value in assumed.items())
+    return [f"{text} leaves out {len(assumed)} keys, the defaults stand in: {defaults}"]
 
 
 def _properties(text: str) -> Sequence[Property]:

@@ -76,10 +76,10 @@ class VtaPattern:
 
 def _average_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
     """Add the terms of an average. Each addition takes two cycles."""
-    own = workload.average
-    assert own is not None
-    each = 2 * (terms.geo.oh * terms.geo.ow - 1) + len(own.epilogue)
-    return terms._replace(other=terms.other + terms.planes * each)
+    average = workload.average
+    assert average is not None
+    cycles = 2 * (terms.geo.oh * terms.geo.ow - 1) + len(average.epilogue)
+    return terms._replace(other=terms.other + terms.planes * cycles)
 
 
 AVERAGE = VtaPattern(Average, check_averaged, _average_bound)
@@ -126,10 +126,10 @@ MAX_POOL = VtaPattern(
 def _shortcut_lifted(
     workload: Workload, machine: Machine, geometry: Geometry, epilogue: NDArray[np.int64]
 ) -> Lifted:
-    own, left = lift_of_shortcut(workload, machine)
+    lift, left = lift_of_shortcut(workload, machine)
     steps = geometry.beside_steps
-    first = lifted_epilogue(epilogue[:steps], own)
-    return lifted_shortcut(geometry, own, left), np.concatenate([first, epilogue[steps:]])
+    first = lifted_epilogue(epilogue[:steps], lift)
+    return lifted_shortcut(geometry, lift, left), np.concatenate([first, epilogue[steps:]])
 
 
 def _shortcut_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
@@ -137,13 +137,13 @@ def _shortcut_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
 
     The image takes the place of a residual.
     """
-    own, g, m = workload.of_shortcut, terms.geo, terms.machine
-    assert own is not None
-    cycles = terms.results * g.beside_ci + _shortcut_cycles(own, terms.results, m)
+    shortcut, g, m = workload.of_shortcut, terms.geo, terms.machine
+    assert shortcut is not None
+    cycles = terms.results * g.beside_ci + _shortcut_cycles(shortcut, terms.results, m)
     return terms._replace(
         other=terms.other + cycles,
         parameters=terms.parameters - g.res_bytes,
-        pixels=terms.pixels + g.batches * g.beside_ci * needed_pixels(own) * m.inp_bytes,
+        pixels=terms.pixels + g.batches * g.beside_ci * needed_pixels(shortcut) * m.inp_bytes,
     )
 
 

@@ -57,12 +57,12 @@ def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
             f"{', '.join(knob.name for knob in KNOBS)}"
         )
     keys = spec.model_dump(by_alias=False) | dict(values)
-    made = VtaSpec.from_mapping(keys | {"name": _design_name(keys)})
+    new_spec = VtaSpec.from_mapping(keys | {"name": _design_name(keys)})
     if clock == "fixed":
-        return made
-    levels = [MULTIPLIER_LEVELS + side for side in (spec.log_block_in, made.log_block_in)]
+        return new_spec
+    levels = [MULTIPLIER_LEVELS + side for side in (spec.log_block_in, new_spec.log_block_in)]
     mhz = spec.clock_mhz * levels[0] / levels[1]
-    return made.model_copy(update={"clock_mhz": float(math.floor(mhz * 1000) / 1000)})
+    return new_spec.model_copy(update={"clock_mhz": float(math.floor(mhz * 1000) / 1000)})
 
 
 def _design_name(keys: Mapping[str, object]) -> str:

@@ -58,11 +58,11 @@ def time_rows(
 
     def run(begin: int, end: int) -> None:
         insns, _ = lowering.lower_rows(chosen, begin, end, codes, states, keep=True)
-        made = codes[begin:end] == 0
-        lengths = states["instructions"][begin:end] * made
+        compiled = codes[begin:end] == 0
+        lengths = states["instructions"][begin:end] * compiled
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         timed = simulate_chunk(insns, offsets, lowering.geometry.insn_bytes_at, lowering.spec)
-        cycles[begin:end][made] = timed[made]
+        cycles[begin:end][compiled] = timed[compiled]
         if progress is not None:
             progress(int(alike[begin:end].sum()))
 

@@ -227,9 +227,9 @@ def _carried(configs: Configs, here: Space, there: Space) -> Configs:
     values = here.values(configs)
     columns = []
     for k, knob in enumerate(there.knobs):
-        known = np.asarray(knob.values)
-        index = np.minimum(np.searchsorted(known, values[:, k]), len(known) - 1)
-        if not np.array_equal(known[index], values[:, k]):
+        known_values = np.asarray(knob.values)
+        index = np.minimum(np.searchsorted(known_values, values[:, k]), len(known_values) - 1)
+        if not np.array_equal(known_values[index], values[:, k]):
             raise TableError(
                 f"a table lists values of {knob.name} that the template does not have "
                 f"({', '.join(map(str, knob.values))}); is reference.json that of another layer?"

@@ -411,11 +411,11 @@ class VtaSpec(BaseModel):
 def _refuse_unknown(values: Mapping[str, object]) -> None:
     """Raise `SpecError` for an unknown key, and suggest the most similar one."""
     fields = VtaSpec.model_fields
-    known = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
-    read = {*known, *fields, "log_block", *NOT_OF_THE_MACHINE}
+    keys = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
+    read = {*keys, *fields, "log_block", *NOT_OF_THE_MACHINE}
     for key in values:
         if key not in read:
-            near = nearest(str(key), known)
+            near = nearest(str(key), keys)
             meant = f"did you mean {near}?" if near else "remove or correct it:"
             raise SpecError(
                 f"specification '{values.get('name', 'custom')}' has an unknown key {key}; {meant} "

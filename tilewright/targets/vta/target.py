@@ -472,9 +472,9 @@ class VtaTarget:
 
 def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
     codes, states, insns, uops = lowering.programs(lowering.space.values(configs))
-    made = codes == 0
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(made)])
-    counters = Ragged(columns(states[made], COUNTER_FIELDS), offsets)
+    compiled = codes == 0
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(compiled)])
+    counters = Ragged(columns(states[compiled], COUNTER_FIELDS), offsets)
     programs = {INSNS: insns, UOPS: uops, COUNTERS: counters}
     return replace(_described(lowering, configs, codes, states), programs=programs)
 

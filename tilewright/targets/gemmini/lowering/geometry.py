@@ -161,7 +161,7 @@ class BlockGeometry:
         merged = _groups_together(w)
         groups = -(-w.groups // merged)
         pixels = w.batch * w.height * w.width
-        made = cls(
+        geometry = cls(
             flat,
             1 if flat else w.batch,
             1 if flat else w.height,
@@ -185,7 +185,7 @@ class BlockGeometry:
             1 if flat else w.sums_height,
             pixels if flat else w.sums_width,
         )  # fmt: skip
-        return replace(made, addresses=made.in_order(MEMORY_BASE))
+        return replace(geometry, addresses=geometry.in_order(MEMORY_BASE))
 
     def in_channels_of(self, group: int) -> int:
         """Return the actual number of input channels of a group."""

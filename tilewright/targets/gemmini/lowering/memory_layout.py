@@ -56,9 +56,9 @@ def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
         Array of shape (pixels, stride), with zeros after the channels.
     """
     rows = image.transpose(0, 2, 3, 1).reshape(-1, image.shape[1])
-    made = np.zeros((len(rows), stride), np.int8)
-    made[:, : rows.shape[1]] = rows
-    return made
+    padded_rows = np.zeros((len(rows), stride), np.int8)
+    padded_rows[:, : rows.shape[1]] = rows
+    return padded_rows
 
 
 def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
@@ -70,14 +70,14 @@ def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
     """
     per_out = g.out_channels // g.merged
     o, per_in, kh, kw = weight.shape
-    made = np.zeros((g.groups, kh, kw, round_up(g.in_channels), g.weight_stride), np.int8)
+    packed = np.zeros((g.groups, kh, kw, round_up(g.in_channels), g.weight_stride), np.int8)
     for first in range(0, o, per_out):
         own = first // per_out
         group, place = divmod(own, g.merged)
         rows = slice(place * per_in, (place + 1) * per_in)
         columns = slice(place * per_out, (place + 1) * per_out)
-        made[group, :, :, rows, columns] = weight[first : first + per_out].transpose(2, 3, 1, 0)
-    return made
+        packed[group, :, :, rows, columns] = weight[first : first + per_out].transpose(2, 3, 1, 0)
+    return packed
 
 
 def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
@@ -85,12 +85,12 @@ def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
 
     They are the bias of shape (o,), if there is one, plus the constant of the epilogue.
     """
-    made = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
+    packed = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
     if bias is not None:
         for group in range(g.groups):
-            own = bias[group * g.out_channels :][: g.out_channels_of(group)]
-            made[group, : len(own)] += own.astype(np.int32)
-    return made
+            values = bias[group * g.out_channels :][: g.out_channels_of(group)]
+            packed[group, : len(values)] += values.astype(np.int32)
+    return packed
 
 
 def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
@@ -98,9 +98,9 @@ def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
 
     Their rows have the same distance in memory as those of weights.
     """
-    made = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
-    made[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
-    return made
+    packed = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
+    packed[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
+    return packed
 
 
 def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, Array]:
@@ -128,15 +128,15 @@ def unpack_weight(
     shape = (g.groups, g.kernel_h, g.kernel_w, rows, g.weight_stride)
     packed = image[at : at + int(np.prod(shape))].view(np.int8).reshape(shape)
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
-    made = np.zeros((w.out_channels, per_in, g.kernel_h, g.kernel_w), np.int8)
+    weights = np.zeros((w.out_channels, per_in, g.kernel_h, g.kernel_w), np.int8)
     for group in range(w.groups):
         block, place = divmod(group, g.merged)
         own = packed[
             block, :, :, place * per_in : (place + 1) * per_in,
             place * per_out : (place + 1) * per_out,
         ]  # fmt: skip
-        made[group * per_out : (group + 1) * per_out] = own.transpose(3, 2, 0, 1)
-    return made
+        weights[group * per_out : (group + 1) * per_out] = own.transpose(3, 2, 0, 1)
+    return weights
 
 
 def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:

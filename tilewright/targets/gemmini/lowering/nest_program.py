@@ -123,12 +123,12 @@ def stage_products(
         pixels = groups[:, 0] * patch.line_rows + groups[:, 1]
     if s.dataflow == OUTPUT_STATIONARY:
         most = g.most_chained if stage.is_first and stage.is_last else MOST_CHAINED
-        made = _chains(g, s, stage, sums, blocks.by_output(), pixels, groups[:, 2], most)
+        products = _chains(g, s, stage, sums, blocks.by_output(), pixels, groups[:, 2], most)
     else:
         if not stage.is_residual and s.walk != ALL_CHANNELS_FIRST:
             blocks = blocks.by_output()
-        made = _by_weights(sums, blocks, pixels, groups[:, 2])
-    return made.reshape(-1, 2, 3).astype(np.uint64)
+        products = _by_weights(sums, blocks, pixels, groups[:, 2])
+    return products.reshape(-1, 2, 3).astype(np.uint64)
 
 
 def _by_weights(
@@ -143,14 +143,14 @@ def _by_weights(
     _, data, weights, k_columns, n_columns, begins = (column[:, None] for column in blocks)
     sums = places[blocks.n] | ACCUMULATOR | np.where(begins == 1, 0, ACCUMULATES)
     fresh = number == 0
-    made = np.empty((len(blocks.n), len(pixels), 2, 3), np.int64)
-    made[..., 0, 0] = PRELOAD
-    made[..., 0, 1] = operand(np.where(fresh, weights, GARBAGE), n_columns, k_columns)
-    made[..., 0, 2] = operand(sums, n_columns, rows)
-    made[..., 1, 0] = np.where(fresh, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
-    made[..., 1, 1] = operand(data + pixels, k_columns, rows)
-    made[..., 1, 2] = operand(GARBAGE, DIM, DIM)
-    return made
+    commands = np.empty((len(blocks.n), len(pixels), 2, 3), np.int64)
+    commands[..., 0, 0] = PRELOAD
+    commands[..., 0, 1] = operand(np.where(fresh, weights, GARBAGE), n_columns, k_columns)
+    commands[..., 0, 2] = operand(sums, n_columns, rows)
+    commands[..., 1, 0] = np.where(fresh, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
+    commands[..., 1, 1] = operand(data + pixels, k_columns, rows)
+    commands[..., 1, 2] = operand(GARBAGE, DIM, DIM)
+    return commands
 
 
 def _chains(
@@ -182,14 +182,14 @@ def _chains(
     # The first chain of a stage writes to the same rows as the first block of the stage.
     adds = (np.cumsum(starts) > 1) | (parts.begins[..., :1] == 0)
     sums = places[:, :, None] | ACCUMULATOR | np.where(adds, ACCUMULATES, 0)
-    made = np.empty((n_blocks, len(pixels), len(ends), 2, 3), np.int64)
-    made[..., 0, 0] = PRELOAD
-    made[..., 0, 1] = operand(GARBAGE, DIM, DIM)
-    made[..., 0, 2] = operand(np.where(ends, sums, GARBAGE), parts.n_columns, rows[:, None])
-    made[..., 1, 0] = np.where(starts, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
-    made[..., 1, 1] = operand(parts.data + pixels[:, None], parts.k_columns, rows[:, None])
-    made[..., 1, 2] = operand(parts.weights, parts.n_columns, parts.k_columns)
-    return np.moveaxis(made, 0, 1) if s.walk == ALL_CHANNELS_FIRST else made
+    commands = np.empty((n_blocks, len(pixels), len(ends), 2, 3), np.int64)
+    commands[..., 0, 0] = PRELOAD
+    commands[..., 0, 1] = operand(GARBAGE, DIM, DIM)
+    commands[..., 0, 2] = operand(np.where(ends, sums, GARBAGE), parts.n_columns, rows[:, None])
+    commands[..., 1, 0] = np.where(starts, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
+    commands[..., 1, 1] = operand(parts.data + pixels[:, None], parts.k_columns, rows[:, None])
+    commands[..., 1, 2] = operand(parts.weights, parts.n_columns, parts.k_columns)
+    return np.moveaxis(commands, 0, 1) if s.walk == ALL_CHANNELS_FIRST else commands
 
 
 def _weight_blocks(g: BlockGeometry, patch: Patch, stage: TileStage, places: Places) -> _Blocks:
@@ -368,8 +368,8 @@ class _Nest:
                 loads.append(self._data_stride())
             else:
                 loads += load_patch(g, self.patch, stage, self.data.row)
-        own = "identity" if stage.is_residual else (tile.group, tile.n, stage.k)
-        if self.weights.take(own):
+        content = "identity" if stage.is_residual else (tile.group, tile.n, stage.k)
+        if self.weights.take(content):
             if stage.is_residual:
                 loads += load_identities(g, self.weights.row)
             else:

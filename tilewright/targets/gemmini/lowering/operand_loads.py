@@ -61,12 +61,12 @@ class Axis:
 
     def read(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
         """Return the first and the end position of a phase that `outputs` outputs read."""
-        own = [
+        positions = [
             tap * self.dilation // self.stride
             for tap in range(kernel)
             if tap * self.dilation % self.stride == phase
         ]
-        return own[0], own[-1] + outputs
+        return positions[0], positions[-1] + outputs
 
 
 @dataclass(frozen=True)

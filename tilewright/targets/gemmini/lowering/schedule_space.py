@@ -95,9 +95,9 @@ def _widths(g: BlockGeometry) -> tuple[int, ...]:
 
 def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:
     """Return candidate sizes for a number of blocks: equal parts and powers of two."""
-    found = {-(-count // parts) for parts in range(1, count + 1)}
-    found |= {1 << k for k in range(count.bit_length())}
-    return _thinned({step for step in found if step <= min(count, MOST_TILE_BLOCKS)}, most)
+    sizes = {-(-count // parts) for parts in range(1, count + 1)}
+    sizes |= {1 << k for k in range(count.bit_length())}
+    return _thinned({step for step in sizes if step <= min(count, MOST_TILE_BLOCKS)}, most)
 
 
 def _request_steps(count: int) -> tuple[int, ...]:

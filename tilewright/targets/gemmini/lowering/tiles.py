@@ -79,14 +79,14 @@ def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
             places = [(place, n) for place in pixels for n in channels]
         else:
             places = [(place, n) for n in channels for place in pixels]
-        own = blocks(g.out_channels_of(group))
+        out_blocks = blocks(g.out_channels_of(group))
         for (image, y, x), n in places:
-            if n < own:
+            if n < out_blocks:
                 height, width = min(s.tile_h, g.out_height - y), min(s.tile_w, g.out_width - x)
                 rows, columns = _sums(g, y, height, x, width)
                 yield Tile(
                     group, image, rows.start, columns.start, len(rows), len(columns), n,
-                    min(s.tile_n, own - n), y, x, height, width,
+                    min(s.tile_n, out_blocks - n), y, x, height, width,
                 )  # fmt: skip
 
 

@@ -67,8 +67,8 @@ def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0
     n = len(stream.funct)
     plain, origin = unroll_stream(stream, spec.machine)
     check_stream(stream, plain, origin, spec.machine)
-    made = len(plain.funct) if stream.has_loops else 0
-    commands = np.full((COMMAND_ROWS, n + made), -1, np.int64)
+    generated = len(plain.funct) if stream.has_loops else 0
+    commands = np.full((COMMAND_ROWS, n + generated), -1, np.int64)
     commands[FUNCT, :n] = stream.funct
     commands[RS1, :n] = stream.rs1.view(np.int64)
     commands[RS2, :n] = stream.rs2.view(np.int64)
@@ -105,8 +105,8 @@ def cycles(
     spec = GemminiSpec.from_mapping({**(machine or {}), **(setting or {})})
     stream = stream_of(funct, rs1, rs2)
     times = time_stream(stream, spec)
-    kept = ("accept",) if stream.has_loops else EVENT_NAMES
-    return times.total, {name: times.events[name] for name in kept}
+    events = ("accept",) if stream.has_loops else EVENT_NAMES
+    return times.total, {name: times.events[name] for name in events}
 
 
 def _hang(stream: CommandStream, complete: NDArray[np.int64]) -> StreamFault:

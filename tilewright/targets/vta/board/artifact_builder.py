@@ -123,12 +123,12 @@ def _values(ports: Sequence[Port]) -> list[Value]:
 
 def _border(ports: Sequence[Port]) -> BorderWork:
     plain = [prod(port.shape) for port in ports if port.unfold is None]
-    read, made = 0, 0
+    read, written = 0, 0
     for port in ports:
         if port.unfold is not None:
             read += prod(port.shape)
-            made += port.unfold.data(np.zeros(port.shape, np.int8)).nbytes
-    return BorderWork(sum(plain), read, made)
+            written += port.unfold.data(np.zeros(port.shape, np.int8)).nbytes
+    return BorderWork(sum(plain), read, written)
 
 
 def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
@@ -150,26 +150,26 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
             steps.append(lower_layer(step, graph.values, spec, pick.space, pick.config))
         else:
             steps.append(step)
-    made = linked(steps, graph, spec)
-    device = Device(made.board)
-    counts = [len(run.layers) for run in made.network.runs]
-    times = stream_times(device, made.begins, counts)
+    built = linked(steps, graph, spec)
+    device = Device(built.board)
+    counts = [len(run.layers) for run in built.network.runs]
+    times = stream_times(device, built.begins, counts)
     host_work = [step.name for step in graph.steps if isinstance(step, HostStep)]
     host_work += graph.host_work
-    steps_of = made.board.steps
+    steps_of = built.board.steps
     return Built(
-        files=image_files(made.board, host_work),
-        layers=_described(made, [cycles for each in times for cycles in each.layers]),
+        files=image_files(built.board, host_work),
+        layers=_described(built, [cycles for each in times for cycles in each.layers]),
         order=[("segment", run) if run >= 0 else ("host", host) for run, host in
-               made.network.order],
-        memory=_memory(made),
+               built.network.order],
+        memory=_memory(built),
         bytes=device.bytes,
         stream_cycles=sum(each.total for each in times),
         ports=[
             (tuple(port.name for port in step.loads), tuple(port.name for port in step.stores))
             for step in steps_of
         ],
-        why_not_bare=why_not_bare(made.board, host_work),
+        why_not_bare=why_not_bare(built.board, host_work),
         runtime_sha256=sources_digest(),
     )  # fmt: skip
 
@@ -299,10 +299,10 @@ def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
 
 def _iterations(words: Words, opcode: int, spec: VtaSpec) -> np.int64:
     """Count the micro-ops that the instructions with an opcode execute, without resets."""
-    own = words[opcodes(words) == opcode]
+    selected = words[opcodes(words) == opcode]
     values = {
-        each.name: field(own, each.offset, each.width)
-        for each in fields_of(opcode, layout_of(spec))[:5]
+        part.name: field(selected, part.offset, part.width)
+        for part in fields_of(opcode, layout_of(spec))[:5]
     }
-    each = (values["uop_end"] - values["uop_bgn"]) * values["iter_out"] * values["iter_in"]
-    return np.int64(each[values["reset_reg"] == 0].sum())
+    iterations = (values["uop_end"] - values["uop_bgn"]) * values["iter_out"] * values["iter_in"]
+    return np.int64(iterations[values["reset_reg"] == 0].sum())

@@ -104,8 +104,8 @@ def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
         for pieces in layer.places.values():
             done = 0
             for piece in pieces:
-                known = 0 <= piece.buffer < len(program.buffers)
-                room = program.buffers[piece.buffer].bytes if known else 0
+                in_range = 0 <= piece.buffer < len(program.buffers)
+                room = program.buffers[piece.buffer].bytes if in_range else 0
                 size = piece.last - piece.first
                 if piece.first != done or size < 1 or not 0 <= piece.offset <= room - size:
                     raise _foreign(f"a tensor of layer {number} lies in no buffer")
@@ -204,8 +204,8 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
     if w.operator != "max_pool":
         tensors["weight"] = unpacked_weights(w, m, geo, _raw(device, layer, "weights"))
     if "bias" in layer.places:
-        own = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
-        raw = _raw(device, layer, "bias")[:own]
+        offset = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
+        raw = _raw(device, layer, "bias")[:offset]
         tensors |= unpacked_vectors(w, m, geo, _blocks(raw, m))
     if "add" in layer.places:
         tensors["add"] = _image(device, layer, "add", geo, m)
@@ -216,21 +216,21 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
 
 def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> dict[str, Values]:
     """Return the operands of a layer's shortcut, which are stored after those of the layer."""
-    own, beside, m, geo = (
+    workload, beside, m, geo = (
         layer.workload.of_shortcut, lowering.beside, lowering.machine, lowering.geometry
     )  # fmt: skip
-    if own is None or beside is None:
+    if workload is None or beside is None:
         return {}
-    alone = Checked(own, layer.space, layer.segment, 0, 0, {"data": layer.places["shortcut"]})
+    alone = Checked(workload, layer.space, layer.segment, 0, 0, {"data": layer.places["shortcut"]})
     weights = (geo.beside_wgt_base - geo.wgt_base) * m.wgt_bytes
     vectors = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
     tensors = {
         "data": _image(device, alone, "data", beside, m),
-        "weight": unpacked_weights(own, m, beside, _raw(device, layer, "weights")[weights:]),
+        "weight": unpacked_weights(workload, m, beside, _raw(device, layer, "weights")[weights:]),
     }
     if beside.bias_bytes:
         tensors |= unpacked_vectors(
-            own, m, beside, _blocks(_raw(device, layer, "bias")[vectors:], m)
+            workload, m, beside, _blocks(_raw(device, layer, "bias")[vectors:], m)
         )
     return {f"shortcut_{name}": values for name, values in tensors.items()}
 
@@ -286,9 +286,9 @@ def unpacked_weights(
     )
     merged = merged_groups(w, m)
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
-    own = whole[:, : merged * per_out, : merged * per_in].reshape(
+    weights = whole[:, : merged * per_out, : merged * per_in].reshape(
         geo.groups, merged, per_out, merged, per_in, *taps
     )
-    parts = np.stack([own[:, g, :, g] for g in range(merged)], axis=1)
+    parts = np.stack([weights[:, g, :, g] for g in range(merged)], axis=1)
     weight = parts.reshape(geo.groups * merged * per_out, per_in, *taps)
     return weight[: w.out_channels].astype(np.int64)

@@ -192,11 +192,15 @@ def packed_constants(
     m, geo = lowering.machine, lowering.geometry
     parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
     vectors = [packed_vectors(layer.workload, m, geo, _vectors(layer))]
-    shortcut, own, beside = layer.shortcut, layer.workload.of_shortcut, lowering.beside
-    if shortcut is not None and own is not None and beside is not None:
+    shortcut, shortcut_workload, beside = (
+        layer.shortcut,
+        layer.workload.of_shortcut,
+        lowering.beside,
+    )
+    if shortcut is not None and shortcut_workload is not None and beside is not None:
         weight = {"weight": shortcut.weight.astype(np.int64)}
-        parts.append(_as_bytes(packed_weights(own, m, beside, weight), m.wgt_bits))
-        vectors.append(packed_vectors(own, m, beside, _vectors(shortcut)))
+        parts.append(_as_bytes(packed_weights(shortcut_workload, m, beside, weight), m.wgt_bits))
+        vectors.append(packed_vectors(shortcut_workload, m, beside, _vectors(shortcut)))
     bias = _as_bytes(np.concatenate(vectors), m.acc_bits)
     return np.concatenate([np.zeros(0, np.uint8), *parts]), bias
 
@@ -211,8 +215,8 @@ def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
 
 
 def _vectors(of: Layer | LayerShortcut) -> dict[str, NDArray[np.int64]]:
-    given = {"bias": of.bias, "shr_channel": of.shifts}
-    return {kind: vector.astype(np.int64) for kind, vector in given.items() if vector is not None}
+    vectors = {"bias": of.bias, "shr_channel": of.shifts}
+    return {kind: vector.astype(np.int64) for kind, vector in vectors.items() if vector is not None}
 
 
 def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8]]:
@@ -223,16 +227,16 @@ def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8
         step = max(1, CHUNK_BYTES * geo.co // max(1, geo.wgt_bytes)) * m.block_out
     for first in range(0, w.out_channels, step):
         last = min(first + step, w.out_channels)
-        few, own = w, geo
+        part_workload, part_geometry = w, geo
         if (first, last) != (0, w.out_channels):
-            few = replace(w, out_channels=last - first)
-            own = geometry_of(few, m, column=geo.column)
+            part_workload = replace(w, out_channels=last - first)
+            part_geometry = geometry_of(part_workload, m, column=geo.column)
         tensors = {}
         if layer.weight is not None:
             tensors["weight"] = layer.weight[first:last].astype(np.int64)
-        packed = packed_weights(few, m, own, tensors)
-        if own.identity_at >= 0 and last < w.out_channels:
-            packed = packed[: own.identity_at]
+        packed = packed_weights(part_workload, m, part_geometry, tensors)
+        if part_geometry.identity_at >= 0 and last < w.out_channels:
+            packed = packed[: part_geometry.identity_at]
         yield _as_bytes(packed, m.wgt_bits)
 
 

@@ -181,10 +181,10 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
     words = after.words
     compute = np.flatnonzero(modules(words) == MODULE_COMPUTE)
     at = int(compute[0])
-    own = opcodes(words)[at] == LOAD and memories(words)[at] == UOP
+    is_uop_load = opcodes(words)[at] == LOAD and memories(words)[at] == UOP
     untied = not int(words[at, 0]) & (POPS | PUSHES)
     barrier = no_op(MODULE_COMPUTE, flags | PUSH_PREV)
-    return before, _inserted(after, at + 1 if own and untied else at, barrier)
+    return before, _inserted(after, at + 1 if is_uop_load and untied else at, barrier)
 
 
 def _freed(before: LinkedPart) -> LinkedPart:
@@ -194,10 +194,10 @@ def _freed(before: LinkedPart) -> LinkedPart:
     readers = np.flatnonzero(multiplies(words))
     tellers = np.flatnonzero(compute & _has(before, PUSH_PREV))
     last = int(readers[-1]) if len(readers) else -1
-    told = int(tellers[-1]) if len(tellers) else -1
-    if last > told:
+    last_teller = int(tellers[-1]) if len(tellers) else -1
+    if last > last_teller:
         return _flagged(before, last, PUSH_PREV)
-    return _inserted(before, max(last, told) + 1, no_op(MODULE_COMPUTE, PUSH_PREV))
+    return _inserted(before, max(last, last_teller) + 1, no_op(MODULE_COMPUTE, PUSH_PREV))
 
 
 def _weights_first(part: LinkedPart) -> LinkedPart:

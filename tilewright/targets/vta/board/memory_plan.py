@@ -59,9 +59,9 @@ class Filled:
         Returns:
             The pieces of the data. Buffers are counted from the first buffer of this kind.
         """
-        known = data.tobytes() if len(data) <= 1 << 16 else b""
-        if known and known in self.places:
-            return self.places[known]
+        content = data.tobytes() if len(data) <= 1 << 16 else b""
+        if content and content in self.places:
+            return self.places[content]
         pieces, done = [], 0
         while done < len(data):
             left = len(data) - done
@@ -70,8 +70,8 @@ class Filled:
             self._append(where, at, data[done : done + size])
             pieces.append(MemoryPiece(done, done + size, where, at))
             done += size
-        if known:
-            self.places[known] = pieces
+        if content:
+            self.places[content] = pieces
         return pieces
 
     def buffers(self) -> list[Buffer]:
@@ -259,11 +259,11 @@ def plots_of(
 
 def _plot(members: list[BoardTensor], begins: Mapping[int, int], machine: Machine) -> Plot:
     return Plot(
-        max(members, key=lambda each: each.packing.elements).value.name,
-        max(begins[id(each)] + each.packing.bytes(machine) for each in members),
-        max(each.packing.element_bytes(machine) for each in members),
-        min(each.first for each in members),
-        max(each.last for each in members),
+        max(members, key=lambda tensor: tensor.packing.elements).value.name,
+        max(begins[id(tensor)] + tensor.packing.bytes(machine) for tensor in members),
+        max(tensor.packing.element_bytes(machine) for tensor in members),
+        min(tensor.first for tensor in members),
+        max(tensor.last for tensor in members),
         begins,
     )
 
@@ -293,19 +293,19 @@ def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, Boa
     """
     legal = legal or is_legal
     shared: dict[int, BoardTensor] = {}
-    taken = {id(tensor) for part, whole, _ in network.inside for tensor in (part, whole)}
+    sliced = {id(tensor) for part, whole, _ in network.inside for tensor in (part, whole)}
     for run in network.runs:
         for layer in run.layers:
             output = layer.tensors["output"]
-            if id(output) in taken:
+            if id(output) in sliced:
                 continue
             for role in ("residual", "shortcut", "data"):
                 tensor = layer.tensors.get(role)
-                uses = sum(each is tensor for each in layer.tensors.values())
+                uses = sum(used is tensor for used in layer.tensors.values())
                 if (
                     tensor is not None
                     and uses == 1
-                    and id(tensor) not in taken
+                    and id(tensor) not in sliced
                     and tensor.last == layer.at
                     and tensor.stored < 0
                     and tensor.packing.elements == output.packing.elements
@@ -314,7 +314,7 @@ def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, Boa
                     and legal(layer, role)
                 ):
                     shared[id(output)] = tensor
-                    taken.add(id(tensor))
+                    sliced.add(id(tensor))
                     break
     return shared
 

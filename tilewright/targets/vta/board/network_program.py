@@ -190,7 +190,7 @@ def _steps(
 ) -> list[ProgramStep]:
     """Return the segments with the tensors that the host packs and unpacks around them."""
     repacked = {tensor.value.name for run in network.runs for tensor in run.loads}
-    given = {name: host for name, host in graph.stored_as.items() if name not in repacked}
+    stored_as = {name: host for name, host in graph.stored_as.items() if name not in repacked}
 
     def port(tensor: BoardTensor, outside: Value, scale: Scale | None) -> Port:
         value, packing = tensor.value, tensor.packing
@@ -209,7 +209,7 @@ def _steps(
 
     def store(tensor: BoardTensor) -> Port:
         # The host may use another scale for the tensor than the layers that read it.
-        outside = given.get(tensor.value.name, tensor.value)
+        outside = stored_as.get(tensor.value.name, tensor.value)
         return port(tensor, outside, outside.scale or tensor.value.scale)
 
     return [

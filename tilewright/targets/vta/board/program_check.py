@@ -292,10 +292,10 @@ def _same(a: Port | Value, b: Port | Value) -> bool:
 
 def _check_names(step: ProgramStep) -> None:
     """Check that loads of the same name are the same tensor, and that stored names are unique."""
-    known: dict[str, tuple[object, ...]] = {}
+    seen: dict[str, tuple[object, ...]] = {}
     for port in step.loads:
         tensor = prod(port.shape), port.dtype
-        _require(known.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
+        _require(seen.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
     stored = [port.name for port in step.stores]
     _require(len(set(stored)) == len(stored), f"a name is stored twice: {', '.join(stored)}")
 
@@ -305,11 +305,11 @@ def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
 
     Tensors that the host reads may overlap, because one can be a range of another one's channels.
     """
-    taken = sorted(
+    ranges = sorted(
         (p.buffer, p.offset, p.offset + prod(packed_shape(p, program.spec, load=True)), p.name)
         for p in loads
     )
-    for (buffer, _, end, name), (other, start, _, after) in pairwise(taken):
+    for (buffer, _, end, name), (other, start, _, after) in pairwise(ranges):
         _require(buffer != other or end <= start, f"tensors '{name}' and '{after}' overlap")
 
 

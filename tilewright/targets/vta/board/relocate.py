@@ -158,7 +158,7 @@ def _parts(word: Words, at: int) -> Words:
         pieces += [(row, 1, 0, inside), (row, 1, inside, columns - inside)]
         row += 1
     pieces.append((row, rows - row, 0, columns))
-    made = []
+    parts = []
     for y, many, x, wide in pieces:
         if many <= 0:
             continue
@@ -166,8 +166,8 @@ def _parts(word: Words, at: int) -> Words:
         low |= (sram + y * columns + x) << 10 | (first + y * pitch + x) << 26
         high = int(word[0, 1]) & ~((1 << 48) - 1)
         high |= many | wide << 16 | (pitch if many > 1 else wide) << 32
-        made.append([low, high])
-    out = np.array(made, np.uint64)
+        parts.append([low, high])
+    out = np.array(parts, np.uint64)
     out[1:, 0] &= ~np.uint64(POPS)
     out[:-1, 0] &= ~np.uint64(PUSHES)
     return out

@@ -98,21 +98,21 @@ def network_of(
     Raises:
         WorkloadError: a range of channels is not contiguous in memory.
     """
-    made = _Maker(values, slices)
+    maker = _Maker(values, slices)
     host = 0
     for at, step in enumerate(steps):
         if isinstance(step, LayerProgram):
-            made.layer(step, at)
+            maker.layer(step, at)
         else:
-            made.close()
+            maker.close()
             for name in step.reads:
-                made.store(name)
-            made.network.order.append((-1, host))
+                maker.store(name)
+            maker.network.order.append((-1, host))
             host += 1
-    made.close()
+    maker.close()
     for name in outputs:
-        made.store(name)
-    return made.network
+        maker.store(name)
+    return maker.network
 
 
 class _Maker:
@@ -142,9 +142,9 @@ class _Maker:
             wanted.append(("weights", layer.weight_from, program.packed_weights, None))
         here = len(self.network.runs) - 1
         for _, name, packing, unfold in wanted:
-            made = self.made.get(name)
+            existing = self.made.get(name)
             fresh = _key(name, packing, unfold) not in self.known
-            if self.open and fresh and made is not None and made.segment == here:
+            if self.open and fresh and existing is not None and existing.segment == here:
                 self.close()
         if not self.open:
             self.network.runs.append(StreamRun())
@@ -189,11 +189,11 @@ class _Maker:
         while waiting:
             current = waiting.pop()
             for channel_slice in self.touching.get(current.value.name, ()):
-                known = current.value.name == channel_slice.part
-                other = channel_slice.whole if known else channel_slice.part
+                is_part = current.value.name == channel_slice.part
+                other = channel_slice.whole if is_part else channel_slice.part
                 if other not in done:
                     done.add(other)
-                    waiting.append(self._beside(channel_slice, current, known, at))
+                    waiting.append(self._beside(channel_slice, current, is_part, at))
         return tensor
 
     def _made(self, name: str, packing: Packing, at: int) -> BoardTensor:
@@ -208,9 +208,11 @@ class _Maker:
         tensor.segment, tensor.last = here, max(tensor.last, at)
         return tensor
 
-    def _beside(self, cut: ChannelSlice, own: BoardTensor, is_part: bool, at: int) -> BoardTensor:
-        """Return the tensor on the other side of a slice, which is written together with `own`."""
-        block, packing = own.packing.block, own.packing
+    def _beside(
+        self, cut: ChannelSlice, tensor: BoardTensor, is_part: bool, at: int
+    ) -> BoardTensor:
+        """Return the tensor on the other side of a slice, which is written with `tensor`."""
+        block, packing = tensor.packing.block, tensor.packing
         if packing.batches != 1 or packing.form == "weights" or cut.first % block:
             raise WorkloadError(
                 f"{cut.part} does not lie in one piece of {cut.whole}: of an image alone, whole "
@@ -223,7 +225,9 @@ class _Maker:
             replace(packing, blocks=blocks),
             at,
         )
-        pair = (own, other, cut.first // block) if is_part else (other, own, cut.first // block)
+        pair = (
+            (tensor, other, cut.first // block) if is_part else (other, tensor, cut.first // block)
+        )
         if not any(pair[0] is a and pair[1] is b for a, b, _ in self.network.inside):
             self.network.inside.append(pair)
         return other

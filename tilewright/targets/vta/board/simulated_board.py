@@ -216,7 +216,7 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
         images: number of images.
     """
     shared = [buffer for buffer in program.buffers if buffer.kind != "activations"]
-    own = [at for at, buffer in enumerate(program.buffers) if buffer.kind == "activations"]
+    per_image = [at for at, buffer in enumerate(program.buffers) if buffer.kind == "activations"]
     buffers: list[Buffer] = list(shared)
     segments: list[Segment] = []
     steps: list[ProgramStep] = []
@@ -225,9 +225,10 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
     for image in range(images):
         moved = np.zeros(len(program.buffers), np.uint32)
         moved[kept] = np.arange(len(kept))
-        moved[own] = len(buffers) + np.arange(len(own))
+        moved[per_image] = len(buffers) + np.arange(len(per_image))
         buffers += [
-            replace(program.buffers[at], name=f"{program.buffers[at].name}.{image}") for at in own
+            replace(program.buffers[at], name=f"{program.buffers[at].name}.{image}")
+            for at in per_image
         ]
         rows = program.relocations.copy()
         rows["instruction"] += image * len(program.insns)
@@ -252,9 +253,9 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
 def room_bytes(program: BoardProgram, images: int) -> int:
     """Return the memory in bytes that the result of `replicated` needs, in whole pages."""
     shared = sum(_pages(item.bytes) for item in program.buffers if item.kind != "activations")
-    own = sum(_pages(item.bytes) for item in program.buffers if item.kind == "activations")
-    own += sum(_pages(item.count * INSTRUCTION_BYTES) for item in program.segments)
-    return shared + images * own
+    per_image = sum(_pages(item.bytes) for item in program.buffers if item.kind == "activations")
+    per_image += sum(_pages(item.count * INSTRUCTION_BYTES) for item in program.segments)
+    return shared + images * per_image
 
 
 def _pages(size: int) -> int:

@@ -44,8 +44,8 @@ def average_cycles(geo: Geometry, blocks: NDArray[np.float64]) -> NDArray[np.flo
     pixels = geo.oh * geo.ow
     tap, apart = divmod(geo.average_taps, pixels)
     bits = tap.bit_count() if apart else 0
-    each = 2 * pixels + 2 + 3 * bits + geo.average_steps
-    return blocks * each + COMPUTE_LATENCY * (3.0 + 2 * bits + geo.average_steps)
+    cycles_per_block = 2 * pixels + 2 + 3 * bits + geo.average_steps
+    return blocks * cycles_per_block + COMPUTE_LATENCY * (3.0 + 2 * bits + geo.average_steps)
 
 
 Array = NDArray[np.float64]
@@ -243,8 +243,8 @@ def estimate_summed(
     beside, planes = beside_of(geo), geo.groups * geo.co
     vectors = geo.bias_bytes // m.acc_bytes // planes
     before = vectors - (geo.beside_bias_base - geo.bias_base) // planes
-    own = geo._replace(res_bytes=0)
-    total = estimate_extended(own, m, operations, tensors, values, geo.beside_ci)
+    without_residual = geo._replace(res_bytes=0)
+    total = estimate_extended(without_residual, m, operations, tensors, values, geo.beside_ci)
     other = estimate_extended(beside, m, geo.beside_steps, before, values, geo.ci)
     busy = total[:, _BUSY] + other[:, _BUSY]
     # The accumulators are initialised once, and nothing is stored between the two convolutions.

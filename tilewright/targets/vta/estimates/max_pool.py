@@ -84,9 +84,9 @@ def estimate_pool(
     fill = 2 * latency + blocks * first_rows * np.minimum(iw, geo.w) * inp_beats
     last = np.ceil((geo.oh - (row_tiles - 1) * th) / tail)
     drain = blocks * last * (np.minimum(tw, geo.ow) * element + 5.0) + 4.0
-    # minimum cycles of a tile: instructions × the fixed cycles of each
-    each = 7.0 * (3 + row_steps + col_steps + operations)
-    more = (head + tail - 2) * (each + 2 * blocks * iw * np.maximum(geo.kh - geo.sh, 0))
+    # minimum cycles of a tile: instructions × the fixed cycles of cycles_per_tile
+    cycles_per_tile = 7.0 * (3 + row_steps + col_steps + operations)
+    more = (head + tail - 2) * (cycles_per_tile + 2 * blocks * iw * np.maximum(geo.kh - geo.sh, 0))
     parts = tiles + head + tail - 2
     exposed = np.where(knob["acc_slots"] == 1, (store / parts + 4.0) * (parts - 1), 0.0)
     late = np.maximum(load + 2.0 * parts - combined - images * lines * line - exposed, 0.0)
@@ -135,11 +135,13 @@ def _maxima(
     Returns:
         Maxima of all tiles together, and number of instructions per tile that compute them.
     """
-    each = maxima_an_output(kernel, stride)
-    more = int(count_maxima(kernel, stride, 3, 3)) - 3 * each
+    per_output = maxima_an_output(kernel, stride)
+    more = int(count_maxima(kernel, stride, 3, 3)) - 3 * per_output
     single = tile == 1
-    total = np.where(single, float(kernel - 1) * outputs, each * float(outputs) + more * tiles)
-    return total, np.where(single, float(kernel > 1), float(each))
+    total = np.where(
+        single, float(kernel - 1) * outputs, per_output * float(outputs) + more * tiles
+    )
+    return total, np.where(single, float(kernel > 1), float(per_output))
 
 
 def estimate_pooled(

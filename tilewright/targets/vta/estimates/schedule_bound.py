@@ -87,12 +87,12 @@ def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
     """Return the tiles of schedules with the given knob values, each of shape (n,)."""
     th, tw, tco = knob["tile_h"], knob["tile_w"], knob["tile_co"]
     first = np.ceil(th / knob["head"])
-    behind = np.maximum(geo.oh - first, 0)
-    row_tiles = 1 + np.ceil(behind / th)
+    remaining_rows = np.maximum(geo.oh - first, 0)
+    row_tiles = 1 + np.ceil(remaining_rows / th)
     col_tiles, co_tiles = np.ceil(geo.ow / tw), np.ceil(geo.co / tco)
     steps = np.ceil(geo.ci / knob["tile_ci"])
     places = geo.batches * row_tiles * col_tiles
-    last_rows = np.where(row_tiles == 1, geo.oh, behind - (row_tiles - 2) * th)
+    last_rows = np.where(row_tiles == 1, geo.oh, remaining_rows - (row_tiles - 2) * th)
     return Tiles(
         th, tw, tco, first, last_rows, geo.ow - (col_tiles - 1) * tw,
         geo.co - (co_tiles - 1) * tco, row_tiles, col_tiles, co_tiles, steps, places,
@@ -167,8 +167,8 @@ def _kinds(
     """
     most = outputs + 1  # a tile that divides the output evenly is no larger than the output
     keys = (sizes[:, 0] * most + sizes[:, 1]).astype(np.int64)
-    found = np.zeros((most * most, 4))
-    seen = np.zeros(len(found), np.bool_)
+    totals = np.zeros((most * most, 4))
+    seen = np.zeros(len(totals), np.bool_)
     seen[keys] = True
     for row in np.flatnonzero(seen).tolist():
         tile, first = divmod(row, most)
@@ -179,12 +179,12 @@ def _kinds(
             high = low + window(count, stride, kernel, dilation)
             read = count if gather else min(high, size) - max(low, 0)
             whole = low >= 0 and high <= size
-            found[row, 0] += read
-            found[row, 1] += read * (begin == 0)
-            found[row, 2] += whole and count == tile
-            found[row, 3] += whole
+            totals[row, 0] += read
+            totals[row, 1] += read * (begin == 0)
+            totals[row, 2] += whole and count == tile
+            totals[row, 3] += whole
             begin += count
-    return _Axis(*found[keys].T)
+    return _Axis(*totals[keys].T)
 
 
 def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
@@ -334,8 +334,8 @@ def _cycles(layer: _Layer) -> Array:
     parts = (knob["ramp"] > 0) | slow_loads(geo, m, knob)
     fill = m.memory_latency_cycles + 2 * _LOAD + inputs.first / m.bus_bytes
     fill = fill + np.where(parts, 1.0, some) * m.wgt_bytes / m.bus_bytes
-    behind = 1 + COMPUTE_LATENCY * (1 + ops.in_place) + last * layer.each
-    total = np.maximum(fill + _compute(layer) + waits, load + behind) + drain
+    last_epilogue = 1 + COMPUTE_LATENCY * (1 + ops.in_place) + last * layer.each
+    total = np.maximum(fill + _compute(layer) + waits, load + last_epilogue) + drain
     total = np.maximum(total, fill + _stored(m, layer.outputs, bursts))
     return np.asarray(_fetch(m, instructions) + total)
 

@@ -261,12 +261,12 @@ class Lowering:
 
         over_chunks(len(values), run)
         chunks = [kept[begin] for begin in sorted(kept)]
-        made = codes == 0
+        compiled = codes == 0
         return (
             codes,
             states,
-            _ragged([insns for insns, _ in chunks], states["instructions"] * made),
-            _ragged([uops for _, uops in chunks], states["uops"] * made),
+            _ragged([insns for insns, _ in chunks], states["instructions"] * compiled),
+            _ragged([uops for _, uops in chunks], states["uops"] * compiled),
         )
 
     def counts(
@@ -359,5 +359,5 @@ def row_lowering(pipeline: str) -> RowLowering:
     # processes write two symbols of one name into the cache, and one process loads both, the second
     # one reads the constants of the first.
     lower_rows.__qualname__ = f"lower_rows_{pipeline}"
-    made: RowLowering = kernel(lower_rows)
-    return made
+    compiled: RowLowering = kernel(lower_rows)
+    return compiled

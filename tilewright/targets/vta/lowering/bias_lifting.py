@@ -93,9 +93,9 @@ def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
     can subtract the remaining part before the sums are shifted.
     """
     shortcut, kinds = workload.of_shortcut, [op.kind for op in workload.epilogue]
-    behind = workload.epilogue[-2:]
-    cut = sorted(op.kind for op in behind) == ["max", "min"]
-    cut = cut and all(-128 <= op.value <= 127 for op in behind)
+    last_steps = workload.epilogue[-2:]
+    cut = sorted(op.kind for op in last_steps) == ["max", "min"]
+    cut = cut and all(-128 <= op.value <= 127 for op in last_steps)
     back = "bias" in kinds and set(kinds[: kinds.index("bias")]) <= set(ADDITIONS)
     if shortcut is None or not cut or not back:
         return NONE, 0

@@ -319,8 +319,8 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
 def composed_rows(op: EpilogueOp) -> list[tuple[int, int, int]]:
     """Return the rows of a step that consists of ALU operations; none for a basic step."""
     return [
-        (_ROW_OF[each.place], _ALU[each.operation], each.value)
-        for each in STEP_KINDS[op.kind].operations(op.value)
+        (_ROW_OF[operation.place], _ALU[operation.operation], operation.value)
+        for operation in STEP_KINDS[op.kind].operations(op.value)
     ]
 
 

@@ -56,8 +56,8 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
         shape = (w.batch, w.out_channels, w.results_height, w.results_width)
         tensors["residual"] = draw(machine.inp_bits, *shape)
     if w.of_shortcut is not None:
-        own = random_tensors(w.of_shortcut, machine, seed + 1)
-        tensors |= {f"shortcut_{name}": values for name, values in own.items()}
+        shortcut = random_tensors(w.of_shortcut, machine, seed + 1)
+        tensors |= {f"shortcut_{name}": values for name, values in shortcut.items()}
     return tensors
 
 
@@ -105,12 +105,12 @@ def pack_image(
         put(geo.res_base, m.inp_bytes, residual, m.inp_bits)
     beside = beside_geometry(w, m, geo)
     if beside is not None and w.of_shortcut is not None:
-        own = shortcut_tensors(tensors)
-        data = packed_image(own["data"], m, beside, beside.inp_blocks, m.block_in)
+        operands = shortcut_tensors(tensors)
+        data = packed_image(operands["data"], m, beside, beside.inp_blocks, m.block_in)
         put(beside.inp_base, m.inp_bytes, data, m.inp_bits)
-        weights = packed_weights(w.of_shortcut, m, beside, own)
+        weights = packed_weights(w.of_shortcut, m, beside, operands)
         put(beside.wgt_base, m.wgt_bytes, weights, m.wgt_bits)
-        vectors = packed_vectors(w.of_shortcut, m, beside, own)
+        vectors = packed_vectors(w.of_shortcut, m, beside, operands)
         put(beside.bias_base, m.acc_bytes, vectors, m.acc_bits)
     words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
     at = geo.uop_base * m.uop_bytes - PAGE_BYTES
@@ -174,11 +174,11 @@ def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
         per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
         taps = (w.kernel_h, w.kernel_w)
         weight = np.zeros((geo.groups, merged, per_out, merged, per_in, *taps), np.int64)
-        own = np.zeros((geo.groups * merged, per_out, per_in, *taps), np.int64)
-        own[: w.groups] = tensors["weight"].reshape(w.groups, per_out, per_in, *taps)
-        own = own.reshape(geo.groups, merged, per_out, per_in, *taps)
+        weights = np.zeros((geo.groups * merged, per_out, per_in, *taps), np.int64)
+        weights[: w.groups] = tensors["weight"].reshape(w.groups, per_out, per_in, *taps)
+        weights = weights.reshape(geo.groups, merged, per_out, per_in, *taps)
         for g in range(merged):
-            weight[:, g, :, g] = own[:, g]
+            weight[:, g, :, g] = weights[:, g]
         whole = np.zeros((geo.groups, geo.co * m.block_out, geo.ci * m.block_in, *taps), np.int64)
         whole[:, : merged * per_out, : merged * per_in] = weight.reshape(
             geo.groups, merged * per_out, merged * per_in, *taps
