@@ -1,11 +1,14 @@
-"""Provides hardware: the contract of a target, and the targets that implement it.
+"""Hardware targets: the contract that every target implements, and the built-in targets.
 
-from tilewright.targets import make_target
+Example:
+    ```python
+    from tilewright.targets import make_target
 
-target = make_target("vta-pynq")          # a preset, a file, or what `target_kinds()` names
-space = target.space(workload)
-lowered = target.lower(workload, space.unravel(np.arange(8)))
-measured = target.measure(lowered)        # status, reason, seconds, cycles of each
+    target = make_target("vta-pynq")     # a preset, a file, or a name from `target_kinds()`
+    space = target.space(workload)
+    lowered = target.lower(workload, space.unravel(np.arange(8)))
+    measured = target.measure(lowered)   # status, reason, seconds and cycles per config
+    ```
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """These names when they are asked for: a command that only needs the errors loads no numpy."""
+    """Import the public names on first access.
+
+    A command that only needs the error classes then does not load numpy.
+    """
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)

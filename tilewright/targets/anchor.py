@@ -1,6 +1,6 @@
-"""Describes the operator that a workload begins with: what is multiplied or compared, in shapes.
+"""Anchor operators: the operator that a workload begins with, and the text form of its sizes.
 
-Its sizes have a text: `c=64`, `k=3x5`, `p=1x0x0x1`.
+A size is written as `key=value`, for example `c=64`, `k=3x5` or `p=1x0x0x1`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,42 @@ from tilewright.core.errors import WorkloadError
 
 
 def pair(*values: int) -> str:
-    """Several sizes, or one for all where they are equal."""
+    """Format several sizes as text: `3x5`, or a single number if all of them are equal."""
     return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
 
 
 def pads(top: int, left: int, bottom: int, right: int) -> str:
-    """Four pads, two where they are the same on both sides, or one for all."""
+    """Format four padding sizes as text.
+
+    The text has two numbers (`top x left`) if opposite sides are equal, and one number if all four
+    are.
+    """
     return pair(top, left) if (top, left) == (bottom, right) else pair(top, left, bottom, right)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes by key of a workload's `text`."""
+    """Sizes that were parsed from the text of a workload.
+
+    Attributes:
+        text: the text of the workload, for error messages.
+        values: one to four numbers per key, for example `{"k": (3, 5)}`.
+    """
 
     text: str
     values: Mapping[str, tuple[int, ...]]
 
     @classmethod
     def parse(cls, text: str, items: Iterable[str]) -> Sizes:
-        """Of `c=64` and the like. Raises `WorkloadError`."""
+        """Parse items such as `c=64` or `k=3x5`.
+
+        Args:
+            text: the whole text of the workload, for error messages.
+            items: the items of that text, each `key=value`.
+
+        Raises:
+            WorkloadError: an item cannot be parsed, or a key is repeated.
+        """
         values: dict[str, tuple[int, ...]] = {}
         for item in items:
             key, _, value = item.strip().partition("=")
@@ -44,24 +61,28 @@ class Sizes:
         return cls(text, values)
 
     def one(self, key: str, default: int) -> int:
-        """A size, or the first of several."""
+        """Return the first number of a key, or `default` if the text does not have the key."""
         return self.values.get(key, (default,))[0]
 
     def two(self, key: str, default: int) -> tuple[int, int]:
-        """Rows and columns."""
-        found = self.values.get(key, (default,))
-        return found[0], found[-1]
+        """Return the numbers of a key for rows and columns. A single number stands for both."""
+        sizes = self.values.get(key, (default,))
+        return sizes[0], sizes[-1]
 
     def four(self, key: str) -> tuple[int, int, int, int]:
-        """Top, left, bottom, right; 0 where the text says none."""
-        found = self.values.get(key, (0,))
-        top, left, bottom, right = found if len(found) == 4 else (found[0], found[-1]) * 2
+        """Return padding as (top, left, bottom, right); all zeros if the text lacks the key."""
+        sizes = self.values.get(key, (0,))
+        top, left, bottom, right = sizes if len(sizes) == 4 else (sizes[0], sizes[-1]) * 2
         return top, left, bottom, right
 
 
 Operator = Literal["conv2d", "dense", "max_pool", "batch_matmul"]
 DType = Literal["int8", "float32", "bfloat16"]
-"""Of the numbers that are multiplied. Tensors of bfloat16 products are float32, and rounded."""
+"""Element type of the operands of the multiplications.
+
+With `bfloat16`, tensors are stored as float32 and are rounded to bfloat16 before they are
+multiplied.
+"""
 
 KEYS: Mapping[str, tuple[str, str]] = {
     "conv2d": ("c h w o k", "n s p d g"),
@@ -69,53 +90,61 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "max_pool": ("c h w k", "n s p d"),
     "batch_matmul": ("h c o", "n"),
 }
-"""By operator what its text must have and may have."""
+"""Required and optional keys of a workload's text, per operator, separated by spaces."""
 
 
 class Windows(Protocol):
-    """Windows of an image: a kernel, its strides, and pixels of padding around the image."""
+    """Geometry of a sliding window: kernel size, strides and the padding around the image."""
 
     @property
     def kernel_h(self) -> int:
-        """Rows of a window."""
+        """Height of a window in rows."""
 
     @property
     def kernel_w(self) -> int:
-        """Columns of a window."""
+        """Width of a window in columns."""
 
     @property
     def stride_h(self) -> int:
-        """Rows from a window to the next."""
+        """Vertical stride in rows."""
 
     @property
     def stride_w(self) -> int:
-        """Columns from a window to the next."""
+        """Horizontal stride in columns."""
 
     @property
     def pad_top(self) -> int:
-        """Rows above the image."""
+        """Number of padding rows above the image."""
 
     @property
     def pad_left(self) -> int:
-        """Columns before the image."""
+        """Number of padding columns to the left of the image."""
 
     @property
     def pad_bottom(self) -> int:
-        """Rows below the image."""
+        """Number of padding rows below the image."""
 
     @property
     def pad_right(self) -> int:
-        """Columns behind the image."""
+        """Number of padding columns to the right of the image."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """An operator with static shapes, without what follows it. Sizes in elements, NCHW/OIHW.
+    """An operator with static shapes, without its post-operations.
 
-    A `dense` is a `conv2d` with 1×1 image and kernel: `in_channels` × `out_channels`. A
-    `batch_matmul` multiplies `batch` pairs of matrices, `height` × `in_channels` by `in_channels` ×
-    `out_channels`. A `max_pool` takes the maximum of each window of a channel; pixels in the
-    padding do not count. Raises `WorkloadError` for sizes that make no sense.
+    Sizes are in elements; tensors are in NCHW layout, weights in OIHW layout. The meaning of the
+    sizes depends on the operator:
+
+    - `dense` is a `conv2d` with a 1×1 image and a 1×1 kernel. Its weight matrix is `in_channels` ×
+      `out_channels`.
+    - `batch_matmul` multiplies `batch` pairs of matrices, `height` × `in_channels` by `in_channels`
+      × `out_channels`.
+    - `max_pool` takes the maximum of each window of a channel. Padding pixels are ignored.
+
+    Raises:
+        WorkloadError: the sizes are inconsistent, for example if the kernel is larger than the
+            padded image.
     """
 
     operator: Operator
@@ -163,19 +192,22 @@ class Anchor:
 
     @property
     def sums_height(self) -> int:
-        """Rows of the sums of products, or of a max_pool's output."""
+        """Number of output rows of the anchor operator, before any post-operation."""
         reach = self.dilation_h * (self.kernel_h - 1) + 1
         return (self.height + self.pad_top + self.pad_bottom - reach) // self.stride_h + 1
 
     @property
     def sums_width(self) -> int:
-        """Columns of the sums of products, or of a max_pool's output."""
+        """Number of output columns of the anchor operator, before any post-operation."""
         reach = self.dilation_w * (self.kernel_w - 1) + 1
         return (self.width + self.pad_left + self.pad_right - reach) // self.stride_w + 1
 
     @property
     def macs_of_sums(self) -> int:
-        """Multiply-accumulates of the unpadded operator alone; a maximum counts none."""
+        """Number of multiply-accumulates of the anchor operator, excluding padding to blocks.
+
+        The number is 0 for a `max_pool`.
+        """
         if self.operator == "max_pool":
             return 0
         return (
@@ -185,7 +217,7 @@ class Anchor:
 
     @property
     def sizes_text(self) -> str:
-        """As it stands in a workload's text, without its type."""
+        """Text of the operator and its sizes, without patterns and element type."""
         sizes = (
             f"n={self.batch},c={self.in_channels},h={self.height},w={self.width}"
             f",o={self.out_channels}"
@@ -211,7 +243,16 @@ class Anchor:
 
 
 def anchor_of(operator: str, sizes: Sizes, dtype: DType) -> Anchor:
-    """The operator of a workload's text. Raises `WorkloadError`."""
+    """Build the anchor operator from the parsed sizes of a workload's text.
+
+    Args:
+        operator: name of the operator, one of the keys of `KEYS`.
+        sizes: the parsed sizes. Missing sizes default to 1, missing padding to 0.
+        dtype: element type of the operands.
+
+    Raises:
+        WorkloadError: the sizes are inconsistent.
+    """
     pool = operator == "max_pool"
     kernel, stride, dilation = sizes.two("k", 1), sizes.two("s", 1), sizes.two("d", 1)
     top, left, bottom, right = sizes.four("p")
@@ -238,13 +279,13 @@ def anchor_of(operator: str, sizes: Sizes, dtype: DType) -> Anchor:
 
 
 def check_pads(windows: Windows) -> None:
-    """Raises `WorkloadError` for padding that makes no sense."""
+    """Raise `WorkloadError` if any padding is negative."""
     if min(windows.pad_top, windows.pad_left, windows.pad_bottom, windows.pad_right) < 0:
         raise WorkloadError("padding must not be negative")
 
 
 def check_windows(windows: Windows) -> None:
-    """Raises `WorkloadError` for windows of padding only."""
+    """Raise `WorkloadError` if the padding is so large that a window could contain only padding."""
     around = (windows.pad_top, windows.pad_bottom, windows.pad_left, windows.pad_right)
     sizes = (windows.kernel_h, windows.kernel_h, windows.kernel_w, windows.kernel_w)
     if any(pad >= size for pad, size in zip(around, sizes, strict=True)):

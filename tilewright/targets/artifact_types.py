@@ -1,4 +1,4 @@
-"""Defines the types of a network of layers on its way to a board: programs and their results."""
+"""Types for building networks: the graph of layers, the built program, and its costs and checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ Tensors = Mapping[str, NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class HostStep:
-    """Work of the host between layers: the tensors it takes and gives, by name."""
+    """A step that the host executes between layers.
+
+    Attributes:
+        name: name of the step.
+        reads: names of the tensors that it reads.
+        writes: names of the tensors that it writes.
+    """
 
     name: str
     reads: tuple[str, ...]
@@ -26,15 +32,23 @@ class HostStep:
 
 @dataclass(frozen=True, eq=False)
 class LayerGraph:
-    """Layers and the host's steps between them, in order. `values` are all tensors by name.
+    """A network as layers and host steps, in execution order.
 
-    `loaded_as` gives, for an int8 value that the host makes of another tensor as it packs it, that
-    tensor; `stored_as`, for one that the host gives out, the tensor it becomes as it is unpacked.
-    `outputs` names the values of layers that the host reads in the end, `host_work` what it then
-    has to do beside unpacking them. `slices` are the values that lie inside others.
-    `inputs` and `results` are the tensors of the host that the whole network takes and gives, in
-    the order in which a caller passes them, those that nothing reads among them; None: what layers
-    take and give, in the order of first use.
+    Attributes:
+        steps: layers and host steps, in execution order.
+        values: all tensors, by name.
+        outputs: names of the layer outputs that the host reads at the end.
+        loaded_as: for an int8 value that the host converts while it packs its data, the host tensor
+            from which it is converted.
+        stored_as: for an int8 value that the host converts while it unpacks its data, the host
+            tensor into which it is converted.
+        host_work: descriptions of what the host has to do at the end, apart from unpacking outputs.
+        slices: values that are stored inside other values.
+        inputs: host tensors that the whole network takes, in the order in which a caller passes
+            them, including inputs that no step reads. None means the inputs of the layers in the
+            order of their first use.
+        results: host tensors that the whole network returns, in order. None means the outputs of
+            the layers in order.
     """
 
     steps: tuple[Layer | HostStep, ...]
@@ -49,13 +63,18 @@ class LayerGraph:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """In order."""
+        """The layers, in execution order, without the host steps."""
         return tuple(step for step in self.steps if isinstance(step, Layer))
 
 
 @dataclass(frozen=True)
 class Pick:
-    """A schedule: the name of a space and a row of knob indices there."""
+    """A chosen schedule: the name of a schedule space and a config in it.
+
+    Attributes:
+        space: name of the schedule space.
+        config: knob indices, one per knob of the space.
+    """
 
     space: str
     config: tuple[int, ...]
@@ -63,13 +82,24 @@ class Pick:
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """What a board loads. `files` by name. `layers` has an entry a layer, for the target's own use
-    and for people: always `cycles` of the layer by itself and `stream_cycles` of it in its stream,
-    `roofline_cycles`, `space`, `config` and `knobs`. `order` are the steps as they run: ("segment",
-    number) or ("host", number). `memory` says what lies where, `bytes` how much there is. `ports`
-    are the tensors that a segment takes from the host and gives to it. `why_not_bare` says why a
-    board's own runtime cannot run it alone; empty if it can. `runtime_sha256` is the digest of that
-    runtime's sources, which are not part of it; empty if there is none."""
+    """A built network, in the form that a board loads.
+
+    Attributes:
+        files: content of the artifact's files, by file name.
+        layers: one JSON object per layer, for the target itself and for people. It always has the
+            keys `cycles` (the layer alone), `stream_cycles` (the layer within its instruction
+            stream), `roofline_cycles`, `space`, `config` and `knobs`.
+        order: steps in execution order, each ("segment", number) or ("host", number).
+        memory: JSON description of the memory layout.
+        bytes: total size of the board's memory that the program uses, in bytes.
+        stream_cycles: cycles of all instruction streams together.
+        ports: per segment, the names of the tensors that it takes from the host and of those that
+            it returns to the host.
+        why_not_bare: reason why the board's own runtime cannot run the artifact without further
+            software; empty if it can.
+        runtime_sha256: digest of the sources of that runtime, which are not part of `files`; empty
+            if there is no runtime.
+    """
 
     files: Mapping[str, bytes]
     layers: Sequence[Mapping[str, Json]]
@@ -84,9 +114,15 @@ class Built:
 
 @dataclass(frozen=True, eq=False)
 class StreamTimes:
-    """Cycles of one segment, and of each of its layers: from where the layer before it ended to the
-    end of its own last instruction. `report` is the target's own, for pictures. `microjoules` is an
-    estimate; None where the target knows none."""
+    """Simulated times of one segment of a network.
+
+    Attributes:
+        total: cycles of the whole segment.
+        layers: cycles per layer, from the end of the previous layer to the end of the layer's last
+            instruction.
+        report: target-specific details, used for plots.
+        microjoules: estimated energy in microjoules; None if the target does not estimate energy.
+    """
 
     total: int
     layers: tuple[int, ...]
@@ -96,9 +132,15 @@ class StreamTimes:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Of a layer by itself: cycles from launch to the end, and bytes that it moves from and to
-    memory, its instructions among them. `stream_cycles` is what it takes in its stream, as in
-    `StreamTimes.layers`."""
+    """Costs of one layer.
+
+    Attributes:
+        cycles: cycles of the layer alone, from its launch to its end.
+        dram_bytes: bytes that the layer alone transfers from and to memory, including its
+            instructions.
+        stream_cycles: cycles of the layer within its instruction stream, as in
+            `StreamTimes.layers`.
+    """
 
     cycles: int
     dram_bytes: int
@@ -107,7 +149,13 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class StreamCost:
-    """Of all streams of a network, counted as `Built.stream_cycles`, and of each layer."""
+    """Costs of all instruction streams of a network, in total and per layer.
+
+    Attributes:
+        cycles: total cycles, counted like `Built.stream_cycles`.
+        dram_bytes: bytes that are transferred from and to memory.
+        layers: the costs of each layer.
+    """
 
     cycles: int
     dram_bytes: int
@@ -115,16 +163,30 @@ class StreamCost:
 
 
 class StreamTimer(Protocol):
-    """Times networks of layers that have many in common, as they would be built."""
+    """Interface for timing networks that share many layers, exactly as they would be built."""
 
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
-        """One schedule a layer, in the order of the graph. Layers of one name, workload and tensors
-        are taken to be the same. Raises `WorkloadError` for what no board could load."""
+        """Return the costs of a network with given schedules.
+
+        Args:
+            graph: the network. Two layers with the same name, workload and tensors are assumed to
+                be identical, so that results can be reused.
+            schedules: one schedule per layer, in the order of `graph.layers`.
+
+        Raises:
+            WorkloadError: a board could not load the network.
+        """
 
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """How many of a layer's output values differ from the integer reference."""
+    """Result of checking one layer against the integer reference.
+
+    Attributes:
+        layer: index of the layer.
+        values: number of output values that were compared.
+        wrong: number of output values that differ.
+    """
 
     layer: int
     values: int
@@ -133,8 +195,13 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class BorderWork:
-    """What the host does before or after a segment: elements of tensors that it brings into blocks
-    or back; and, of images whose patches become channels, their elements and the bytes made."""
+    """Amount of work that the host does before or after a segment.
+
+    Attributes:
+        packed: elements that are converted between the host's layout and the blocked layout.
+        unfolded_from: elements of the images from which the host gathers patches into channels.
+        unfolded: bytes that this gathering produces.
+    """
 
     packed: int = 0
     unfolded_from: int = 0
@@ -142,45 +209,75 @@ class BorderWork:
 
 
 class ImagesInFlight(Protocol):
-    """A program in memory that has room for several images at once."""
+    """A loaded program that can process several images at the same time."""
 
     @property
     def dram_bytes(self) -> int:
-        """All pages that the driver hands out."""
+        """Bytes of all memory pages that the driver allocates for the program."""
 
     def run(self, place: int, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment for the image in a place, from 0 on; as `BuiltProgram.run`."""
+        """Run one segment for one image.
+
+        Args:
+            place: index of the image's buffers, starting at 0.
+            segment: index of the segment.
+            tensors: input tensors by name, as for `BuiltProgram.run`.
+
+        Returns:
+            The output tensors of the segment, by name.
+        """
 
 
 @runtime_checkable
 class HoldsImages(Protocol):
-    """A program that can be loaded with room for several images. Segments share what is constant;
-    each image has activations and instructions of its own."""
+    """Interface of a program that can be loaded with buffers for several images.
+
+    Constants are shared by all images; each image has activations and instructions of its own.
+    """
 
     def with_room(self, images: int) -> ImagesInFlight:
-        """Load it anew, for so many images at once."""
+        """Load the program again, with buffers for `images` images."""
 
     def room_bytes(self, images: int) -> int:
-        """`ImagesInFlight.dram_bytes`, without loading."""
+        """Return what `ImagesInFlight.dram_bytes` would be, without loading the program.
+
+        Args:
+            images: number of images to have buffers for.
+        """
 
     def border_work(self) -> Sequence[tuple[BorderWork, BorderWork]]:
-        """Of each segment, what the host packs before it and unpacks after it."""
+        """Return the host work before each segment (packing) and after it (unpacking)."""
 
 
 class BuiltProgram(Protocol):
-    """A program in memory."""
+    """Interface of a built program that is loaded into memory."""
 
     @property
     def ports(self) -> Sequence[tuple[Sequence[Value], Sequence[Value]]]:
-        """Of each segment the tensors that it takes from the host, and those that it gives to it,
-        in the shapes and types that the host has them in."""
+        """Inputs and outputs of each segment, in their shapes and types on the host."""
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment on what its ports take; gives what they give, arrays by name in the shape
-        of the port."""
+        """Run one segment.
+
+        Args:
+            segment: index of the segment.
+            tensors: input tensors by name, in the shapes and types of the segment's input ports.
+
+        Returns:
+            The output tensors by name, in the shapes and types of the segment's output ports.
+        """
 
     def times(self) -> Sequence[StreamTimes]:
-        """Of each segment."""
+        """Return the simulated times of each segment."""
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Every layer's part of its stream on random data, against plain integer arithmetic."""
+        """Check every layer on random data against the integer reference.
+
+        Each layer's part of its segment's instruction stream is run by itself.
+
+        Args:
+            seed: seed of the random data.
+
+        Yields:
+            One result per layer.
+        """

@@ -1,6 +1,4 @@
-"""Defines the contract between a tuner and a piece of hardware. Everything takes and returns
-batches.
-"""
+"""The contract between a tuner and a piece of hardware. All methods work on batches of configs."""
 
 from __future__ import annotations
 
@@ -19,12 +17,13 @@ Status = Literal["valid", "compile_error", "run_error", "wrong_result", "timeout
 STATUSES: tuple[Status, ...] = ("valid", "compile_error", "run_error", "wrong_result", "timeout")
 
 Configs = NDArray[np.int32]
-"""A batch of configurations, shape (configs, knobs); entries are indices into a knob's values."""
+"""A batch of configs: int array of shape (configs, knobs). Each entry is an index into the values
+of its knob."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A named schedule decision with its finite, ordered values."""
+    """A named schedule decision with a finite, ordered list of values."""
 
     name: str
     values: tuple[int, ...]
@@ -32,8 +31,16 @@ class Knob:
 
 @dataclass(frozen=True)
 class Space:
-    """The product of some knobs, or the part of it that `listed` names by ascending flat index (an
-    incomplete table, say). The flat index counts the first knob fastest."""
+    """A schedule space: the Cartesian product of its knobs, or a listed part of that product.
+
+    The flat index of a config numbers the points of the product; the first knob varies fastest.
+
+    Attributes:
+        name: name of the space.
+        knobs: the knobs, in the order of a config's columns.
+        listed: flat indices of the configs that exist, in ascending order, for example in an
+            incomplete table of measurements. None means that all configs exist.
+    """
 
     name: str
     knobs: tuple[Knob, ...]
@@ -41,27 +48,37 @@ class Space:
 
     @cached_property
     def cardinalities(self) -> NDArray[np.int64]:
-        """How many values each knob has, shape (knobs,)."""
+        """Number of values of each knob, shape (knobs,)."""
         return np.array([len(knob.values) for knob in self.knobs], dtype=np.int64)
 
     @property
     def size(self) -> int:
-        """How many configs there are."""
+        """Number of configs in the space."""
         return int(np.prod(self.cardinalities)) if self.listed is None else len(self.listed)
 
     def unravel(self, flat: NDArray[np.int64]) -> Configs:
-        """Flat indices, shape (n,) → configs, shape (n, knobs)."""
+        """Convert flat indices, shape (n,), to configs, shape (n, knobs)."""
         indices = np.unravel_index(flat, tuple(self.cardinalities), order="F")
         return np.array(indices).T.astype(np.int32, order="C")
 
     def ravel(self, configs: Configs) -> NDArray[np.int64]:
-        """Configs, shape (n, knobs) → flat indices, shape (n,)."""
+        """Convert configs, shape (n, knobs), to flat indices, shape (n,)."""
         indices = tuple(configs.T.astype(np.int64))
         flat = np.ravel_multi_index(indices, tuple(self.cardinalities), order="F")
         return np.asarray(flat, dtype=np.int64)
 
     def values(self, configs: Configs) -> NDArray[np.int64]:
-        """The knobs' values of each config, shape (n, knobs). Raises `IndexError`."""
+        """Return the knob values of each config.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Knob values, shape (n, knobs).
+
+        Raises:
+            IndexError: a knob index is out of range.
+        """
         table, begins = self._tables
         if ((configs < 0) | (configs >= self.cardinalities)).any():
             raise IndexError(f"no knob of {self.name} has that many values")
@@ -69,33 +86,48 @@ class Space:
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """All knobs' values behind each other, and where each knob's begin, shape (knobs,)."""
+        """All knob values in one flat array, and the index of each knob's first value there."""
         every = [value for knob in self.knobs for value in knob.values]
         begins = np.cumsum([0, *map(len, (knob.values for knob in self.knobs))])[:-1]
         return np.array(every, dtype=np.int64), begins.astype(np.int32)
 
     def describe(self, config: Sequence[int]) -> dict[str, int]:
-        """One config as a mapping from knob name to value."""
+        """Return a single config as a mapping from knob name to knob value."""
         return {knob.name: knob.values[int(i)] for knob, i in zip(self.knobs, config, strict=True)}
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """One array a row, all in one: row r is `values[offsets[r]:offsets[r + 1]]`. `values` has shape
-    (total, …), `offsets` shape (rows + 1,)."""
+    """Arrays of different lengths, one per row, stored in a single array.
+
+    Row r is `values[offsets[r]:offsets[r + 1]]`.
+
+    Attributes:
+        values: all rows one after the other, shape (total, …).
+        offsets: start of each row and the total length, shape (rows + 1,).
+    """
 
     values: NDArray[Any]
     offsets: NDArray[np.int64]
 
     @classmethod
     def of(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
-        """From one array a row, at least one row. Shapes may differ in the first axis only."""
+        """Build a ragged array from a list of arrays, one per row.
+
+        Args:
+            rows: at least one array. The shapes may differ only in the first axis.
+        """
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         return cls(np.concatenate(list(rows)), offsets)
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[int, Ragged | None]]) -> Ragged:
-        """Rows of several parts behind each other; so many empty rows where a part is None."""
+        """Concatenate the rows of several ragged arrays.
+
+        Args:
+            parts: pairs of a row count and a ragged array with that many rows. None stands for that
+                many empty rows. At least one part must not be None.
+        """
         lengths = [
             np.zeros(count, np.int64) if part is None else np.diff(part.offsets)
             for count, part in parts
@@ -110,7 +142,7 @@ class Ragged:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     def rows(self, which: NDArray[Any]) -> Ragged:
-        """The rows of the given indices or mask, copied."""
+        """Return a copy of the rows that an index array or a boolean mask selects."""
         places = np.arange(len(self))[which]
         lengths = np.diff(self.offsets)[places]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -121,26 +153,37 @@ class Ragged:
 
 
 Programs = Mapping[str, Ragged]
-"""What compiling made of a batch, opaque to everyone but its target: named parts (instructions,
-micro-ops, a library's bytes), each with a row a config, empty where compiling failed. Plain arrays,
-so that they can be kept and sent. A target that runs configs as they are needs none."""
+"""Output of the compiler for a batch, which only its target interprets.
+
+Maps part names (instructions, micro-ops, the bytes of a library) to arrays with one row per config.
+The row is empty if the config failed to compile. The arrays are plain, so that programs can be
+stored and sent. A target that needs no compilation has no parts.
+"""
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A batch after compilation. Row r was compiled where `failures[r]` is empty.
+    """A batch of configs after compilation.
 
-    `hidden` has a row a config, NaN where compiling failed: quantities that only compiling reveals,
-    never anything that was measured. `measure` runs `programs`; nothing is compiled twice.
+    `measure` runs `programs` as they are; nothing is compiled twice.
 
-    `space` names the space of the configs, which decides how data lie in memory, biases for
-    example. Empty means the space of whichever target is asked.
+    Attributes:
+        workload: the workload that was compiled.
+        configs: knob indices, shape (configs, knobs).
+        failures: class of the failure of each config; empty if the config compiled.
+        reasons: stage and cause of each failure in one sentence; empty if the config compiled.
+        hidden: hidden features, one row per config: quantities that only compilation reveals, never
+            measurements. NaN if the config failed to compile.
+        programs: the compiled programs.
+        space: name of the schedule space of the configs. It determines how data is laid out in
+            memory, for example biases. Empty means the space of the target that the batch is passed
+            to.
     """
 
     workload: Workload
     configs: Configs
-    failures: NDArray[np.object_]  # class of the failure, "" where compiled
-    reasons: NDArray[np.object_]  # stage and cause in one sentence, "" where compiled
+    failures: NDArray[np.object_]  # class of each failure, "" if compiled
+    reasons: NDArray[np.object_]  # stage and cause in one sentence, "" if compiled
     hidden: Features
     programs: Programs = field(default_factory=dict)
     space: str = ""
@@ -150,11 +193,11 @@ class Lowered:
 
     @property
     def ok(self) -> NDArray[np.bool_]:
-        """Shape (configs,): which rows have a program."""
+        """Mask of the configs that compiled, shape (configs,)."""
         return np.asarray(self.failures == "", dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> Lowered:
-        """The sub-batch of the given row indices, shape (rows,), or mask, with its programs."""
+        """Return the sub-batch, with programs, that an index array or a boolean mask selects."""
         return replace(
             self,
             configs=self.configs[which],
@@ -167,15 +210,21 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What running a batch gave, one entry a config, arrays of shape (configs,).
+    """Results of running a batch, one entry per config; the arrays have shape (configs,).
 
-    `seconds` is latency on the accelerator, not the time the measurement took; NaN where the status
-    is not `valid`. `cycles` is -1 there, and everywhere on a target that counts none. `counters`
-    holds further integers by name (instructions, bytes moved), -1 where unknown. `repeats` are the
-    seconds of every repetition, where a target has to repeat, and `seconds` is their median.
+    Attributes:
+        status: outcome of each config, one of `STATUSES`.
+        reason: explanation of each status that is not `valid`.
+        cycles: latency in cycles; -1 if the status is not `valid` or the target does not count
+            cycles.
+        seconds: latency on the accelerator in seconds, not the time that measuring took; NaN if the
+            status is not `valid`.
+        counters: further integers by name, for example instructions or bytes moved; -1 if unknown.
+        repeats: seconds of every repetition, on a target whose measurements vary. `seconds` is then
+            their median.
     """
 
-    status: NDArray[np.object_]  # of Status
+    status: NDArray[np.object_]  # values of `Status`
     reason: NDArray[np.object_]
     cycles: NDArray[np.int64]
     seconds: NDArray[np.float64]
@@ -187,7 +236,7 @@ class Measurements:
 
     @classmethod
     def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
-        """As many rows that were not measured."""
+        """Return measurements of `rows` configs that all have the same status and no numbers."""
         return cls(
             np.full(rows, status, dtype=object), np.full(rows, reason, dtype=object),
             np.full(rows, -1, dtype=np.int64), np.full(rows, np.nan),
@@ -195,16 +244,16 @@ class Measurements:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Shape (configs,): which rows ran and gave the right numbers."""
+        """Mask of the configs that ran and computed correct results, shape (configs,)."""
         return np.asarray(self.status == "valid", dtype=np.bool_)
 
     @property
     def latency(self) -> NDArray[np.float64]:
-        """What tuners minimise, shape (configs,): see `latency_of`."""
+        """The quantity that tuners minimise, shape (configs,); see `latency_of`."""
         return latency_of(self.cycles, self.seconds)
 
     def rows(self, which: NDArray[Any]) -> Measurements:
-        """The rows of the given indices or mask."""
+        """Return the rows that an index array or a boolean mask selects."""
         return Measurements(
             self.status[which], self.reason[which], self.cycles[which], self.seconds[which],
             {name: values[which] for name, values in self.counters.items()},
@@ -213,53 +262,84 @@ class Measurements:
 
 
 def latency_of(cycles: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Latency in the finest unit a target has: cycles where it counts them, which are exact, else
-    seconds. Shapes (rows,); NaN where a row is not valid."""
+    """Return latencies in cycles if the target counts cycles, otherwise in seconds.
+
+    Cycles are preferred because they are exact.
+
+    Args:
+        cycles: cycles of each config, shape (rows,); -1 if unknown.
+        seconds: seconds of each config, shape (rows,).
+
+    Returns:
+        Latencies, shape (rows,); NaN where a config is not valid.
+    """
     if (cycles > 0).any():
         return np.where(cycles > 0, cycles.astype(np.float64), np.nan)
     return seconds
 
 
 Capabilities = Mapping[type[Any], object]
-"""What a target can do beyond `Target`: by protocol of `targets.capabilities` what does it."""
+"""Optional abilities of a target: maps a protocol of `targets.capabilities` to the object that
+implements it."""
 
 
 class Target(Protocol):
-    """A piece of hardware with the schedule space and compiler that belong to it.
+    """A piece of hardware and its compiler.
 
-    Every method takes and returns whole batches; a config that cannot be compiled or run is a typed
-    row, no exception. `space` and `lower` are deterministic: equal arguments give equal results.
-    Whether `measure` is, the target says. What only some targets can do is a protocol of its own
-    (`targets.capabilities`). `targets.conformance` checks all of it.
+    A target defines the schedule space, compiles schedules and measures them. Every method takes
+    and returns whole batches. A config that cannot be compiled or run does not raise an exception;
+    its row says what failed. `space` and `lower` are deterministic: equal arguments give equal
+    results. `deterministic` says whether `measure` is, too. Optional abilities have protocols of
+    their own in `targets.capabilities`. The test suite `targets.conformance` checks this contract.
     """
 
     @property
     def name(self) -> str:
-        """What a user calls it."""
+        """The name that is shown to users."""
 
     @property
     def fingerprint(self) -> str:
-        """Content hash of what can change a measurement: hardware, space, compiler, simulator."""
+        """Content hash of everything that can change a measurement.
+
+        It covers the hardware, the schedule space, the compiler and the simulator.
+        """
 
     @property
     def deterministic(self) -> bool:
-        """Whether measuring a config again gives the same numbers. If not, what another run has
-        measured is no substitute for measuring, a finished stage is not taken from a cache, and a
-        run ends by validating its leaders."""
+        """Whether measuring a config again gives the same numbers.
+
+        If it does not, measurements of another run are not reused, finished stages are not taken
+        from a cache, and a run ends by measuring its best configs again.
+        """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do beyond this; empty where it is nothing."""
+        """The optional abilities of the target; empty if there are none."""
 
     def hardware_features(self) -> dict[str, float]:
-        """Numbers that describe the hardware to a model that has seen other hardware."""
+        """Return numbers that describe the hardware to models trained on other hardware."""
 
     def space(self, workload: Workload) -> Space:
-        """The schedules this target offers for a workload. Raises `WorkloadError` if none."""
+        """Return the schedule space of a workload.
+
+        Raises:
+            WorkloadError: the target cannot run the workload.
+        """
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Compile a batch, configs of shape (n, knobs). Failures are rows with a class and a
-        reason."""
+        """Compile a batch.
+
+        Args:
+            workload: the workload to compile.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            The programs and hidden features. A config that failed to compile has a failure class
+            and a reason instead.
+        """
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Run a batch's programs; rows that were not compiled come back as `compile_error`."""
+        """Run the programs of a batch.
+
+        Configs that did not compile get the status `compile_error`.
+        """

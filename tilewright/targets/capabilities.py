@@ -1,9 +1,14 @@
-"""Defines what only some targets can do, a protocol each. A target says in its map `capabilities`
-which it has, and what implements each: itself (`offers`), or another object.
+"""Optional abilities of targets, one protocol per ability.
 
+The map `capabilities` of a target says which abilities the target has, and which object implements
+each of them: the target itself (see `offers`) or another object.
+
+Example:
+    ```python
     estimates = capability(target, Estimates)
     if estimates is not None:
         features = estimates.estimate(workload, configs)
+    ```
 """
 
 from __future__ import annotations
@@ -30,36 +35,53 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Latency:
-    """Of one call of a workload; `cycles` is -1 on a target that counts none."""
+    """Latency of one execution of a workload.
+
+    Attributes:
+        seconds: latency in seconds.
+        cycles: latency in cycles; -1 on a target that does not count cycles.
+    """
 
     seconds: float
     cycles: int = -1
 
     @property
     def cost(self) -> float:
-        """In cycles where they are counted, else in seconds: the unit of `Measurements.latency`."""
+        """The latency in cycles if they are counted, otherwise in seconds.
+
+        This is the unit of `Measurements.latency`.
+        """
         return float(self.cycles) if self.cycles > 0 else self.seconds
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What trying a config takes, in seconds on average: compiling it, whether it compiles or not,
-    and measuring one that did."""
+    """Average cost of trying a config, in seconds.
+
+    Attributes:
+        compiling: time to compile a config, whether it compiles successfully or not.
+        measuring: time to measure a config that compiled.
+    """
 
     compiling: float
     measuring: float
 
 
 UNKNOWN_COSTS = Costs(1.0, 1.0)
-"""Of a target that does not say: compiling is taken to need as long as measuring."""
+"""Costs of a target without `HasCosts`: compiling is assumed to take as long as measuring."""
 
 
 @dataclass(frozen=True)
 class BaselineSchedule:
-    """The schedule a user gets without tuning: a batch of one, lowered and measured like any other.
-    It may come from another space than the target's; `source` says from where (`is_published`). Its
-    programs are of `lowered.workload`: another where the stock compiler runs the workload in a form
-    of its own."""
+    """The schedule that a user gets without tuning, lowered and measured like any other schedule.
+
+    Attributes:
+        source: where the schedule comes from, see `is_published`.
+        space: space of the schedule, which can differ from the space of the target.
+        lowered: a batch with this single config. Its workload can differ from the requested one, if
+            the stock compiler runs the workload in a different form.
+        measured: the measurement of that config.
+    """
 
     source: str
     space: Space
@@ -68,28 +90,32 @@ class BaselineSchedule:
 
     @property
     def config(self) -> tuple[int, ...]:
-        """Its knob indices in `space`."""
+        """The knob indices of the schedule in `space`."""
         return tuple(int(index) for index in self.lowered.configs[0])
 
     @property
     def latency(self) -> Latency:
-        """What it takes."""
+        """The measured latency of the schedule."""
         return Latency(float(self.measured.seconds[0]), int(self.measured.cycles[0]))
 
 
 PUBLISHED = frozenset({"tophub", "tophub (int32 residual)"})
-"""Sources of baselines that were tuned and published: a user of the stock compiler has
-them. Any other was chosen by a rule, an estimate, and says little about what a user would have."""
+"""Sources of baseline schedules that somebody has tuned and published, so that users of the stock
+compiler get them. Other baseline schedules were chosen by a rule or an estimate, and say little
+about what a user would get."""
 
 
 def is_published(source: str | None) -> bool:
-    """Whether schedules from there are the stock compiler's own."""
+    """Return whether schedules of this source come with the stock compiler."""
     return source in PUBLISHED
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """What a target computes at once; a layer is padded to whole blocks. In elements."""
+    """Number of elements that a target computes at once, per dimension.
+
+    Layers are padded to whole blocks.
+    """
 
     batch: int = 1
     in_channels: int = 1
@@ -98,94 +124,148 @@ class Blocks:
 
 @runtime_checkable
 class Estimates(Protocol):
-    """Closed-form estimates of a schedule, without compiling it."""
+    """Ability to estimate schedules in closed form, without compiling them."""
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """A row a config, configs of shape (n, knobs). One column means `latency`, in the unit of
-        `Measurements.latency`; those that mean `share` and `bytes` say what fits and what moves."""
+        """Return estimated features of schedules.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            One row per config. Exactly one column has the meaning `latency`, in the unit of
+            `Measurements.latency`. Columns with the meaning `share` are utilisations of on-chip
+            memory, columns with the meaning `bytes` are transferred bytes.
+        """
 
 
 @runtime_checkable
 class Baseline(Protocol):
-    """A schedule that needs no tuning."""
+    """Ability to return a schedule that needs no tuning."""
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """Raises `WorkloadError` if there is none."""
+        """Return the baseline schedule of a workload.
+
+        Raises:
+            WorkloadError: there is no baseline schedule.
+        """
 
 
 @runtime_checkable
 class Fallback(Protocol):
-    """Knows what its stock compiler makes of a workload that no log of schedules names."""
+    """Ability to return the stock compiler's schedule for a workload that nobody has tuned."""
 
     def fallback(self, workload: Workload) -> BaselineSchedule:
-        """Raises `WorkloadError` if it makes nothing of it."""
+        """Return the schedule that the stock compiler falls back to.
+
+        Raises:
+            WorkloadError: the stock compiler cannot compile the workload.
+        """
 
 
 @runtime_checkable
 class Bounds(Protocol):
-    """Bounds on latency, without compiling anything."""
+    """Ability to compute lower bounds of latencies without compiling anything."""
 
     def roofline(self, workload: Workload) -> Latency:
-        """The larger of arithmetic at its peak and bytes over the bus."""
+        """Return the roofline of a workload.
+
+        It is the larger of the time for arithmetic at peak throughput and the time for memory
+        transfers at full bandwidth.
+        """
 
     def bound(self, workload: Workload) -> Latency | None:
-        """What no schedule beats, with all the work that the machine cannot do without; None where
-        the target knows no better than its roofline."""
+        """Return a latency that no schedule can beat.
+
+        It includes all work that the machine cannot avoid.
+
+        Returns:
+            The bound; None if the target knows no better bound than its roofline.
+        """
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64] | None:
-        """What the program of each config (n, knobs) takes at least, shape (n,), in the unit of
-        `Measurements.latency`; infinite where there surely is none. None as of `bound`."""
+        """Return a lower bound of the latency of each schedule.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Lower bounds in the unit of `Measurements.latency`, shape (n,); infinite if the config
+            certainly does not compile. None if the target has no such bounds.
+        """
 
 
 class RooflineAlone:
-    """The rest of `Bounds`, for a target that knows no better than its roofline."""
+    """Mixin for targets that only have a roofline: implements the other methods of `Bounds`."""
 
     def bound(self, workload: Workload) -> Latency | None:
-        """None."""
+        """Return None, because there is no better bound than the roofline."""
         return None
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64] | None:
-        """None, whatever the configs (n, knobs)."""
+        """Return None, because there are no bounds per schedule."""
         return None
 
 
 PARTS = ("compute", "reads", "writes", "start-up")
-"""What the time of a program goes to: arithmetic, waiting for what is read from memory, waiting for
-what is written there, and all before the first arithmetic on what was read."""
+"""Parts of a program's run time: arithmetic, waiting for reads from memory, waiting for writes to
+memory, and start-up (everything before the first arithmetic on loaded data)."""
 
 
 @runtime_checkable
 class HasBreakdown(Protocol):
-    """Sees where the time of a program goes."""
+    """Ability to split the run time of a program into its parts."""
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
-        """Cycles of each config's program by `PARTS`, shape (configs, 4); a row sums to what the
-        program takes. -1 where there is none, or it does not run to its end."""
+        """Return the cycles that each program spends in each of `PARTS`.
+
+        Returns:
+            Cycles, int array of shape (configs, 4). Each row adds up to the cycles of the program.
+            A row is -1 if there is no program or the program does not finish.
+        """
 
 
 @runtime_checkable
 class HasCosts(Protocol):
-    """Knows what its trials cost, so that a tuner can weigh a compile against a measurement."""
+    """Ability to say what trials cost.
+
+    A tuner uses the costs to weigh compilations against measurements.
+    """
 
     def costs(self, workload: Workload) -> Costs:
-        """Of this workload's configs; of the same arguments always the same."""
+        """Return the average costs of trying a config of a workload.
+
+        Equal arguments always give equal results.
+        """
 
 
 @runtime_checkable
 class HasDesigns(Protocol):
-    """One of a family of machines that could be built instead."""
+    """Ability to change the hardware design, for targets that belong to a family of machines."""
 
     def designs(self) -> Space:
-        """The hardware's knobs. Not every point is a machine."""
+        """Return the space of hardware designs. Not every point of it can be built."""
 
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> Target:
-        """This one with other values of some knobs, under the rule that `clock` names: "fixed" or
-        "tree". Raises `SpecError` for what cannot be built, with the sum that shows it."""
+        """Return a target for a changed hardware design.
+
+        Args:
+            values: new values of some hardware knobs, by knob name.
+            clock: rule for the clock frequency of the new design, "fixed" or "tree".
+
+        Raises:
+            SpecError: the design cannot be built. The message shows the violated constraint.
+        """
 
 
 @runtime_checkable
 class WritesAutoTvm(Protocol):
-    """Its stock compiler is tuned by AutoTVM, whose logs hold schedules."""
+    """Ability to write schedules as AutoTVM log lines.
+
+    Targets have it if their stock compiler is tuned by AutoTVM.
+    """
 
     def autotvm_record(
         self,
@@ -195,13 +275,30 @@ class WritesAutoTvm(Protocol):
         seconds: float,
         written: float,
     ) -> str:
-        """A line of a log: the schedule of `space` with these knob values, its latency in seconds,
-        and the Unix time it gets. Raises `WorkloadError` if the stock compiler has no such one."""
+        """Return one line of an AutoTVM log.
+
+        Args:
+            workload: the workload.
+            space: name of the schedule space.
+            knobs: knob values of the schedule, by name.
+            seconds: measured latency in seconds.
+            written: Unix timestamp to write into the line.
+
+        Raises:
+            WorkloadError: the stock compiler has no equivalent schedule.
+        """
 
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule to be written down: the layer's name, its workload, the space, knob values."""
+    """A schedule to export, with the name of its layer.
+
+    Attributes:
+        name: name of the layer.
+        workload: the workload of the layer.
+        space: name of the schedule space.
+        knobs: knob values by name.
+    """
 
     name: str
     workload: Workload
@@ -211,140 +308,225 @@ class NamedSchedule:
 
 @runtime_checkable
 class WritesC(Protocol):
-    """Its programs can be written as C."""
+    """Ability to export schedules as C source code."""
 
     @property
     def c_format(self) -> str:
-        """What the form of the file is called."""
+        """Name of the file format."""
 
     def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """A file with a function a schedule. Raises `WorkloadError` for one without a program."""
+        """Return a C file with one function per schedule.
+
+        Raises:
+            WorkloadError: a schedule does not compile.
+        """
 
 
 @runtime_checkable
 class WritesNetworkC(Protocol):
-    """Of a built network's program: it can be written as C."""
+    """Ability of a built program to be exported as C source code."""
 
     @property
     def c_format(self) -> str:
-        """What the form of the file is called."""
+        """Name of the file format."""
 
     def c_files(self, header: str) -> tuple[str, str]:
-        """A file with a function a segment, and the header of that name with the weights."""
+        """Return the C file with one function per segment, and the header file with the weights.
+
+        Args:
+            header: file name of the header, which the C file includes.
+        """
 
 
 @runtime_checkable
 class Verifies(Protocol):
-    """Runs programs on data."""
+    """Ability to run programs on data and to check their results."""
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """How many output values differ from the reference on random tensors, shape (configs,); -1
-        where a config has no program or it does not run to its end."""
+        """Compare the output of each program on random tensors with the reference.
+
+        Args:
+            lowered: the programs.
+            seed: seed of the random tensors.
+
+        Returns:
+            Number of output values that differ, shape (configs,); -1 if there is no program or the
+            program does not finish.
+        """
 
 
 @runtime_checkable
 class Enumerates(Protocol):
-    """Measures whole spaces faster than batch by batch."""
+    """Ability to measure a whole space faster than batch by batch."""
 
     def enumerate(
         self, workload: Workload, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """Every config in the order of its flat index; no programs are kept. `progress` is told
-        the number of configs done since the last call, from any thread."""
+        """Lower and measure every config of the workload's space, in the order of the flat index.
+
+        Args:
+            workload: the workload.
+            progress: called with the number of configs that were finished since the previous call,
+                possibly from another thread.
+
+        Returns:
+            The lowered configs, without programs, and their measurements.
+        """
 
 
 @runtime_checkable
 class MeasuresInOnePass(Protocol):
-    """Lowers and measures configs together, faster than one after the other."""
+    """Ability to lower and measure configs together, faster than in two steps."""
 
     def lower_and_measure(
         self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """What `lower` and `measure` give of configs (n, knobs), but no programs are kept.
-        `progress` is told the number of configs done since the last call, from any thread."""
+        """Return the results of `lower` and `measure` for a batch. The programs are not kept.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+            progress: called with the number of configs that were finished since the previous call,
+                possibly from another thread.
+        """
 
 
 @runtime_checkable
 class Builds(Protocol):
-    """Makes of layers and their schedules what a board loads, and runs that as the board would."""
+    """Ability to build a network from layers and schedules, and to run it as a board would."""
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """One schedule a layer, in the order of the graph. Raises `WorkloadError` for what no board
-        could load."""
+        """Build a network.
+
+        Args:
+            graph: the network.
+            schedules: one schedule per layer, in the order of `graph.layers`.
+
+        Raises:
+            WorkloadError: a board could not load the network.
+        """
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
-        """What was built, from its files and `Built.layers`. Raises a `TilewrightError` where they
-        are damaged or another target's."""
+        """Load a network that was built earlier.
+
+        Args:
+            files: content of the artifact's files, by file name.
+            layers: the value of `Built.layers`.
+
+        Raises:
+            TilewrightError: the files are damaged or belong to a different target.
+        """
 
 
 @runtime_checkable
 class TimesStreams(Protocol):
-    """Times what `Builds` would build, without building it."""
+    """Ability to time networks without building them."""
 
     def stream_timer(self) -> StreamTimer:
-        """One that knows nothing yet; it keeps what it lowers."""
+        """Return a new timer with an empty cache. It keeps the layers that it has lowered."""
 
 
 @runtime_checkable
 class CompilesKernels(Protocol):
-    """Runs kernels of TensorIR that can be compiled into a library with a whole network."""
+    """Ability to compile TensorIR kernels into one library for a whole network."""
 
     @property
     def registers(self) -> int:
-        """How many vectors of 16 float32 its registers hold."""
+        """Number of vectors of 16 float32 values that the vector registers can hold."""
 
     @property
     def threads(self) -> int:
-        """How many threads its kernels are written for."""
+        """Number of threads that the kernels are written for."""
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
-        """The config that the kernel's own rule says, neither compiled nor measured. Raises
-        `WorkloadError` where there is no kernel."""
+        """Return the rule schedule of a workload, which is neither compiled nor measured.
+
+        Raises:
+            WorkloadError: the workload has no kernel.
+        """
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
-        """The kernel of a row of knob indices in the target's space. Raises `WorkloadError` where
-        there is none."""
+        """Return the kernel of a config.
+
+        Args:
+            workload: the workload.
+            config: knob indices in the target's space.
+
+        Raises:
+            WorkloadError: the workload has no kernel.
+        """
 
     def code_target(self) -> TvmTarget:
-        """What TVM compiles for."""
+        """Return the TVM target to compile for."""
 
     def code_pipeline(self) -> str:
-        """The name of TVM's pipeline that lowers what was scheduled, for
-        `tvm.compile(..., tir_pipeline=)`."""
+        """Return the name of the TVM pass pipeline that lowers scheduled kernels.
+
+        It is the argument `tir_pipeline` of `tvm.compile`.
+        """
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]
     ) -> float:
-        """The largest difference of a compiled kernel's output from the reference on seeded
-        tensors, as a share of the largest value."""
+        """Run a compiled kernel on seeded random tensors and return its error.
+
+        Args:
+            workload: the workload.
+            config: knob indices in the target's space.
+            function: the compiled kernel.
+
+        Returns:
+            The largest absolute difference from the reference, relative to the largest reference
+            value.
+        """
 
 
 @runtime_checkable
 class HasArea(Protocol):
-    """Knows how large the hardware is."""
+    """Ability to estimate the size of the hardware."""
 
     def area(self) -> Mapping[str, float]:
-        """By component, and `total`; in the unit the target documents."""
+        """Return the area of each component and the `total`, in the unit the target documents."""
 
 
 @runtime_checkable
 class HasEnergy(Protocol):
-    """Estimates the energy of programs, and of schedules without compiling them."""
+    """Ability to estimate the energy of measured programs and of uncompiled schedules."""
 
     def energy(self, measured: Measurements) -> Mapping[str, NDArray[np.float64]]:
-        """Picojoules of each config (n,) by what spends them; NaN where one did not run."""
+        """Return the energy of each measured config, per consumer.
+
+        Returns:
+            Picojoules, one array of shape (configs,) per consumer; NaN if the config did not run.
+        """
 
     def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """Picojoules of a call by each config (n, knobs), shape (n,)."""
+        """Estimate the energy of one execution per config.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Picojoules, shape (n,).
+        """
 
     def least_energy(self, workload: Workload) -> float:
-        """Picojoules of a call that no schedule goes below."""
+        """Return a lower bound of the energy of one execution over all schedules.
+
+        Returns:
+            Picojoules.
+        """
 
 
 def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64] | None:
-    """Of each config, shape (n,), all spenders together; None where the target does not know."""
+    """Return the total energy of each config in picojoules, shape (configs,).
+
+    Returns:
+        The sum over all consumers; None if the target does not estimate energy.
+    """
     knows = capability(target, HasEnergy)
     if knows is None or not measured.counters:
         return None
@@ -353,109 +535,135 @@ def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64]
 
 @runtime_checkable
 class HasBlocks(Protocol):
-    """Computes blocks of channels at once."""
+    """Ability of hardware that computes blocks of channels at once."""
 
     @property
     def blocks(self) -> Blocks:
-        """Their shape."""
+        """Size of a hardware block."""
 
 
 def blocks_of(target: Target) -> Blocks:
-    """Those of a target; single elements where it has none."""
+    """Return the hardware block of a target; a single element if the target has no blocks."""
     offered = capability(target, HasBlocks)
     return Blocks() if offered is None else offered.blocks
 
 
 @runtime_checkable
 class ComputesIn(Protocol):
-    """Says with which numbers it computes."""
+    """Ability to say which element types a target computes with."""
 
     @property
     def dtypes(self) -> frozenset[DType]:
-        """The element types of the workloads it runs."""
+        """Element types of the workloads that the target can run."""
 
     @property
     def float_type(self) -> DType:
-        """In which layers of a float network are multiplied, where it has a kernel for that."""
+        """Element type in which the layers of float networks are multiplied, if a kernel exists."""
 
     def in_float32(self) -> Target | None:
-        """The same, but multiplying those in float32, where it chose another type itself."""
+        """Return an equal target that multiplies in float32.
+
+        Returns:
+            The target; None if this target did not choose another element type by itself.
+        """
 
 
 def dtypes_of(target: Target) -> frozenset[DType]:
-    """Those of a target; int8 where it does not say."""
+    """Return the element types that a target can run; int8 if the target does not say."""
     offered = capability(target, ComputesIn)
     return frozenset[DType](("int8",)) if offered is None else offered.dtypes
 
 
 def float_type_of(target: Target) -> DType:
-    """In which a target multiplies layers of a float network."""
+    """Return the element type in which a target multiplies the layers of float networks."""
     offered = capability(target, ComputesIn)
     return "float32" if offered is None else offered.float_type
 
 
 def in_float32(target: Target) -> Target | None:
-    """A target that multiplies float32 in place of a type that it chose itself; None where it chose
-    none."""
+    """Return a target that multiplies in float32 instead of a type that the target chose by itself.
+
+    Returns:
+        The target; None if the target did not choose a type by itself.
+    """
     offered = capability(target, ComputesIn)
     return None if offered is None else offered.in_float32()
 
 
 @runtime_checkable
 class RoundsToEven(Protocol):
-    """Scales sums in float32 as it stores them, instead of shifting them."""
+    """Ability of hardware that scales accumulators in float32 when it stores them.
+
+    Other hardware shifts accumulators right instead.
+    """
 
     @property
     def rounds_to_even(self) -> bool:
-        """Whether a division by a power of two gives the nearest integer, ties to even
-        (`shr_even`), in the place of one that rounds down behind a constant."""
+        """Whether dividing by a power of two rounds to the nearest integer, ties to even.
+
+        If so, layers use the step `shr_even` instead of adding a rounding constant and shifting
+        right.
+        """
 
 
 @runtime_checkable
 class HasHost(Protocol):
-    """Knows the processor beside it, which runs what is not offloaded."""
+    """Ability to describe the host processor, which runs everything that is not offloaded."""
 
     @property
     def host_slowdown(self) -> float:
-        """How many times as long as on the machine of `networks.offloading.cpu_costs` it takes."""
+        """Run time on this host divided by the run time on the reference machine.
+
+        The reference machine is the one on which `networks.offloading.cpu_costs` was measured.
+        """
 
 
 @runtime_checkable
 class PoolsSums(Protocol):
-    """May know schedules of a convolution whose sums are pooled (`Workload.pool`)."""
+    """Ability to run convolutions that max-pool their accumulators (`Workload.pool`)."""
 
     @property
     def pools_sums(self) -> bool:
-        """Whether it does; else nobody asks it for one."""
+        """Whether the target has schedules for such workloads."""
 
 
 @runtime_checkable
 class Watched(Protocol):
-    """Runs programs in a watched process of its own already, so that none can end, block or mislead
-    a session: there is no need for `targets.subprocess_target`."""
+    """Ability of a target that already runs programs in a supervised process of its own.
+
+    A program can then not crash, block or corrupt the session, so that `targets.subprocess_target`
+    is not needed.
+    """
 
     def within(self, seconds: float) -> Target:
-        """The same target with that limit on a run, instead of its own."""
+        """Return an equal target with a different time limit per run, in seconds."""
 
 
 @runtime_checkable
 class HasSpecification(Protocol):
-    """Can be written down and built again (`targets.registry.rebuild`)."""
+    """Ability to be serialised as JSON, and to be rebuilt by `targets.registry.rebuild`."""
 
     @property
     def specification(self) -> dict[str, Json]:
-        """As JSON."""
+        """JSON description of the target."""
 
 
 def baseline_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
-    """What a user has without tuning; None where the target has none that runs."""
+    """Return the schedule that a user gets without tuning.
+
+    Returns:
+        The schedule; None if the target has none that runs.
+    """
     offered = capability(target, Baseline)
     return None if offered is None else _one_that_runs(offered.baseline, workload)
 
 
 def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | None:
-    """What the stock compiler makes of it without a log; None where the target has none that
-    runs."""
+    """Return the stock compiler's schedule for a workload that was never tuned.
+
+    Returns:
+        The schedule; None if the target has none that runs.
+    """
     offered = capability(target, Fallback)
     return None if offered is None else _one_that_runs(offered.fallback, workload)
 
@@ -463,18 +671,33 @@ def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | 
 def _one_that_runs(
     ask: Callable[[Workload], BaselineSchedule], workload: Workload
 ) -> BaselineSchedule | None:
+    """Return the baseline schedule from `ask`, or None if there is none that runs.
+
+    There is none if `ask` raises `WorkloadError`, or if its schedule is not valid.
+    """
     try:
-        found = ask(workload)
+        schedule = ask(workload)
     except WorkloadError:
         return None
-    return found if found.measured.valid[0] else None
+    return schedule if schedule.measured.valid[0] else None
 
 
 def least_estimate(
     known: Estimates, workload: Workload, space: Space, most: int, rng: np.random.Generator
 ) -> float | None:
-    """The lowest latency, as estimated, of the schedules that fit: of all, or of so many drawn from
-    a larger space. None where none fits."""
+    """Return the lowest estimated latency among the schedules that fit into on-chip memory.
+
+    Args:
+        known: the estimates of the target.
+        workload: the workload.
+        space: the schedule space.
+        most: maximum number of schedules to estimate. From a larger space, this many schedules are
+            drawn at random.
+        rng: random generator for that draw.
+
+    Returns:
+        The latency in the unit of `Measurements.latency`; None if no schedule fits.
+    """
     flat = np.arange(space.size) if space.size <= most else rng.integers(0, space.size, most)
     table = known.estimate(workload, space.unravel(flat))
     latency = table.total("latency")[table.fits]
@@ -482,14 +705,17 @@ def least_estimate(
 
 
 def specification_of(target: Target) -> dict[str, Json] | None:
-    """That of a target; None where it has none."""
+    """Return the JSON description of a target, or None if it has none."""
     offered = capability(target, HasSpecification)
     return None if offered is None else offered.specification
 
 
 def offers(target: object, *kinds: type[Any]) -> Capabilities:
-    """The map of a target that implements these protocols itself. Raises `TypeError` where it lacks
-    a method of one."""
+    """Return the capability map of a target that implements the given protocols itself.
+
+    Raises:
+        TypeError: the target lacks a method of a protocol.
+    """
     for kind in kinds:
         if not isinstance(target, kind):
             raise TypeError(f"{type(target).__name__} lacks a method of {kind.__name__}")
@@ -497,27 +723,31 @@ def offers(target: object, *kinds: type[Any]) -> Capabilities:
 
 
 def without(offered: Capabilities, *kinds: type[Any]) -> Capabilities:
-    """A map without these protocols."""
-    return {kind: each for kind, each in offered.items() if kind not in kinds}
+    """Return a capability map without the given protocols."""
+    return {kind: implementation for kind, implementation in offered.items() if kind not in kinds}
 
 
 def capability(target: Target, kind: type[C]) -> C | None:
-    """What implements the protocol `kind` for a target; None where nothing does."""
+    """Return the object that implements protocol `kind` for a target, or None if there is none."""
     return cast("C | None", target.capabilities.get(kind))
 
 
 def limit_of(known: Bounds, workload: Workload) -> Latency:
-    """The bound, or the roofline where no better is known."""
+    """Return the latency bound of a workload, or its roofline if there is no better bound."""
     return known.bound(workload) or known.roofline(workload)
 
 
 def bound_of(target: Target, workload: Workload) -> Latency | None:
-    """What no schedule beats; None where the target knows no better than a roofline."""
-    known = capability(target, Bounds)
-    return None if known is None else known.bound(workload)
+    """Return a latency that no schedule can beat.
+
+    Returns:
+        The bound; None if the target knows no better bound than a roofline.
+    """
+    bounds = capability(target, Bounds)
+    return None if bounds is None else bounds.bound(workload)
 
 
 def roofline_of(target: Target, workload: Workload) -> Latency | None:
-    """Of arithmetic and bytes; None where the target knows none."""
-    known = capability(target, Bounds)
-    return None if known is None else known.roofline(workload)
+    """Return the roofline of a workload, or None if the target has none."""
+    bounds = capability(target, Bounds)
+    return None if bounds is None else bounds.roofline(workload)

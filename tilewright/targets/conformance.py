@@ -1,12 +1,16 @@
-"""Checks what every target owes; anyone can run the checks on a target of their own.
+"""Conformance suite for targets. Anyone can run it on a target of their own.
 
+Example:
+    ```python
     from tilewright.targets.conformance import CHECKS
+
     for check in CHECKS.values():
         check(lambda: MyTarget(), parse_workload("dense:n=1,c=64,o=64"))
+    ```
 
-Each check makes targets of its own, looks at a sample of the workload's space and raises
-`AssertionError` with what was broken. A target that measures in seconds is asked for some dozens of
-measurements in all.
+Each check creates its own targets, examines a sample of the workload's space, and raises
+`AssertionError` if the contract is violated. A target whose measurements take seconds is asked for
+a few dozen measurements in total.
 """
 
 from __future__ import annotations
@@ -36,18 +40,18 @@ from tilewright.targets.workload import Workload
 
 Make = Callable[[], Target]
 
-SAMPLE = 24  # configs that are lowered
-MEASURED = 8  # of those, measured
-NOISE = 3.0  # by what factor a measurement that does not repeat may differ
-SMALL = 2_000  # spaces up to this size are enumerated
+SAMPLE = 24  # number of configs that are lowered
+MEASURED = 8  # number of these configs that are measured
+NOISE = 3.0  # factor by which two measurements of a target that is not deterministic may differ
+SMALL = 2_000  # maximum size of a space that is enumerated
 
 
 def describes_itself(make: Make, workload: Workload) -> None:
-    """Equal targets have equal names, fingerprints, features and spaces."""
+    """Check that equal targets have equal names, fingerprints, hardware features and spaces."""
     one, two = make(), make()
     assert one.name, "a target has a name"
     assert one.name.isprintable(), f"no name a person can read: {one.name!r}"
-    named = re.fullmatch(r"[\w-]+", one.fingerprint)  # it becomes part of file names
+    named = re.fullmatch(r"[\w-]+", one.fingerprint)  # the fingerprint becomes part of file names
     assert named, f"a fingerprint is letters, digits, - and _, not {one.fingerprint!r}"
     assert one.fingerprint == two.fingerprint, "two equal targets have different fingerprints"
     assert isinstance(one.deterministic, bool), "deterministic is True or False"
@@ -57,7 +61,7 @@ def describes_itself(make: Make, workload: Workload) -> None:
 
 
 def offers_a_space(make: Make, workload: Workload) -> None:
-    """Knobs have names of their own and values without repetition; flat indices go both ways."""
+    """Check that knob names and knob values are unique, and that flat indices convert both ways."""
     space = make().space(workload)
     names = [knob.name for knob in space.knobs]
     assert len(set(names)) == len(names) > 0, f"knobs need names of their own: {names}"
@@ -72,7 +76,10 @@ def offers_a_space(make: Make, workload: Workload) -> None:
 
 
 def lowers_the_same_again(make: Make, workload: Workload) -> None:
-    """Lowering is a function of workload and config: not of the batch, not of what came before."""
+    """Check that the result of lowering depends only on the workload and the config.
+
+    It must not depend on the rest of the batch or on earlier calls.
+    """
     target, (whole, configs) = make(), _lowered(make(), workload)
     again = target.lower(workload, configs)
     _equal_lowered(whole, again, "a second time")
@@ -83,7 +90,10 @@ def lowers_the_same_again(make: Make, workload: Workload) -> None:
 
 
 def types_its_failures(make: Make, workload: Workload) -> None:
-    """A config that does not compile is a row with a class and a reason, and reveals nothing."""
+    """Check the rows of configs that do not compile.
+
+    Each has a failure class, a reason and no hidden features.
+    """
     lowered, configs = _lowered(make(), workload)
     n = len(configs)
     assert lowered.workload == workload, "lowered another workload"
@@ -92,14 +102,17 @@ def types_its_failures(make: Make, workload: Workload) -> None:
     assert len(lowered.hidden) == n, "one row of hidden features a config"
     names = lowered.hidden.names
     assert len(set(names)) == len(names), f"hidden features need names of their own: {names}"
-    told = np.array([bool(reason) for reason in lowered.reasons])
-    assert (told == ~lowered.ok).all(), "a failure says why, and only a failure does"
+    has_reason = np.array([bool(reason) for reason in lowered.reasons])
+    assert (has_reason == ~lowered.ok).all(), "a failure says why, and only a failure does"
     assert np.isnan(lowered.hidden.matrix[~lowered.ok]).all(), "a failed compile reveals nothing"
     assert np.isfinite(lowered.hidden.matrix[lowered.ok]).all(), "a program's features are numbers"
 
 
 def keeps_its_programs(make: Make, workload: Workload) -> None:
-    """Programs are plain arrays with a row a config, so that they can be kept and sent."""
+    """Check that programs are plain arrays with one row per config.
+
+    Such programs can be stored and sent to other processes.
+    """
     lowered, configs = _lowered(make(), workload)
     for name, part in lowered.programs.items():
         assert len(part) == len(configs), f"'{name}' has {len(part)} rows for {len(configs)}"
@@ -112,8 +125,10 @@ def keeps_its_programs(make: Make, workload: Workload) -> None:
 
 
 def measures_honestly(make: Make, workload: Workload) -> None:
-    """Statuses are known ones, numbers are there where a row is valid and nowhere else, and what
-    did not compile is not measured."""
+    """Check that statuses are known and that exactly the valid rows have numbers.
+
+    Configs that did not compile must not be measured.
+    """
     target, (lowered, _) = make(), _lowered(make(), workload)
     some = lowered.rows(_few(lowered))
     before = [part.values.copy() for part in some.programs.values()]
@@ -127,8 +142,8 @@ def measures_honestly(make: Make, workload: Workload) -> None:
     assert (measured.cycles[~valid] == -1).all(), "cycles of a config that is not valid are -1"
     counted = measured.cycles[valid]
     assert (counted > 0).all() or (counted == -1).all(), "cycles of some valid configs only"
-    told = np.array([bool(reason) for reason in measured.reason])
-    assert (told == ~valid).all(), "a config that is not valid says why, and only such a one"
+    has_reason = np.array([bool(reason) for reason in measured.reason])
+    assert (has_reason == ~valid).all(), "a config that is not valid says why, and only such a one"
     if measured.repeats is not None:
         assert len(measured.repeats) == len(some), "a row of repetitions a config"
     after = [part.values for part in some.programs.values()]
@@ -136,8 +151,10 @@ def measures_honestly(make: Make, workload: Workload) -> None:
 
 
 def measures_what_was_lowered(make: Make, workload: Workload) -> None:
-    """A row's measurement is its own: the same in another batch and on another object, exactly so
-    if the target says that measuring repeats."""
+    """Check that a measurement does not depend on the batch or on the target object.
+
+    If the target is deterministic, the numbers must be identical.
+    """
     target = make()
     lowered, _ = _lowered(target, workload)
     some = lowered.rows(_few(lowered))
@@ -150,7 +167,7 @@ def measures_what_was_lowered(make: Make, workload: Workload) -> None:
 
 
 def copes_with_nothing(make: Make, workload: Workload) -> None:
-    """An empty batch is an empty answer."""
+    """Check that an empty batch gives an empty result."""
     target = make()
     none = np.empty((0, len(target.space(workload).knobs)), np.int32)
     lowered = target.lower(workload, none)
@@ -159,7 +176,7 @@ def copes_with_nothing(make: Make, workload: Workload) -> None:
 
 
 def keeps_its_capabilities(make: Make, workload: Workload) -> None:
-    """What it offers beyond the contract holds together with what it measures."""
+    """Check that the optional capabilities are consistent with the measurements."""
     target = make()
     lowered, configs = _lowered(target, workload)
     some = lowered.rows(_few(lowered))
@@ -187,17 +204,21 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         assert area.area()["total"] > 0, "hardware takes room"
 
 
-def _is_a_schedule(found: BaselineSchedule) -> None:
-    assert found.source, "a baseline says where it comes from"
-    assert len(found.lowered) == 1, "a baseline is a batch of one"
-    assert found.measured.valid.all(), "the baseline is not valid"
-    values = found.space.values(found.lowered.configs)
-    assert values.shape == (1, len(found.space.knobs)), "a config of another space"
+def _is_a_schedule(baseline: BaselineSchedule) -> None:
+    """Check that a baseline has a source, is valid, and has a single config of its own space."""
+    assert baseline.source, "a baseline says where it comes from"
+    assert len(baseline.lowered) == 1, "a baseline is a batch of one"
+    assert baseline.measured.valid.all(), "the baseline is not valid"
+    values = baseline.space.values(baseline.lowered.configs)
+    assert values.shape == (1, len(baseline.space.knobs)), "a config of another space"
 
 
 def measures_within_bounds(make: Make, workload: Workload) -> None:
-    """Latencies are not below their bounds, and repeat. Where they are timed on a real machine, by
-    a factor of `NOISE`, and other work on the machine may break even that: run this check alone."""
+    """Check that latencies respect their lower bounds and repeat.
+
+    On a target that is not deterministic, repeated latencies may differ by a factor of `NOISE`.
+    Other work on the machine can exceed even that, so run this check alone.
+    """
     target = make()
     lowered, _ = _lowered(target, workload)
     some = lowered.rows(_few(lowered))
@@ -218,7 +239,7 @@ def measures_within_bounds(make: Make, workload: Workload) -> None:
 
 
 def enumerates_what_it_measures(make: Make, workload: Workload) -> None:
-    """Enumerating gives what lowering and measuring give."""
+    """Check that enumerating a space gives the same results as lowering and measuring it."""
     target = make()
     space, whole = target.space(workload), capability(target, Enumerates)
     if whole is None or space.size > SMALL or space.listed is not None:
@@ -234,7 +255,7 @@ def enumerates_what_it_measures(make: Make, workload: Workload) -> None:
 
 
 def measures_the_same_in_one_pass(make: Make, workload: Workload) -> None:
-    """Lowering and measuring at once gives what one after the other gives."""
+    """Check that lowering and measuring in one pass gives the same results as in two steps."""
     target = make()
     space, at_once = target.space(workload), capability(target, MeasuresInOnePass)
     if at_once is None or space.listed is not None:
@@ -263,9 +284,9 @@ CHECKS: dict[str, Callable[[Make, Workload], None]] = {
 
 
 def _sample(size: int, count: int) -> NDArray[np.int64]:
-    """Places in a space, the first and the last among them."""
-    drawn = np.random.default_rng(0).integers(0, size, count)
-    return np.unique(np.concatenate([[0, size - 1], drawn]))
+    """Draw flat indices of a space, including the first and the last, in ascending order."""
+    indices = np.random.default_rng(0).integers(0, size, count)
+    return np.unique(np.concatenate([[0, size - 1], indices]))
 
 
 def _lowered(target: Target, workload: Workload) -> tuple[Lowered, Configs]:
@@ -276,7 +297,7 @@ def _lowered(target: Target, workload: Workload) -> tuple[Lowered, Configs]:
 
 
 def _few(lowered: Lowered) -> NDArray[np.int64]:
-    """Rows to measure: most of them compiled, one that did not if there is any."""
+    """Return the rows to measure: several that compiled, and one that did not if there is one."""
     return np.concatenate([np.flatnonzero(lowered.ok)[:MEASURED], np.flatnonzero(~lowered.ok)[:1]])
 
 

@@ -1,4 +1,4 @@
-"""Shortens names of workloads for tables and pictures."""
+"""Short names of workloads for tables and plots."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from tilewright.targets.workload import Workload
 
 
 def title(name: str, workload: Workload) -> str:
-    """`3×3/2 64→128 @56`, behind the name where that is not the workload's own text: `C4 · 1×1…`.
-    An epilogue in brackets stays."""
+    """Return a short title of a workload, such as `3×3/2 64→128 @56`.
+
+    A workload with a name of its own keeps the name, as in `C4 · 1×1…`.
+
+    Args:
+        name: name of the workload. If it starts with the workload's text, the text is replaced by
+            the shape, and the rest, such as an epilogue in brackets, is kept.
+        workload: the workload.
+    """
     text = str(workload)
     if name == text:
         return shape(workload)
@@ -22,14 +29,23 @@ def title(name: str, workload: Workload) -> str:
 
 
 def layer(names: Sequence[str], workload: Workload) -> str:
-    """A workload of a network by the first layer that is one, how many others are, its shape and
-    its post-operations: `conv4 +2 · 3×3/1 64→64 @56 residual`; the last two alone where it has no
-    name."""
+    """Return a label for a workload of a network, such as `conv4 +2 · 3×3/1 64→64 @56 residual`.
+
+    The label has the name of the first layer with this workload, the number of other layers with
+    it, the shape and the post-operations.
+
+    Args:
+        names: names of the layers with this workload. If empty, the label has only the shape.
+        workload: the workload.
+    """
     return f"{layer_name(names, workload)} · {shape(workload)}" if names else shape(workload)
 
 
 def layer_name(names: Sequence[str], workload: Workload) -> str:
-    """The same without what it computes: `conv4 +2`; the shape where it has no name."""
+    """Return the first layer's name and the number of other layers, such as `conv4 +2`.
+
+    If there are no names, return the shape of the workload.
+    """
     if not names:
         return shape(workload)
     others = f" +{len(names) - 1}" if len(names) > 1 else ""
@@ -37,13 +53,18 @@ def layer_name(names: Sequence[str], workload: Workload) -> str:
 
 
 def ascii_only(text: str) -> str:
-    """The same for a page whose font has no more: `conv4 +2 - 3x3/1 64-64 @56`."""
+    """Replace ×, → and · by ASCII characters, for fonts that lack them.
+
+    The result looks like `conv4 +2 - 3x3/1 64-64 @56`.
+    """
     return text.translate({ord("×"): "x", ord("→"): "-", ord("·"): "-"})
 
 
 def shape(workload: Workload) -> str:
-    """Kernel/stride, channels in→out, image; what is unusual behind it: dilation, groups, patterns
-    and steps of which not every layer has one. A pool's channels stay."""
+    """Describe the shape of a workload: kernel/stride, channels in→out and image size.
+
+    Unusual properties follow: dilation, groups, patterns, and steps that not every layer has.
+    """
     w = workload
     batch = f" n={w.batch}" if w.batch > 1 else ""
     if w.operator == "dense":
@@ -54,8 +75,8 @@ def shape(workload: Workload) -> str:
     if w.operator == "max_pool":
         return f"max {w.kernel_h}×{w.kernel_w}/{stride} {w.in_channels} @{image}{extra}{batch}"
     extra += f" g={w.groups}" if w.groups > 1 else ""
-    extra += "".join(f" {each.title}" for each in w.patterns)
-    steps = (STEP_KINDS[each.kind].title for each in w.epilogue if each.kind in STEP_KINDS)
-    extra += "".join(f" {each}" for each in dict.fromkeys(steps) if each)
+    extra += "".join(f" {step.title}" for step in w.patterns)
+    steps = (STEP_KINDS[step.kind].title for step in w.epilogue if step.kind in STEP_KINDS)
+    extra += "".join(f" {step}" for step in dict.fromkeys(steps) if step)
     channels = f"{w.in_channels}→{w.out_channels}"
     return f"{w.kernel_h}×{w.kernel_w}/{stride} {channels} @{image}{extra}{batch}"

@@ -1,5 +1,4 @@
-"""Describes what is done with sums before they are stored: element-wise steps on the accumulators,
-and the text for them."""
+"""Epilogues: element-wise steps on the accumulators before they are stored, and their text form."""
 
 from __future__ import annotations
 
@@ -17,30 +16,39 @@ from tilewright.targets.steps.basic import weight_and_shift as weight_and_shift
 
 @dataclass(frozen=True)
 class EpilogueOp:
-    """One element-wise operation on the int32 accumulator, applied in order; `kind` is one of
-    `targets.steps.registry`.
+    """One element-wise operation on the int32 accumulators. Operations are applied in order.
 
-    `bias` adds an int32 vector of one value an output channel (`value` 32: any value; 0: below
-    `NEAR_BIAS` in size, as quantised layers have it, and a target may refuse others); `add` adds an
-    int32 tensor of the output's shape, `residual` an int8 tensor of that shape times 2^`value`,
-    `weighted` one times `value` (`weight_and_shift`), `offset` the constant `value`; `shr`/`shl`
-    shift arithmetically by `value` bits; `shr_even` divides by 2^`value` in float32, to the nearest
-    integer, ties to even; `min`/`max` clip from above / below with the constant
-    `value`. `shr_channel` shifts to the right by an amount an output channel (`amounts`: by what,
-    as `value` promises).
+    The kinds are defined in `targets.steps`. The basic ones are:
+
+    - `bias` adds an int32 vector with one value per output channel. With `value` 32, the biases are
+      arbitrary. With `value` 0, their magnitude is below `NEAR_BIAS`, as in quantised layers, and a
+      target may reject larger ones.
+    - `add` adds an int32 tensor of the output's shape.
+    - `residual` adds an int8 tensor of the output's shape, multiplied by 2^`value`.
+    - `weighted` adds an int8 tensor of the output's shape, multiplied by `value` (see
+      `weight_and_shift`).
+    - `offset` adds the constant `value`.
+    - `shr` and `shl` shift arithmetically by `value` bits.
+    - `shr_even` divides by 2^`value` in float32 and rounds to the nearest integer, ties to even.
+    - `shr_channel` shifts right by a different amount per output channel; `amounts` is the range of
+      the amounts.
+    - `min` and `max` take the minimum or maximum with the constant `value`.
     """
 
     kind: str
     value: int = 0
 
     def __str__(self) -> str:
-        known = STEP_KINDS.get(self.kind)
-        return f"{self.kind} {self.value}" if known is None else known.text(self.value)
+        step_kind = STEP_KINDS.get(self.kind)
+        return f"{self.kind} {self.value}" if step_kind is None else step_kind.text(self.value)
 
     @property
     def amounts(self) -> tuple[int, int]:
-        """The least and the largest amount of a right shift. A channel's own are any that there
-        are, or, where `value` is not 0, those from there on that are near each other."""
+        """Smallest and largest possible amount of a right shift.
+
+        For `shr_channel` with `value` 0 the amounts are arbitrary. With another `value` they start
+        at `value` and lie close together.
+        """
         if self.kind != "shr_channel":
             return self.value, self.value
         most = min(self.value + CHANNEL_SPREAD, NEAR_SHIFTS[1])
@@ -52,16 +60,29 @@ CLIPPED_TO_INT8 = (EpilogueOp("shr", 8), EpilogueOp("min", 127), EpilogueOp("max
 
 
 def usual(op: EpilogueOp) -> EpilogueOp:
-    """The step that stands for all that differ from it in an immediate alone: equal schedules,
-    programs of equal lengths, equal cycles (`targets.workload.canonical`)."""
-    known = STEP_KINDS.get(op.kind)
-    return op if known is None or known.usual is None else EpilogueOp(*known.usual(op.value))
+    """Return the representative of all steps that differ from a step only in an immediate.
+
+    Workloads whose steps have equal representatives have equal schedules, programs of equal length
+    and equal cycles (see `targets.workload.canonical`).
+    """
+    step_kind = STEP_KINDS.get(op.kind)
+    return (
+        op
+        if step_kind is None or step_kind.usual is None
+        else EpilogueOp(*step_kind.usual(op.value))
+    )
 
 
 def parse_epilogue(text: str) -> tuple[EpilogueOp, ...]:
-    """`>> 8, min 127, max 0`, also `bias`, `bias 32`, `add`, `residual N`, `weighted N`, `+ N`,
-    `relu` (max 0), `<< N`, `>> even N`, `>> channel`, `>> channel N`, and those of further kinds
-    of steps; empty for none. Raises `WorkloadError`."""
+    """Parse the text of an epilogue, such as `>> 8, min 127, max 0`.
+
+    Further steps are `bias`, `bias 32`, `add`, `residual N`, `weighted N`, `+ N`, `relu` (the same
+    as `max 0`), `<< N`, `>> even N`, `>> channel`, `>> channel N`, and the other steps of
+    `targets.steps`. An empty text is an empty epilogue.
+
+    Raises:
+        WorkloadError: a step cannot be parsed.
+    """
     items = filter(None, (part.strip() for part in text.split(",")))
     return tuple(_parsed(item) for item in items)
 
@@ -71,5 +92,5 @@ def _parsed(item: str) -> EpilogueOp:
         value = known.parse(item)
         if value is not None:
             return EpilogueOp(known.kind, value)
-    examples = ", ".join(text for each in STEP_KINDS.values() for text in each.examples)
+    examples = ", ".join(text for kind in STEP_KINDS.values() for text in kind.examples)
     raise WorkloadError(f"cannot read epilogue step '{item}'; known: {examples}")

@@ -1,13 +1,15 @@
-"""Injects faults: a target that misbehaves on chosen configs, an example and a tool for tests.
+"""Fault injection: a target that misbehaves on chosen configs, as an example and for tests.
 
-The target simulates a small analytic accelerator. Its configs can be told to crash, hang, lie or
-stall:
+The target simulates a small analytic accelerator. Chosen configs crash, hang, return wrong answers
+or answer late:
 
     from tilewright.targets.subprocess_target import IsolatedTarget
+
     faults = {"3": "crash", "5": "hang"}
     target = IsolatedTarget("tilewright.targets.fault_injection:make_target", {"faults": faults})
 
-Alone it does to its process what the faults say; in an `IsolatedTarget` it hurts nobody.
+Used directly, the target does these things to the current process. Within an `IsolatedTarget`, it
+only affects the child process.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from tilewright.targets.workload import Workload
 
 Fault = Literal[
     "crash",  # the process ends with a segmentation fault
-    "exit",  # the process ends by itself
-    "raise",  # an exception, where the contract wants a typed row
-    "hang",  # no answer, ever
-    "late",  # the right answer after `late_seconds`
-    "nonsense",  # valid, in minus seven cycles
+    "exit",  # the process exits by itself
+    "raise",  # an exception, although the contract requires a row with a failure
+    "hang",  # no answer at all
+    "late",  # the correct answer after `late_seconds`
+    "nonsense",  # a valid row with −7 cycles
     "liar",  # a status that does not exist
-    "short",  # arrays with a row too few
+    "short",  # arrays with one row too few
     "crash_lowering",
     "hang_lowering",
 ]
@@ -52,11 +54,18 @@ KNOBS = (
 
 
 class FaultyTarget:
-    """Tiles an image onto one scratchpad; `faults` maps flat indices of the space to faults.
+    """A small analytic accelerator that tiles an image for one scratchpad, with injected faults.
 
-    Where there is no fault, every answer follows from the config in closed form: too large a tile
-    does not compile, threads on an odd tile give wrong numbers, all else is valid. Configs are
-    (n, knobs). Raises `TilewrightError` for a fault that is unknown.
+    For configs without a fault, every result follows from the config in closed form: a tile that is
+    too large does not compile, two threads on an odd tile height give wrong results, and all other
+    configs are valid.
+
+    Args:
+        faults: maps flat indices of the space to faults.
+        late_seconds: delay of the fault `late`, in seconds.
+
+    Raises:
+        TilewrightError: a fault is unknown.
     """
 
     name = "faulty"
@@ -111,8 +120,8 @@ class FaultyTarget:
         tiles_h = -(-work.out_height // values[:, 0])
         tiles_w = -(-work.out_width // values[:, 1])
         tiles_c = -(-work.out_channels // (16 * values[:, 2]))
-        each = 40 + values[:, 0] * values[:, 1] * values[:, 2] * work.kernel_h * work.kernel_w
-        cycles = (tiles_h * tiles_w * tiles_c * each // values[:, 3] + 17).astype(np.int64)
+        per_tile = 40 + values[:, 0] * values[:, 1] * values[:, 2] * work.kernel_h * work.kernel_w
+        cycles = (tiles_h * tiles_w * tiles_c * per_tile // values[:, 3] + 17).astype(np.int64)
         wrong = lowered.ok & (values[:, 3] > 1) & (values[:, 0] % 2 == 1)
         status = np.where(lowered.ok, "valid", "compile_error").astype(object)
         status[wrong] = "wrong_result"
@@ -134,12 +143,12 @@ class FaultyTarget:
 def make_target(
     faults: Mapping[str, Fault] | None = None, late_seconds: float = 1.0
 ) -> FaultyTarget:
-    """From JSON, whose keys are texts: `{"3": "crash"}`."""
+    """Build the target from JSON values. The flat indices are strings, as in `{"3": "crash"}`."""
     return FaultyTarget({int(flat): fault for flat, fault in (faults or {}).items()}, late_seconds)
 
 
 def misbehave(fault: str, late_seconds: float) -> None:
-    """What a fault does to the process that measures; no fault, nothing."""
+    """Execute a fault that affects the measuring process. An empty text does nothing."""
     if fault == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif fault == "exit":
@@ -153,7 +162,12 @@ def misbehave(fault: str, late_seconds: float) -> None:
 
 
 def distorted(measured: Measurements, faults: NDArray[np.object_]) -> Measurements:
-    """What faults (n,), one a row, make of an honest answer."""
+    """Return measurements in which the faults have falsified the rows of their configs.
+
+    Args:
+        measured: correct measurements of n configs. They are changed in place.
+        faults: fault of each config, shape (n,); empty for none.
+    """
     nonsense, liar = faults == "nonsense", faults == "liar"
     measured.status[nonsense] = "valid"
     measured.status[liar] = "splendid"

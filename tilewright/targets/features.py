@@ -1,6 +1,7 @@
-"""Defines feature matrices whose columns know their names and what they mean.
+"""Feature matrices whose columns have names and meanings.
 
-A target says what a column is about; models go by that and never by a target's own names.
+A target says what each column means. Models use these meanings and never the column names of a
+particular target.
 """
 
 from __future__ import annotations
@@ -19,28 +20,33 @@ from tilewright.core.lazy_module import lazy_module
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-pydantic = lazy_module("pydantic")  # 4 MB that a process which only runs libraries does not need
+# imported lazily to save 4 MB in processes that only run libraries
+pydantic = lazy_module("pydantic")
 
 Meaning = Literal[
     "",
     "latency",  # an estimate of what is measured, in the same unit
-    "bytes",  # moved to or from memory
+    "bytes",  # bytes moved to or from memory
     "waiting",  # bytes moved while nothing else can run
     "work",  # operations executed
     "last work",  # operations executed when nothing is moved any more
     "padding",  # elements written that no operation needs
-    "instructions",  # how long the program is
-    "share",  # of a scratchpad or cache, 1 if it is full
+    "instructions",  # length of the program
+    "share",  # fraction of a scratchpad or cache, 1 if it is full
 ]
 Unit = Literal["", "load", "compute", "store"]
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A column: its name, its meaning to a model, and the unit of the machine that it keeps busy.
+    """Description of one column of a feature matrix.
 
-    Units work side by side; a column of no unit counts what none of them hides. `text` says in
-    words what is counted, and in which unit of measure.
+    Attributes:
+        name: name of the column.
+        meaning: what the column means to a model.
+        unit: functional unit of the machine that the counted work occupies. Units work in parallel;
+            a column without a unit counts work that no unit can hide.
+        text: explanation for people of what is counted, with the unit of measurement.
     """
 
     name: str
@@ -51,7 +57,12 @@ class Feature:
 
 @dataclass(frozen=True)
 class Features:
-    """Rows of numbers, float64 of shape (rows, columns), with a `Feature` a column."""
+    """Feature matrix with described columns.
+
+    Attributes:
+        matrix: float64 array of shape (rows, columns).
+        columns: one description per column.
+    """
 
     matrix: NDArray[np.float64]
     columns: tuple[Feature, ...]
@@ -62,12 +73,17 @@ class Features:
 
     @classmethod
     def of(cls, matrix: NDArray[np.float64], names: Sequence[str]) -> Features:
-        """Columns of which nothing is known but the name; `matrix` has shape (rows, names)."""
+        """Build features of which only the names are known.
+
+        Args:
+            matrix: float64 array of shape (rows, names).
+            names: one name per column.
+        """
         return cls(matrix, _unknown(tuple(names)))
 
     @classmethod
     def none(cls, rows: int) -> Features:
-        """A matrix without columns, shape (rows, 0)."""
+        """Return a matrix without columns, shape (rows, 0)."""
         return cls(np.empty((rows, 0)), ())
 
     def __len__(self) -> int:
@@ -79,11 +95,11 @@ class Features:
         return tuple(column.name for column in self.columns)
 
     def rows(self, which: NDArray[Any]) -> Features:
-        """The given rows, by index or mask of shape (rows,)."""
+        """Return the rows that an index array or a boolean mask selects."""
         return Features(self.matrix[which], self.columns)
 
     def beside(self, *others: Features) -> Features:
-        """These columns and those of `others`, whose rows are the same, behind them."""
+        """Append the columns of other feature matrices that have the same rows."""
         parts = (self, *others)
         return Features(
             np.concatenate([part.matrix for part in parts], axis=1),
@@ -91,25 +107,31 @@ class Features:
         )
 
     def named(self, prefix: str) -> Features:
-        """The same columns with a word before each name: `hidden uops`."""
+        """Return the same features with a prefix before each name, such as `hidden uops`."""
         return Features(self.matrix, _named(self.columns, prefix))
 
     def places(self, *meanings: Meaning) -> NDArray[np.int64]:
-        """Which columns have one of these meanings, shape (found,)."""
-        found = [k for k, column in enumerate(self.columns) if column.meaning in meanings]
-        return np.array(found, dtype=np.int64)
+        """Return the indices of the columns that have one of the given meanings."""
+        indices = [k for k, column in enumerate(self.columns) if column.meaning in meanings]
+        return np.array(indices, dtype=np.int64)
 
     def of_meaning(self, *meanings: Meaning) -> NDArray[np.float64]:
-        """The columns that have one of these meanings, shape (rows, found)."""
+        """Return the columns with one of the given meanings, shape (rows, selected columns)."""
         return self.matrix[:, self.places(*meanings)]
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Which rows take no more of anything than there is, shape (rows,)."""
+        """Mask of the rows that fit into every memory, shape (rows,).
+
+        A row fits if none of its columns with the meaning `share` exceeds 1.
+        """
         return np.asarray(self.of_meaning("share").max(axis=1, initial=0.0) <= 1)
 
     def total(self, *meanings: Meaning) -> NDArray[np.float64]:
-        """Their sum, shape (rows,); NaN counts as 0, and so does a meaning no column has."""
+        """Return the sum of the columns that have one of the given meanings, shape (rows,).
+
+        NaN counts as 0. The sum is 0 if there is no such column.
+        """
         return np.asarray(np.nan_to_num(self.of_meaning(*meanings)).sum(axis=1))
 
 
@@ -124,16 +146,20 @@ def _named(columns: tuple[Feature, ...], prefix: str) -> tuple[Feature, ...]:
 
 
 def write_columns(columns: Sequence[Feature]) -> list[Json]:
-    """Columns as JSON."""
+    """Convert column descriptions to JSON."""
     return [asdict(column) for column in columns]
 
 
 def read_columns(value: Json) -> tuple[Feature, ...]:
-    """What `write_columns` wrote. Raises `ValueError`."""
+    """Read the column descriptions that `write_columns` wrote.
+
+    Raises:
+        ValueError: the JSON is invalid.
+    """
     return _columns().validate_python(value)
 
 
 @cache
 def _columns() -> TypeAdapter[tuple[Feature, ...]]:
-    found: TypeAdapter[tuple[Feature, ...]] = pydantic.TypeAdapter(tuple[Feature, ...])
-    return found
+    adapter: TypeAdapter[tuple[Feature, ...]] = pydantic.TypeAdapter(tuple[Feature, ...])
+    return adapter

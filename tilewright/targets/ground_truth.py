@@ -1,8 +1,8 @@
-"""Measures every config of a space on a target once, and stores the result as Parquet.
+"""Ground-truth tables: measure every config of a space once and store the result as Parquet.
 
-With this ground truth a tuner is judged by its distance from the true optimum, and thousands of
-tuning runs are replayed in seconds. `replayed` serves the very rows that lowering and measuring
-gave.
+With such a table, a tuner is judged by its distance from the true optimum, and thousands of tuning
+runs can be replayed in seconds. A target from `replayed` returns exactly the rows that lowering and
+measuring gave.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
 
 Progress = Callable[[int], None]
-"""Called with the number of configs that have been measured since the last call."""
+"""Callback that receives the number of configs that were measured since the previous call."""
 
 _CHUNK = 4096
 _DIGEST, _COLUMNS = b"tilewright.digest", b"tilewright.hidden"
@@ -38,9 +38,19 @@ _TEXTS = ["status", "failure", "reason"]
 def ground_truth_table(
     target: Target, workload: Workload, folder: Path | None = None, progress: Progress | None = None
 ) -> MeasurementTable:
-    """Measure every config of a workload's space. With a folder, the table is kept there under the
-    workload's id and the target's fingerprint, which covers the simulator's version, and read from
-    there next time; a damaged file is measured anew. Raises `WorkloadError`."""
+    """Measure every config of a workload's space, or read the stored measurements.
+
+    Args:
+        target: the target to measure on.
+        workload: the workload.
+        folder: folder in which the table is stored and looked up, under the workload's ID and the
+            target's fingerprint. The fingerprint covers the version of the simulator. A damaged
+            file is measured again. None means that nothing is stored.
+        progress: callback for the progress.
+
+    Raises:
+        WorkloadError: the target cannot run the workload.
+    """
     path = None if folder is None else ground_truth_path(target, workload, folder)
     table = None if path is None else read_ground_truth(path, target, workload)
     if table is None:
@@ -51,28 +61,31 @@ def ground_truth_table(
 
 
 def ground_truth_path(target: Target, workload: Workload, folder: Path) -> Path:
-    """Where the table of a workload on a target lies."""
+    """Return the path of the table for a workload on a target."""
     return folder / f"{workload.id}-{target.fingerprint}.parquet"
 
 
 def read_ground_truth(path: Path, target: Target, workload: Workload) -> MeasurementTable | None:
-    """The table in a file that `ground_truth_table` wrote; None if it is missing, damaged or of
-    another version."""
+    """Read a table that `ground_truth_table` stored.
+
+    Returns:
+        The table; None if the file is missing, damaged or of an unsupported version.
+    """
     space = target.space(workload)
     try:
-        found = pq.read_table(path, read_dictionary=_TEXTS, use_threads=False)
-        version = found.schema.metadata.get(_FORMAT.key.encode())
+        parquet = pq.read_table(path, read_dictionary=_TEXTS, use_threads=False)
+        version = parquet.schema.metadata.get(_FORMAT.key.encode())
         if not _FORMAT.reads(_FORMAT.unmarked if version is None else int(version)):
             return None
-        table = _decoded(found, workload, space)
-        intact = found.schema.metadata[_DIGEST].decode() == table.digest
+        table = _decoded(parquet, workload, space)
+        intact = parquet.schema.metadata[_DIGEST].decode() == table.digest
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         return None
     return table if intact else None
 
 
 def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget:
-    """A target that answers from `tables` what `target` would answer."""
+    """Return a target that answers from `tables` as `target` would answer."""
     return ReplayTarget(
         tables,
         name=target.name,
@@ -83,7 +96,7 @@ def replayed(target: Target, tables: Sequence[MeasurementTable]) -> ReplayTarget
 
 
 def _enumerated(target: Target, workload: Workload, progress: Progress | None) -> MeasurementTable:
-    """In one pass if the target knows how, else chunk by chunk."""
+    """Measure the whole space, in one pass if the target supports it, otherwise in chunks."""
     space = target.space(workload)
     whole = capability(target, Enumerates)
     if space.listed is None and whole is not None:
@@ -122,7 +135,7 @@ def _table(
 
 
 def _write(path: Path, table: MeasurementTable) -> None:
-    """Beside the file, synced, then renamed over it."""
+    """Write the table atomically: to a temporary file, which is synced and then renamed."""
     columns = {
         "flat": pa.array(table.flat),
         "status": _words(table.status),
@@ -143,32 +156,32 @@ def _write(path: Path, table: MeasurementTable) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def _decoded(found: pa.Table, workload: Workload, space: Space) -> MeasurementTable:
-    columns = read_columns(read_json(found.schema.metadata[_COLUMNS]))
-    hidden = np.empty((found.num_rows, len(columns)))
+def _decoded(parquet: pa.Table, workload: Workload, space: Space) -> MeasurementTable:
+    columns = read_columns(read_json(parquet.schema.metadata[_COLUMNS]))
+    hidden = np.empty((parquet.num_rows, len(columns)))
     for k, column in enumerate(columns):
-        hidden[:, k] = found[_HIDDEN + column.name].to_numpy()
+        hidden[:, k] = parquet[_HIDDEN + column.name].to_numpy()
     return MeasurementTable(
         name=str(workload),
         workload=workload,
         space=space,
-        flat=found["flat"].to_numpy(),
-        status=_objects(found["status"]),
-        failures=_objects(found["failure"]),
-        reasons=_objects(found["reason"]),
-        cycles=found["cycles"].to_numpy(),
-        seconds=found["seconds"].to_numpy(),
+        flat=parquet["flat"].to_numpy(),
+        status=_objects(parquet["status"]),
+        failures=_objects(parquet["failure"]),
+        reasons=_objects(parquet["reason"]),
+        cycles=parquet["cycles"].to_numpy(),
+        seconds=parquet["seconds"].to_numpy(),
         hidden=Features(hidden, columns),
     )
 
 
 def _words(values: NDArray[np.object_]) -> pa.Array:
-    """Few different texts in many rows: stored once each."""
+    """Encode strings as a dictionary array, because few different texts fill many rows."""
     return pa.array(values, type=pa.string()).dictionary_encode()
 
 
 def _objects(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    """As shared Python strings, so that a large table costs a pointer a row."""
+    """Decode strings into an object array. Equal strings are one shared object, to save memory."""
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()

@@ -1,8 +1,9 @@
-"""Rearranges an image of few channels so that a convolution fills whole blocks of channels.
+"""Rearranges images with few channels so that a convolution fills whole blocks of channels.
 
-Space-to-depth and im2col are two ends of one scheme. A pixel of the unfolded image holds a patch of
-the image, and the convolution goes on with the remaining kernel. Exact for every kernel: taps
-beyond it have weight zero, pixels beyond the image are zero.
+Space-to-depth and im2col are the two extremes of this scheme. Each pixel of the unfolded image
+holds a patch of the original image as channels, and the convolution continues with a
+correspondingly smaller kernel. The result is exact for every kernel: taps beyond the kernel get
+weight zero, and pixels beyond the image are zero.
 """
 
 from __future__ import annotations
@@ -23,11 +24,22 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True)
 class Unfold:
-    """Channel (y·cols + x)·C + c of unfolded pixel (i, j) is channel c of the zero-padded image at
-    row i·stride_h + y, column j·stride_w + x, for y < rows and x < cols, C the image's channels.
+    """Rearrangement of the patches of an image into channels.
 
-    `height` and `width` are those of the unfolded image, `pad_top` and `pad_left` rows and columns
-    of zeros before the image; behind it there are as many as are asked for.
+    Channel (y·cols + x)·C + c of unfolded pixel (i, j) is channel c of the zero-padded image at row
+    i·stride_h + y and column j·stride_w + x, for y < rows and x < cols, where C is the number of
+    channels of the image.
+
+    Attributes:
+        rows: height of a patch.
+        cols: width of a patch.
+        stride_h: vertical distance of neighbouring patches.
+        stride_w: horizontal distance of neighbouring patches.
+        pad_top: rows of zeros above the image.
+        pad_left: columns of zeros to the left of the image.
+        height: height of the unfolded image.
+        width: width of the unfolded image. Zeros below and to the right of the image are added as
+            needed.
     """
 
     rows: int
@@ -41,9 +53,19 @@ class Unfold:
 
     @classmethod
     def of(cls, workload: Workload, rows: int, cols: int) -> Unfold:
-        """The rearrangement that turns a convolution's patches of `rows` × `cols` taps into
-        channels. Each must be a multiple of the stride or hold the whole kernel. Raises
-        `WorkloadError`."""
+        """Return the rearrangement of a convolution's `rows` × `cols` patches into channels.
+
+        Args:
+            workload: the convolution.
+            rows: height of a patch, a multiple of the vertical stride or at least the kernel
+                height.
+            cols: width of a patch, a multiple of the horizontal stride or at least the kernel
+                width.
+
+        Raises:
+            WorkloadError: the workload is grouped, dilated or not a convolution, or the patch size
+                does not fit the strides.
+        """
         w = workload
         plain = w.groups == 1 and (w.dilation_h, w.dilation_w) == (1, 1)
         uneven = (rows < w.kernel_h and rows % w.stride_h != 0) or (
@@ -62,11 +84,11 @@ class Unfold:
         )  # fmt: skip
 
     def channels(self, channels: int) -> int:
-        """Of the unfolded image."""
+        """Return the number of channels of the unfolded image, given those of the image."""
         return self.rows * self.cols * channels
 
     def workload(self, workload: Workload) -> Workload:
-        """The convolution of the unfolded image that gives what `workload` does."""
+        """Return the convolution that computes the output of `workload` from the unfolded image."""
         w = workload
         return replace(
             w,
@@ -86,7 +108,7 @@ class Unfold:
         )
 
     def data(self, image: NDArray[Number]) -> NDArray[Number]:
-        """The unfolded image, (n, c, h, w) → (n, rows·cols·c, height, width)."""
+        """Unfold an image, from shape (n, c, h, w) to (n, rows·cols·c, height, width)."""
         n, c, h, w = image.shape
         reach_h = (self.height - 1) * self.stride_h + self.rows
         reach_w = (self.width - 1) * self.stride_w + self.cols
@@ -104,8 +126,14 @@ class Unfold:
         return out.reshape(n, -1, self.height, self.width)
 
     def weight(self, weight: NDArray[Number]) -> NDArray[Number]:
-        """The weights for the unfolded image, (o, c, kh, kw) → (o, rows·cols·c, ⌈kh/rows⌉,
-        ⌈kw/cols⌉)."""
+        """Rearrange the weights to match the unfolded image.
+
+        Args:
+            weight: weights of shape (o, c, kh, kw).
+
+        Returns:
+            Weights of shape (o, rows·cols·c, ⌈kh/rows⌉, ⌈kw/cols⌉).
+        """
         o, c, kh, kw = weight.shape
         taps_h, taps_w = -(-kh // self.rows), -(-kw // self.cols)
         whole = np.zeros((o, c, taps_h * self.rows, taps_w * self.cols), weight.dtype)
@@ -116,10 +144,16 @@ class Unfold:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """What `from_json` reads."""
+        """Return the rearrangement as JSON."""
         return dict(asdict(self))
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> Unfold:
-        """Raises `KeyError`, `TypeError` or `ValueError` if it was not written by `to_json`."""
+        """Read a rearrangement that `to_json` wrote.
+
+        Raises:
+            KeyError: a field is missing or unknown.
+            TypeError: a field is missing or has the wrong type.
+            ValueError: a value is invalid.
+        """
         return Unfold(**{name: as_int(value) for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""Computes int8 workloads by plain integer arithmetic: the reference of every target."""
+"""Plain integer arithmetic for int8 workloads: the reference that every target is compared with."""
 
 from __future__ import annotations
 
@@ -13,25 +13,36 @@ from tilewright.targets.anchor import Anchor, Windows
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.steps import STEP_KINDS
 
-if TYPE_CHECKING:  # workloads import the patterns, which compute by this module
+if TYPE_CHECKING:  # avoids a cycle: workloads import the patterns, which import this module
     from tilewright.targets.workload import Workload
 
 Integers = NDArray[np.int64]
-_LARGEST_TAP = 127  # of an int8
+_LARGEST_TAP = 127  # largest int8
 
 
 def total_taps(height: int, width: int) -> int:
-    """The sum of the taps that average a window, a power of two: as many as there are pixels, or as
-    large as lets each be an int8."""
+    """Return the sum of the integer weights that average a window, which is a power of two.
+
+    It is the number of pixels if that is a power of two, and otherwise the largest power of two for
+    which each weight still fits int8.
+    """
     taps = height * width
     return taps if taps & (taps - 1) == 0 else 1 << int(math.log2(_LARGEST_TAP * taps))
 
 
 def average_weights(height: int, width: int) -> tuple[NDArray[np.int8], int]:
-    """The taps (height, width) that average a window: integers whose sum is 2^m, and m.
+    """Return integer weights that average a window.
 
-    Equal ones where the window has a power of two of pixels; else as large as int8 allows and as
-    equal as can be, the larger ones spread evenly.
+    All weights are equal if the number of pixels is a power of two. Otherwise they are as large as
+    int8 allows and differ by at most 1; the larger ones are spread evenly.
+
+    Args:
+        height: height of the window.
+        width: width of the window.
+
+    Returns:
+        The weights, int8 array of shape (height, width), and the exponent m such that their sum is
+        2^m.
     """
     taps, total = height * width, total_taps(height, width)
     ends = np.arange(taps + 1, dtype=np.int64) * total // taps
@@ -42,8 +53,15 @@ def behind(
     steps: Sequence[EpilogueOp], total: Integers, tensors: Mapping[str, NDArray[Any]],
     acc_bits: int,
 ) -> Integers:  # fmt: skip
-    """What element-wise steps make of sums (n, o, oh, ow); each wraps modulo 2^acc_bits. The
-    tensors have the names of the steps that read them; a `weighted` reads the `residual`."""
+    """Apply element-wise steps to accumulators. The result of each step wraps modulo 2^acc_bits.
+
+    Args:
+        steps: the steps, in order.
+        total: accumulators, shape (n, o, oh, ow).
+        tensors: operands of the steps, named after the kind of step that reads them. A `weighted`
+            step reads the tensor `residual`.
+        acc_bits: width of the accumulators in bits.
+    """
     total = wrap(total, acc_bits)
     for op in steps:
         total = wrap(STEP_KINDS[op.kind].apply(total, op.value, tensors), acc_bits)
@@ -51,9 +69,16 @@ def behind(
 
 
 def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
-    """The sums of products (n, o, oh, ow) of `data` (n, c, h, w) and `weight` (o, c/groups, kh,
-    kw). Products of a tap are summed in floating point, exactly: int8 ones of up to 1024 channels
-    stay below 2^24, what float32 holds, others far below 2^53."""
+    """Return the sums of products of an operator, shape (n, o, oh, ow).
+
+    The products of one kernel tap are summed in floating point, which is exact here: the sum of up
+    to 1024 int8 products stays below 2^24, the limit of float32; other sums stay far below 2^53,
+    the limit of float64.
+
+    Args:
+        w: the operator.
+        tensors: `data` of shape (n, c, h, w) and `weight` of shape (o, c/groups, kh, kw).
+    """
     data, weight = tensors["data"], tensors["weight"]
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
     small = data.dtype == weight.dtype == np.int8 and per_in <= 1024
@@ -61,16 +86,24 @@ def sums(w: Anchor, tensors: Mapping[str, NDArray[Any]]) -> Integers:
     pixels = w.sums_height * w.sums_width
     total = np.zeros((w.batch, w.groups, per_out, pixels))
     padded = np.pad(data.astype(real), _around(w))
-    for i, j, found in _windows(w, padded, (w.dilation_h, w.dilation_w)):
-        window = found.reshape(w.batch, w.groups, per_in, pixels)
+    for i, j, window_pixels in _windows(w, padded, (w.dilation_h, w.dilation_w)):
+        window = window_pixels.reshape(w.batch, w.groups, per_in, pixels)
         taps = weight[:, :, i, j].astype(real).reshape(w.groups, per_out, per_in)
         total += taps * window if per_in == 1 else taps @ window
     return total.astype(np.int64).reshape(w.batch, w.out_channels, w.sums_height, w.sums_width)
 
 
 def maxima(w: Windows, data: NDArray[Any], dilation: tuple[int, int] = (1, 1)) -> Integers:
-    """The maximum of each window of a channel, (n, c, oh, ow) of (n, c, h, w). Pixels beyond the
-    image are less than any other."""
+    """Return the maximum of each window of a channel. Padding pixels never win.
+
+    Args:
+        w: geometry of the windows.
+        data: image of shape (n, c, h, w).
+        dilation: vertical and horizontal dilation.
+
+    Returns:
+        Maxima of shape (n, c, oh, ow).
+    """
     least = np.iinfo(np.int64).min
     padded = np.pad(data.astype(np.int64), _around(w), constant_values=least)
     windows = _windows(w, padded, dilation)
@@ -87,7 +120,7 @@ def _around(w: Windows) -> tuple[tuple[int, int], ...]:
 def _windows(
     w: Windows, padded: NDArray[Any], dilation: tuple[int, int]
 ) -> Iterator[tuple[int, int, NDArray[Any]]]:
-    """What each tap (i, j) multiplies, behind it: (n, c, oh, ow)."""
+    """Yield each kernel tap (i, j) with the pixels that it applies to, shape (n, c, oh, ow)."""
     last = [
         size - (kernel - 1) * step
         for size, kernel, step in zip(
@@ -102,7 +135,7 @@ def _windows(
 
 
 def wrap(values: Integers, bits: int) -> Integers:
-    """Two's complement in `bits` bits, of any shape."""
+    """Wrap values of any shape to two's complement numbers of `bits` bits."""
     if bits in (8, 16, 32):
         return values.astype(f"i{bits // 8}").astype(np.int64)
     half = 1 << (bits - 1)
@@ -113,13 +146,26 @@ def reference(
     workload: Workload, tensors: Mapping[str, NDArray[Any]], acc_bits: int = 32, out_bits: int = 8,
     *, exact: bool = False,
 ) -> Integers:  # fmt: skip
-    """The output (n, o, oh, ow) of a workload on integer `tensors`: `data` (n, c, h, w), `weight`
-    (o, c/groups, kh, kw); by their kinds in the epilogue `bias` and `shr_channel` (o,), `add` and
-    `residual` (n, o, oh, ow; that of a `weighted`, too), before an average; those of a shortcut
-    with `shortcut_` before their names.
+    """Compute the output of a workload on integer tensors.
 
-    Sums and every post-operation wrap modulo 2^acc_bits, the result is truncated to `out_bits`.
-    If `exact`, raises `OverflowError` for sums of products that would wrap.
+    Accumulators and every post-operation wrap modulo 2^acc_bits. The result is truncated to
+    `out_bits`.
+
+    Args:
+        workload: the workload.
+        tensors: the operands by name: `data` (n, c, h, w) and `weight` (o, c/groups, kh, kw); and,
+            if the epilogue has these steps, `bias` (o,), `shr_channel` (o,), `add` (n, o, oh, ow)
+            and `residual` (n, o, oh, ow), where (oh, ow) is the size before an average. The
+            operands of a shortcut have names that begin with `shortcut_`.
+        acc_bits: width of the accumulators in bits.
+        out_bits: width of the output in bits.
+        exact: whether to reject tensors whose sums of products exceed `acc_bits`.
+
+    Returns:
+        The output, shape (n, o, oh, ow).
+
+    Raises:
+        OverflowError: `exact` is set and a sum of products would wrap.
     """
     w = workload
     if w.operator == "max_pool":
@@ -129,9 +175,9 @@ def reference(
     if exact and not np.array_equal(total, wrap(total, acc_bits)):
         raise OverflowError(f"the sums of {w} leave {acc_bits} bits on these tensors")
     total = wrap(total, acc_bits)
-    for each in w.post:
-        if isinstance(each, EpilogueOp):
-            total = behind((each,), total, tensors, acc_bits)
+    for post_operation in w.post:
+        if isinstance(post_operation, EpilogueOp):
+            total = behind((post_operation,), total, tensors, acc_bits)
         else:
-            total = wrap(each.computed(w, total, tensors, acc_bits), acc_bits)
+            total = wrap(post_operation.computed(w, total, tensors, acc_bits), acc_bits)
     return wrap(total, out_bits)

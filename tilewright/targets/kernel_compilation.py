@@ -1,16 +1,16 @@
-"""Keeps compiled simulator kernels between processes, in one folder per state of the sources, and
-says which kernel this process waits for, if any.
+"""Cache folders for compiled simulator kernels, and a record of the kernel that is being compiled.
 
-numba compiles a kernel when it is first called and keeps the code on disk. `kernel_listener`
-records here when that begins and ends, so that displays, which load no numba, can say why nothing
-else happens.
+numba compiles a kernel on its first call and stores the code on disk. `kernel_listener` records
+here when a compilation begins and ends, so that progress displays, which do not load numba, can
+explain the delay.
 
-Numba decides by a file's own date whether its cached code is current. A kernel that calls into a
-changed file would go on running the old code. So the cache's folder carries a digest of the
-kernels' sources: any change starts a new one.
+numba decides by the modification time of a file whether its cached code is current. A kernel that
+calls into another, changed file would therefore keep running the old code. To avoid this, the name
+of the cache folder contains a digest of the kernels' sources: any change starts a new folder.
 
-What lies in such a folder is unpickled. Numba would let `.numba_config.yaml` of the working folder
-name another one: a command has left that folder by then (`core.working_folder`).
+The files in such a folder are unpickled. numba would let a file `.numba_config.yaml` in the working
+directory choose another folder, but a command has already left that directory at this point (see
+`core.working_folder`).
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from typing import NamedTuple
 
 
 class KernelSet(NamedTuple):
-    """The kernels of one kind of target."""
+    """The compiled kernels of one kind of target."""
 
-    name: str  # as in "simulator kernels"
-    total: int  # kernels that the target has
-    cache: str  # folder that keeps their code
+    name: str  # name for messages, such as "simulator kernels"
+    total: int  # number of kernels of the target
+    cache: str  # folder with their compiled code
 
 
 RUNNING: list[KernelSet] = []
-"""Sets of the kernels that are being compiled in this process, the outermost first."""
+"""Kernel sets that are being compiled in this process, outermost first."""
 
 
 def describe_compilation() -> str:
-    """Return what is being compiled at this moment, for a progress line, or an empty string."""
+    """Describe the compilation that is running, for a progress line; empty if there is none."""
     if not RUNNING:
         return ""
     kernels = RUNNING[0]
-    kept = sum(1 for _ in Path(kernels.cache).rglob("*.nbc")) if kernels.cache else 0
-    number = min(kept + 1, kernels.total)
+    compiled = sum(1 for _ in Path(kernels.cache).rglob("*.nbc")) if kernels.cache else 0
+    number = min(compiled + 1, kernels.total)
     return f"compiling {kernels.name}, {number} of {kernels.total}, once per installation"
 
 
-_KEPT = 3  # folders of earlier states
+_KEPT = 3  # number of folders with code of earlier versions that are kept
 _KERNEL_WORDS = (b"numba", b"NamedTuple", b"np.record", b".compiled import")
 
 
 def use_cache_of_these_sources() -> None:
-    """Point numba at the folder of the present sources. Call before any kernel is defined.
+    """Point numba at the cache folder for the current sources.
 
-    Does nothing if the user has set NUMBA_CACHE_DIR, or where the package's folder is read-only
-    (numba then picks a folder of the user).
+    Call this before any kernel is defined. It does nothing if the user has set NUMBA_CACHE_DIR, or
+    if the package's folder is read-only. In the latter case numba picks a folder of the user.
     """
     if "NUMBA_CACHE_DIR" in os.environ:
         return
@@ -70,8 +70,10 @@ def use_cache_of_these_sources() -> None:
 
 @contextmanager
 def cache_of(kind: str) -> Iterator[None]:
-    """Kernels defined meanwhile keep their code in a folder for the sources of one other kind of
-    target, so that a change there recompiles no other kind's."""
+    """Store the kernels defined in this context in the cache folder of one kind of target.
+
+    A change of that target's sources then does not recompile the kernels of other targets.
+    """
     config = sys.modules["numba"].core.config
     before = config.CACHE_DIR
     if before == _CHOSEN.get("vta"):
@@ -85,16 +87,16 @@ def cache_of(kind: str) -> Iterator[None]:
 
 
 _CHOSEN: dict[str, str] = {}
-"""Folders of this process, by kind of target; empty if the user chose one."""
+"""Cache folders of this process by kind of target; empty if the user chose a folder."""
 
 
 def _folder_of(kind: str, name: str) -> Path | None:
-    """The folder for the present sources of a kind; None if nothing can be written there."""
+    """Create the cache folder for a target's current sources. Return None if it is read-only."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
     for file in sorted((package / kind).rglob("*.py")):
         text = file.read_bytes()
-        # Kernels, and the types they are compiled for; the folders have much else.
+        # The names of kernels and of the types they are compiled for. The files contain much else.
         if any(word in text for word in _KERNEL_WORDS):
             digest.update(file.relative_to(package).as_posix().encode() + b"\0" + text)
     caches = package / "__pycache__" / name
@@ -110,7 +112,7 @@ def _folder_of(kind: str, name: str) -> Path | None:
 
 
 def _forget_old(caches: Path, current: Path) -> None:
-    """Remove all but the latest few folders; another process may be doing the same."""
+    """Remove all but the latest few cache folders. Another process may be doing the same."""
     others = sorted(
         (path for path in caches.iterdir() if path != current),
         key=lambda path: path.stat().st_mtime,

@@ -1,4 +1,4 @@
-"""Tells `kernel_compilation` when numba compiles one of the kernels that were announced here."""
+"""Tells `kernel_compilation` when numba compiles a kernel that was registered here."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from numba.core.event import Listener, register
 
 from tilewright.targets.kernel_compilation import RUNNING, KernelSet
 
-_announced: dict[int, KernelSet] = {}  # by the identity of the dispatcher
+_announced: dict[int, KernelSet] = {}  # kernel sets by `id` of the dispatcher
 
 
 def announce(dispatcher: Callable[..., object], kernels: KernelSet) -> None:
-    """Record in `kernel_compilation.RUNNING` whenever this kernel is compiled.
+    """Register a kernel, so that its compilations are recorded in `kernel_compilation.RUNNING`.
 
     Args:
-        dispatcher: what `numba.njit` made of the kernel.
+        dispatcher: the dispatcher object that `numba.njit` returned for the kernel.
         kernels: the set that the kernel belongs to.
     """
     _announced[id(dispatcher)] = kernels
 
 
 class _CompilationListener(Listener):  # type: ignore[misc]
-    """Follows the event that numba emits when the cache has no code for a call."""
+    """Listener for the event that numba emits when the cache has no code for a call."""
 
     def on_start(self, event: Any) -> None:
         kernels = _announced.get(id(event.data["dispatcher"]))

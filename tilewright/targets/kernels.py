@@ -1,4 +1,4 @@
-"""Describes a scheduled kernel on its way into a network's library."""
+"""Scheduled kernels that are compiled into a network's library, and aligned arrays for them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,40 @@ import numpy as np
 from tilewright.core.tvm_types import Array, PrimFunc
 
 ALIGNMENT = 64
-"""Bytes; kernels expect tensors at addresses that are multiples of them."""
+"""Alignment in bytes of the tensor addresses that kernels expect."""
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
-    """An array of this shape without values, at a multiple of `ALIGNMENT`."""
+    """Return an uninitialised array whose address is a multiple of `ALIGNMENT`."""
     size = prod(shape) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -int(raw.__array_interface__["data"][0]) % ALIGNMENT  # `ctypes` takes longer
+    # faster than the attribute `ctypes`
+    start = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(tuple(shape))
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCode:
-    """`function` is TensorIR: data, weights, then what the epilogue takes (a bias and a residual if
-    the workload has them; of a quantised one `targets.steps.quantised.Quantisation`, scales, a
-    bias and what is added), and the output; its parameters have the shapes that it wants them in.
+    """A kernel as TensorIR, with the memory layouts that it expects.
 
-    Channels of an image lie in blocks, (n, c, h, w) as (n, c / block, h, w, block), in this order
-    of values whatever the parameter's axes are; a block of 0 is a matrix in the order of the model.
-    `pack_weights` takes weights as (o, c/groups, kh, kw), or (out, in) of a dense layer. `narrowed`
-    gives a function some of whose tensors are bfloat16, as uint16, instead of float32: by number
-    the block of channels in which each lies, several of its own. It is None for a kernel that has
-    no such function. `stored_block` is the block in which it reads data in bfloat16 best; 0 where
-    that does not matter.
+    The parameters of the function are the data, the weights, the operands of the epilogue (a bias
+    and a residual if the workload has them; for a quantised workload the arguments of
+    `targets.steps.quantised`, scales, a bias and an added tensor), and the output.
+
+    Images are stored in channel blocks: (n, c, h, w) is stored as (n, c / block, h, w, block),
+    whatever axes the parameter has. A block size of 0 stands for a matrix in the model's own order.
+
+    Attributes:
+        function: the kernel as a TensorIR function.
+        data_block: channel block size of the input.
+        out_block: channel block size of the output.
+        pack_weights: converts weights of shape (o, c/groups, kh, kw), or (out, in) for a dense
+            layer, to the kernel's layout.
+        narrowed: returns a variant of the kernel in which some tensors are bfloat16, stored as
+            uint16, instead of float32. Its argument maps parameter numbers to the channel block
+            size of that tensor. None if the kernel has no such variant.
+        stored_block: channel block size in which the kernel reads bfloat16 data best; 0 if it does
+            not matter.
     """
 
     function: PrimFunc

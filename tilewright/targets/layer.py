@@ -1,7 +1,4 @@
-"""Describes a layer of a network as an accelerator runs it: a workload, its numbers, its tensors.
-
-Also converts tensors of the host to int8 by the scale of a layer's tensor, and back.
-"""
+"""Layers of a network as an accelerator runs them, and conversion of tensors to and from int8."""
 
 from __future__ import annotations
 
@@ -17,31 +14,37 @@ from tilewright.targets.workload import Workload
 
 
 class Scale(NamedTuple):
-    """What an int8 tensor stands for: real = step · (integer − zero_point)."""
+    """Quantisation scale of an int8 tensor: real = step · (integer − zero_point)."""
 
     step: float
     zero_point: int = 0
 
     @classmethod
     def power_of_two(cls, exponent: int) -> Scale:
-        """Steps of 2^exponent, zero point 0."""
+        """Return the scale with step 2^exponent and zero point 0."""
         return cls(math.ldexp(1.0, exponent))
 
     @property
     def exponent(self) -> int | None:
-        """log2 of the step where that is a whole number and the zero point 0; None otherwise."""
+        """Base-2 logarithm of the step; None if it is no integer or the zero point is not 0."""
         mantissa, exponent = math.frexp(self.step)
         return exponent - 1 if mantissa == 0.5 and not self.zero_point else None
 
 
 NamedShape = tuple[int | str, ...]
-"""Sizes of axes, and names of those that are dynamic."""
+"""Shape of a tensor; a dynamic axis is represented by its name."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor between layers, by name: NCHW or any other shape; int8 with a scale, or another
-    element type without one. A uint8 tensor of the host is int8 less 128 here."""
+    """A named tensor that is passed between layers or between layers and the host.
+
+    Attributes:
+        name: name of the tensor.
+        shape: NCHW, or any other shape.
+        dtype: element type. The host's uint8 tensors are stored as int8, with 128 subtracted.
+        scale: quantisation scale of an int8 tensor; None for other types.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -51,8 +54,16 @@ class Value:
 
 @dataclass(frozen=True)
 class ChannelSlice:
-    """A value that is channels of another, from `first` on: the second dimension of an image, the
-    last of any other shape. Writing one of the two writes the other, for they lie in one place."""
+    """A tensor that is a range of channels of another tensor and shares its memory.
+
+    The channels are the second dimension of a four-dimensional tensor and the last dimension of any
+    other tensor. Writing one of the two tensors writes the other.
+
+    Attributes:
+        part: name of the tensor that is the range of channels.
+        whole: name of the tensor that contains the range.
+        first: index of the first channel of the range.
+    """
 
     part: str
     whole: str
@@ -60,14 +71,20 @@ class ChannelSlice:
 
 
 def channel_axis(shape: tuple[int, ...]) -> int:
-    """Which dimension of a tensor of that shape are its channels."""
+    """Return the index of the channel dimension of a tensor with the given shape."""
     return 1 if len(shape) == 4 else len(shape) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class LayerShortcut:
-    """The tensor that a workload's shortcut reads, by name, and its numbers: `weight` (o, c, 1, 1)
-    int8, `bias` and `shifts` (o,) int32 as a layer has them."""
+    """Operands of the shortcut convolution of a layer.
+
+    Attributes:
+        data: name of the tensor that the shortcut reads.
+        weight: weights, int8, shape (o, c, 1, 1).
+        bias: biases, int32, shape (o,).
+        shifts: amounts of a `shr_channel` step, int32, shape (o,).
+    """
 
     data: str
     weight: NDArray[np.int8]
@@ -77,18 +94,27 @@ class LayerShortcut:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One call of a workload. Tensors are named by what holds them between layers.
+    """One call of a workload within a network, with its constants and the names of its tensors.
 
-    `name` is that of its anchor in the source model, `names` of all operators it stands for, and
-    `operator` what the source model calls it. `data`, `residual` and `output` name activations.
-    `weight` (o, c/groups, kh, kw) int8 and `bias` (o,) int32 are as the model has them, the
-    rounding constant of the shift included in the bias; what a target makes of them to fill its
-    blocks is its own. `shifts` (o,) int32 are the amounts of a `shr_channel`. `weight` is None for
-    pools and where `weight_from` names an activation (rows, channels) that is packed as the weights
-    of a dense layer. `unfold` is set where `data` names a tensor that is rearranged when it is
-    packed: `workload` and `weight` are those of the rearranged image then. `shortcut` is set where
-    the workload has one. `add` (n, o, oh, ow) int32 are constants that an `add` of the epilogue
-    reads.
+    Attributes:
+        name: name of the anchor operator in the source model.
+        names: names of all operators of the source model that the layer covers.
+        operator: name of the anchor operator's type in the source model.
+        workload: the workload.
+        data: name of the input activation.
+        output: name of the output activation.
+        residual: name of the activation that a residual step adds.
+        weight: weights as in the source model, int8, shape (o, c/groups, kh, kw). Targets pad them
+            to blocks themselves. None for pools, and if `weight_from` is set.
+        weight_from: name of an activation of shape (rows, channels) that is packed as the weights
+            of a dense layer.
+        bias: biases, int32, shape (o,), including the rounding constant of the right shift.
+        shifts: amounts of a `shr_channel` step, int32, shape (o,).
+        unfold: rearrangement that is applied to `data` when it is packed. `workload` and `weight`
+            are then those for the rearranged image.
+        shortcut: operands of the workload's shortcut, if it has one.
+        add: constants that an `add` step of the epilogue reads, int32, shape (n, o, oh, ow).
+        macs: number of multiply-accumulates of the operator in the source model.
     """
 
     name: str
@@ -106,23 +132,30 @@ class Layer:
     shortcut: LayerShortcut | None = None
     add: NDArray[np.int32] | None = None
     macs: int = 0
-    """Multiply-accumulates that the source model does here."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The activations that it reads."""
+        """Names of the activations that the layer reads."""
         beside = None if self.shortcut is None else self.shortcut.data
         return tuple(n for n in (self.data, self.residual, self.weight_from, beside) if n)
 
 
 OF_UINT8 = np.uint8(0x80)
-"""int8 has the bits of uint8 but for this one: a uint8 tensor is int8 + 128."""
+"""The bit in which the int8 and uint8 representations differ: a uint8 tensor is its int8 form +
+128."""
 
 
 def to_int8(values: NDArray[Any], scale: Scale | None) -> NDArray[np.int8]:
-    """A host's tensor of any shape as int8. Floats as ONNX's QuantizeLinear does it in float32:
-    divided by the step, rounded half to even, from the zero point, cut off at −128 and 127; a NaN
-    is the zero point. uint8 less 128; int8 as it is."""
+    """Convert a host tensor of any shape to int8.
+
+    Floats are quantised in float32 as by ONNX's QuantizeLinear: divided by the step, rounded to the
+    nearest integer (ties to even), offset by the zero point and clipped to −128…127. NaN becomes
+    the zero point. From uint8 values 128 is subtracted. int8 values are returned unchanged.
+
+    Args:
+        values: float, uint8 or int8 tensor.
+        scale: quantisation scale; required for floats.
+    """
     if values.dtype == np.int8:
         return values
     if values.dtype == np.uint8:
@@ -135,8 +168,15 @@ def to_int8(values: NDArray[Any], scale: Scale | None) -> NDArray[np.int8]:
 
 
 def from_int8(values: NDArray[np.int8], scale: Scale | None, dtype: str) -> NDArray[Any]:
-    """int8 of any shape as a host's tensor: floats as ONNX's DequantizeLinear in float32, uint8,
-    int8 as it is."""
+    """Convert an int8 tensor of any shape to a host tensor.
+
+    Floats are computed in float32 as by ONNX's DequantizeLinear.
+
+    Args:
+        values: the int8 tensor.
+        scale: quantisation scale; required if `dtype` is a float type.
+        dtype: element type of the result: a float type, uint8 or int8.
+    """
     if dtype == "int8":
         return values
     if dtype == "uint8":

@@ -1,12 +1,14 @@
-"""Lists the targets there are, and makes each from its name.
+"""Registry of target kinds: lists the available targets and builds a target from its name.
 
-    vta-pynq          a preset of a kind
-    my_vta.json       a file that a kind reads
-    replay:C4.csv.gz  a kind, and what it makes of the rest
-    roofline          a kind that needs nothing more
+Examples of names:
 
-A kind is registered by a line in `BUILT_IN`, or by an entry point of the group `tilewright.targets`
-that names a `TargetKind`.
+    vta-pynq          a preset of a target kind
+    my_vta.json       a file that a target kind can read
+    replay:C4.csv.gz  the name of a target kind and an argument for it
+    roofline          the name of a target kind that needs no argument
+
+A target kind is registered by a line in `BUILT_IN`, or by an entry point of the group
+`tilewright.targets` that refers to a `TargetKind`.
 """
 
 from __future__ import annotations
@@ -30,17 +32,25 @@ BUILT_IN = {
     "cpu": "tilewright.targets.cpu.factory:KIND",
     "board": "tilewright.targets.board.factory:KIND",
 }
-"""Where each kind of this package is, by its name."""
+"""Import path of each target kind of this package, by name."""
 ENTRY_POINTS = "tilewright.targets"
 
 
 class TargetError(TilewrightError):
-    """A target that cannot be made: a plug-in that does not load, or a space it does not have."""
+    """A target cannot be built, for example because its plug-in fails to load."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """Something to know about a target; `section` is the heading it belongs below."""
+    """A property of a target that is shown to users.
+
+    Attributes:
+        section: heading under which the property is listed.
+        name: name of the property.
+        value: its value, if known.
+        unit: unit of the value.
+        meaning: explanation of the property.
+    """
 
     section: str
     name: str
@@ -55,21 +65,35 @@ def _cannot_rebuild(specification: Mapping[str, Json], space: str) -> Target:
 
 @dataclass(frozen=True)
 class TargetKind:
-    """How targets of one kind are named and made.
+    """A kind of targets: how its targets are named, described and built.
 
-    `make(text, space)` takes a preset, a file's path or what follows `name:`, and one of `spaces`
-    ("" if there are none). `check(text)` raises what `make` would, quickly and without loading
-    anything heavy; as quick are `remarks(text)`, what a person should know before such a target is
-    used, `properties(text)`, all there is to know about it, and `describe(preset)`, the figures
-    that tell presets apart, by the name of their column. `rebuild(specification, space)` makes a
-    target from what `HasSpecification` gave; of a kind whose targets compile
-    kernels, `check_code(specification)` raises what that would where their code cannot run here, as
-    quick as `check`. `variants(count, seed)` are
-    what `rebuild` takes of at most so many different pieces of hardware of this kind, for models
-    that shall know more than one; none of them is a preset. `warm_up(report)` compiles what would
-    otherwise be compiled by the first run, and calls `report` with lines of progress.
-    `make_on(text, space, cluster)` is of a kind whose targets the workers of a cluster offer, at
-    their addresses: its `make` only says that these have to be named.
+    Callables that take `text` receive a preset, a file path, or the part of the name after `kind:`.
+
+    Attributes:
+        name: name of the kind.
+        summary: one line for lists of targets.
+        make: builds a target from `text` and the name of a space, which is "" if the kind has no
+            spaces.
+        spaces: names of the schedule spaces; the first one is the default.
+        presets: returns the names of the presets.
+        reads: returns whether the kind can read a file.
+        check: raises the errors that `make` would raise, without loading heavy modules.
+        describe: returns a preset's figures for a table of presets, by column name, without loading
+            heavy modules.
+        remarks: returns what a user should know before using the target, without loading heavy
+            modules.
+        properties: returns all properties of the target, without loading heavy modules.
+        rebuild: builds a target from the JSON that `HasSpecification` returned, and a space.
+        check_code: for kinds that compile kernels: raises an error if code that was compiled for
+            such a target cannot run on this machine, without loading heavy modules.
+        variants: given a maximum count and a seed, returns specifications of different pieces of
+            hardware of this kind, for training models on several machines. Presets are not among
+            them.
+        warm_up: compiles everything that the first run would otherwise compile, and reports
+            progress lines to its argument.
+        make_on: for targets that workers of a cluster offer: builds a target from `text`, a space
+            and the address of the cluster. The `make` of such a kind only raises an error that asks
+            for the address.
     """
 
     name: str
@@ -89,7 +113,11 @@ class TargetKind:
     make_on: Callable[[str, str, str], Target] | None = None
 
     def space_named(self, space: str) -> str:
-        """`space` if this kind has it, its first if none is named. Raises `UnknownName`."""
+        """Return `space`, or the default space of the kind if `space` is empty.
+
+        Raises:
+            UnknownName: the kind does not have the space.
+        """
         if not space:
             return self.spaces[0] if self.spaces else ""
         if space not in self.spaces:
@@ -99,23 +127,26 @@ class TargetKind:
 
 @cache
 def target_kinds() -> dict[str, TargetKind]:
-    """All kinds by name, built-in ones first. Raises `TargetError` for an entry point that cannot
-    be loaded or takes a name that is taken."""
+    """Return all target kinds by name, built-in kinds first.
+
+    Raises:
+        TargetError: an entry point cannot be loaded, or its name is already taken.
+    """
     kinds = {name: _built_in(name) for name in BUILT_IN}
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         try:
-            found = entry.load()
+            kind = entry.load()
         except Exception as error:
             raise TargetError(
                 f"the target '{entry.name}' ({entry.value}) cannot be loaded: {error!r}; repair or "
                 "uninstall the package that brings it"
             ) from error
-        if not isinstance(found, TargetKind) or found.name in kinds:
+        if not isinstance(kind, TargetKind) or kind.name in kinds:
             raise TargetError(
                 f"the entry point '{entry.name}' ({entry.value}) names no new TargetKind; repair "
                 "or uninstall the package that brings it"
             )
-        kinds[found.name] = found
+        kinds[kind.name] = kind
     return kinds
 
 
@@ -126,8 +157,11 @@ def _built_in(name: str) -> TargetKind:
 
 
 def kind_of(text: str) -> tuple[TargetKind, str]:
-    """The kind that a target's name belongs to, and what that kind makes of it. Raises
-    `UnknownName`."""
+    """Return the target kind that a target's name refers to, and the argument for that kind.
+
+    Raises:
+        UnknownName: no target kind knows the name.
+    """
     kinds = target_kinds()
     head, colon, rest = text.partition(":")
     if colon and head in kinds:
@@ -141,43 +175,70 @@ def kind_of(text: str) -> tuple[TargetKind, str]:
     for kind in kinds.values():
         if kind.reads(path):
             return kind, text
-    known = [name for kind in kinds.values() for name in (*kind.presets(), kind.name)]
-    raise UnknownName("target", text, known)
+    names = [name for kind in kinds.values() for name in (*kind.presets(), kind.name)]
+    raise UnknownName("target", text, names)
 
 
 def make_target(text: str, space: str = "") -> Target:
-    """The target of that name, with the space of that name or its usual one. Raises a
-    `TilewrightError` of the target's kind, or `UnknownName`."""
+    """Build the target with the given name.
+
+    Args:
+        text: name of the target: a preset, a file path or `kind:argument`.
+        space: name of the schedule space; the default space of the target kind if empty.
+
+    Raises:
+        UnknownName: the name of the target or of the space is unknown.
+        TilewrightError: the target cannot be built. The class of the error depends on the kind.
+    """
     kind, rest = kind_of(text)
     return kind.make(rest, kind.space_named(space))
 
 
 def check_target(text: str, space: str = "") -> None:
-    """Raises what `make_target` would, without loading anything heavy."""
+    """Raise the errors that `make_target` would raise, without loading heavy modules."""
     kind, rest = kind_of(text)
     kind.space_named(space)
     kind.check(rest)
 
 
 def target_remarks(text: str) -> Sequence[str]:
-    """What a person should know before the target is used. Raises as `check_target`."""
+    """Return what a user should know before using the target. Raises like `check_target`."""
     kind, rest = kind_of(text)
     return kind.remarks(rest)
 
 
 def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
-    """A target from what a run wrote down about it, without loading other kinds than its own.
-    Raises `UnknownName`, `TargetError`, or an error of its kind."""
+    """Build a target from the JSON that a run stored about it. Only modules of its kind are loaded.
+
+    Args:
+        kind: name of the target kind.
+        specification: JSON description from `HasSpecification`.
+        space: name of the schedule space.
+
+    Raises:
+        UnknownName: the kind is unknown.
+        TargetError: targets of this kind cannot be rebuilt, or the kind cannot be loaded.
+    """
     return _kind_named(kind).rebuild(specification, space)
 
 
 def check_code(kind: str, specification: Mapping[str, Json]) -> None:
-    """Raises what `rebuild` would for a machine that is not here, without loading anything heavy if
-    the kind can tell, and `TargetError` for a target that compiles no kernels."""
-    found = _kind_named(kind)
-    if found.check_code is not None:
-        found.check_code(specification)
-    elif capability(target := found.rebuild(specification, ""), CompilesKernels) is None:
+    """Raise an error if a target's compiled code cannot run on this machine.
+
+    If the kind has no check of its own, the target is built.
+
+    Args:
+        kind: name of the target kind.
+        specification: JSON description of the target.
+
+    Raises:
+        TargetError: the target does not compile kernels.
+        TilewrightError: this machine is not the machine of the target.
+    """
+    target_kind = _kind_named(kind)
+    if target_kind.check_code is not None:
+        target_kind.check_code(specification)
+    elif capability(target := target_kind.rebuild(specification, ""), CompilesKernels) is None:
         raise TargetError(f"{target.name} compiles no kernels into libraries; choose cpu")
 
 

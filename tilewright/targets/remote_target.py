@@ -1,7 +1,8 @@
-"""Splits batches of a target that answers from elsewhere, where calls may be lost.
+"""Targets that answer from another process or machine, where calls may be lost.
 
-A call on a batch that is lost, or whose answer cannot be true, is made again in ever smaller parts.
-At the end the configs that caused it stand alone. These come back typed (`STATUS_OF`).
+If a call on a batch is lost, or its answer cannot be true, it is repeated with smaller and smaller
+parts of the batch. In the end the configs that cause the failure are isolated. They get a status
+from `STATUS_OF`; all other configs get their real answers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
 
 PARTS = 8
-"""Into how many parts a batch that failed is cut."""
+"""Number of parts into which a failed batch is split."""
 STATUS_OF: dict[str, Status] = {
     "died": "run_error",
     "timeout": "timeout",
@@ -29,39 +30,64 @@ STATUS_OF: dict[str, Status] = {
 
 T = TypeVar("T", Lowered, Measurements)
 Ask = Callable[[NDArray[np.int64]], T]
-"""What is answered for some rows of a batch. Raises `RpcFailed`."""
+"""Function that returns the answer for some rows of a batch. It raises `RpcFailed` if the call is
+lost."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Why a config got no honest answer."""
+    """Reason why a config got no valid answer.
+
+    Attributes:
+        kind: a key of `STATUS_OF`.
+        reason: explanation for the user.
+    """
 
     kind: str
     reason: str
 
 
 Failed = Callable[[NDArray[np.int64], Loss], T]
-"""What stands for the answer for rows that got none."""
+"""Function that returns a substitute answer for rows that got none."""
 
 
 class RemoteTarget:
-    """`lower` and `measure` of the `Target` contract by calls that may be lost; who carries them
-    says how (`ask`), and whether a batch goes in one of them or in several at once (`answers`).
-    `beside` is the same target in this process, if there is one."""
+    """Implementation of `lower` and `measure` of `Target` through calls that may be lost.
+
+    A subclass implements `ask`, which sends one call, and may override `answers`, which splits a
+    batch into calls. `beside` is the same target in this process, if there is one.
+    """
 
     beside: Target | None = None
 
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        """One call on configs (n, knobs), as `targets.worker.Worker` answers it. Raises
-        `RpcFailed`."""
+        """Send one call and return the answer of the remote `targets.worker.Worker`.
+
+        Args:
+            call: name of the call, for example "lower" or "measure".
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+            programs: compiled programs as plain arrays, for calls that need them.
+
+        Raises:
+            RpcFailed: the call was lost, or the answer cannot be true.
+        """
         raise NotImplementedError
 
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """The answers to a call on the rows (n,) of a batch, each with the rows it is for."""
+        """Return the answers for the rows of a batch, each with the indices of the rows it is for.
+
+        Args:
+            call: name of the call.
+            workload: the workload.
+            ask: returns the answer for some rows.
+            failed: returns a substitute answer for rows that got none.
+            rows: row indices, shape (n,).
+        """
         return in_parts(ask, failed, rows)
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
@@ -86,22 +112,33 @@ class RemoteTarget:
 
         done = self.answers("measure", lowered.workload, ask, failed, np.flatnonzero(lowered.ok))
         measured = joined_measurements(lowered, done)
-        if self.beside is not None and not lowered.ok.all():  # it knows best what to call these
+        # the local target classifies the failures better
+        if self.beside is not None and not lowered.ok.all():
             rows = np.flatnonzero(~lowered.ok)
-            told = self.beside.measure(lowered.rows(rows))
-            measured.status[rows], measured.reason[rows] = told.status, told.reason
+            failures = self.beside.measure(lowered.rows(rows))
+            measured.status[rows], measured.reason[rows] = failures.status, failures.reason
         return measured
 
 
 class TargetRaised(RpcFailed):
-    """The target raised where the contract wants a typed row; its process lives on."""
+    """The remote target raised an exception instead of returning a typed row.
+
+    Its process is still alive.
+    """
 
 
 def in_parts(
     ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.int64], T]]:
-    """Answers, each with the rows (n,) it is for; a part that fails is cut up until one row is
-    left."""
+    """Return the answers for the rows of a batch, each with the indices of the rows it is for.
+
+    A part that fails is split further, until single rows are left.
+
+    Args:
+        ask: returns the answer for some rows.
+        failed: returns a substitute answer for a single row that fails.
+        rows: row indices, shape (n,).
+    """
     if not len(rows):
         return []
     try:
@@ -117,8 +154,17 @@ def in_parts(
 
 
 def read_lowered(workload: Workload, configs: Configs, header: Header, arrays: Arrays) -> Lowered:
-    """Return the batch that `targets.worker.lowered_reply` wrote. Raises `RpcNonsense` for arrays
-    of other shapes."""
+    """Return the batch that `targets.worker.lowered_reply` sent.
+
+    Args:
+        workload: the workload.
+        configs: knob indices, shape (n, knobs).
+        header: header of the reply.
+        arrays: arrays of the reply.
+
+    Raises:
+        RpcNonsense: the arrays have the wrong shape or type.
+    """
     columns = header.get("columns")
     hidden = arrays.get("hidden", np.empty(0))
     texts = [arrays.get("failures", np.empty(0)), arrays.get("reasons", np.empty(0))]
@@ -141,8 +187,17 @@ def read_lowered(workload: Workload, configs: Configs, header: Header, arrays: A
 
 
 def checked_measurements(n: int, arrays: Arrays) -> Measurements:
-    """Measurements of n rows out of arrays of shape (n,), every row either honest or typed
-    `wrong_result`. Raises `RpcNonsense` for arrays that are none."""
+    """Return the measurements in a reply.
+
+    Rows with impossible values get the status `wrong_result`.
+
+    Args:
+        n: expected number of rows.
+        arrays: arrays of the reply, shape (n,).
+
+    Raises:
+        RpcNonsense: the arrays have the wrong shape or type.
+    """
     wanted = {"status": "UO", "reason": "UO", "cycles": "iu", "seconds": "f"}
     for name, kinds in wanted.items():
         array = arrays.get(name, np.empty(0))
@@ -157,8 +212,8 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
     cycles, seconds = arrays["cycles"].astype(np.int64), arrays["seconds"].astype(np.float64)
     valid = status == "valid"
     possible = ((cycles > 0) | (cycles == -1)) & np.isfinite(seconds) & (seconds > 0)
-    known = np.isin(status.astype(np.str_), STATUSES)
-    nonsense = ~known | (valid & ~possible)
+    is_known = np.isin(status.astype(np.str_), STATUSES)
+    nonsense = ~is_known | (valid & ~possible)
     reason[nonsense] = [
         f"run: the target answered '{s}' with {c} cycles in {t:g} s"
         for s, c, t in zip(status[nonsense], cycles[nonsense], seconds[nonsense], strict=True)
@@ -170,14 +225,14 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
 
 
 def _repeats(n: int, arrays: Arrays) -> Ragged | None:
-    """The seconds of every repetition, if they were sent."""
+    """Return the seconds of every repetition, or None if the reply has none."""
     try:
-        found = read_programs(arrays).get("repeats")
+        repeats = read_programs(arrays).get("repeats")
     except (ValueError, KeyError):
         raise RpcNonsense("the target measured repetitions of the wrong shape") from None
-    if found is not None and (len(found) != n or found.values.dtype.kind != "f"):
+    if repeats is not None and (len(repeats) != n or repeats.values.dtype.kind != "f"):
         raise RpcNonsense("the target measured repetitions of the wrong shape")
-    return found
+    return repeats
 
 
 # -- rows without an answer, and parts put together ---------------------------------------------
@@ -197,8 +252,13 @@ def _not_lowered(workload: Workload, configs: Configs, loss: Loss) -> Lowered:
 def joined_lowered(
     workload: Workload, configs: Configs, parts: list[tuple[NDArray[np.int64], Lowered]]
 ) -> Lowered:
-    """That of configs (n, knobs) out of parts, each with the rows (rows,) it is for, which follow
-    each other in the order of the configs."""
+    """Assemble a lowered batch from parts.
+
+    Args:
+        workload: the workload.
+        configs: knob indices of the whole batch, shape (n, knobs).
+        parts: the parts, in the order of the configs, each with the indices of its rows.
+    """
     columns = max((part.hidden.columns for _, part in parts), key=len, default=())
     n = len(configs)
     failures, reasons = np.full(n, "", dtype=object), np.full(n, "", dtype=object)
@@ -218,8 +278,13 @@ def joined_lowered(
 def joined_measurements(
     lowered: Lowered, parts: list[tuple[NDArray[np.int64], Measurements]]
 ) -> Measurements:
-    """Those of a batch out of parts, each with the rows (n,) it is for; rows of no part were not
-    compiled."""
+    """Assemble the measurements of a batch from parts.
+
+    Args:
+        lowered: the whole batch.
+        parts: the parts, each with the indices of its rows. Rows that are in no part get the status
+            `compile_error`.
+    """
     whole = Measurements.nothing(len(lowered))
     whole.reason[:] = lowered.reasons
     repeats = [np.empty(0)] * len(lowered)

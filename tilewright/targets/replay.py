@@ -1,7 +1,7 @@
-"""Holds complete tables of what every config of a space does on some hardware, and a target that
-answers from them without compiling or running anything.
+"""Complete measurement tables of schedule spaces, and a target that answers from such tables.
 
-Tuners are judged against the true optimum by them, and replayed in seconds.
+The target neither compiles nor runs anything. With it, tuners are judged by their distance from the
+true optimum, and tuning runs are replayed in seconds.
 """
 
 from __future__ import annotations
@@ -22,29 +22,45 @@ from tilewright.targets.workload import Workload
 
 
 class TableError(TilewrightError):
-    """A table that cannot be read as one."""
+    """A measurement table cannot be used."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What making each row of a table took, in seconds, arrays of shape (rows,): compiling it, and
-    measuring it, 0 where it did not compile."""
+    """Time that each row of a table took, in seconds; the arrays have shape (rows,).
+
+    Attributes:
+        compiling: time to compile the config.
+        measuring: time to measure the config; 0 if it did not compile.
+    """
 
     compiling: NDArray[np.float64]
     measuring: NDArray[np.float64]
 
     def mean(self, compiled: NDArray[np.bool_]) -> Costs:
-        """On average, given which rows compiled, shape (rows,)."""
+        """Return the average costs, given the mask of rows that compiled, shape (rows,)."""
         measuring = self.measuring[compiled].mean() if compiled.any() else 0.0
         return Costs(float(self.compiling.mean()), float(measuring))
 
 
 @dataclass(frozen=True)
 class MeasurementTable:
-    """One row a config of `space`, ascending by `flat` index. `failures` names why a config did not
-    compile ("" if it did), `cycles` is -1 and `seconds` NaN where the status is not `valid`;
-    `hidden` is what compiling revealed, NaN where it failed. `spent` is known of tables that a real
-    stack left."""
+    """Measurements of a schedule space, one row per config, in ascending order of the flat index.
+
+    Attributes:
+        name: name of the table.
+        workload: the workload.
+        space: the schedule space.
+        flat: flat index of each config.
+        status: status of each config, as in `Measurements`.
+        failures: class of each compilation failure; empty if the config compiled.
+        reasons: explanation of each status that is not `valid`.
+        cycles: latency in cycles; -1 if the config is not valid.
+        seconds: latency in seconds; NaN if the config is not valid.
+        hidden: hidden features; NaN if the config failed to compile.
+        spent: time that each row took, for tables that were recorded with a real compiler and
+            device.
+    """
 
     name: str
     workload: Workload
@@ -63,18 +79,20 @@ class MeasurementTable:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Which configs are, shape (rows,)."""
+        """Mask of the valid configs, shape (rows,)."""
         return np.asarray(self.status == "valid", np.bool_)
 
     @property
     def latency(self) -> NDArray[np.float64]:
-        """In cycles, or in seconds where the hardware counts none, shape (rows,); infinite where a
-        config is not valid."""
+        """Latency of each config in cycles, or in seconds if the hardware counts no cycles.
+
+        The shape is (rows,). Configs that are not valid have an infinite latency.
+        """
         return np.where(self.valid, latency_of(self.cycles, self.seconds), np.inf)
 
     @property
     def optimum(self) -> Latency:
-        """The fastest valid config's. Raises `TableError` if none is valid."""
+        """Latency of the fastest valid config. Raises `TableError` if no config is valid."""
         if not self.valid.any():
             raise TableError(f"no config of {self.name} is valid: leave it out, it has no optimum")
         row = int(np.argmin(self.latency))
@@ -82,7 +100,7 @@ class MeasurementTable:
 
     @cached_property
     def digest(self) -> str:
-        """Content hash of all that a tuner can see of it."""
+        """Content hash of everything that a tuner can observe."""
         hasher = hashlib.sha256("\0".join([self.workload.id, *self.hidden.names]).encode())
         for numbers in (self.flat, self.cycles, self.seconds, self.hidden.matrix):
             hasher.update(np.ascontiguousarray(numbers).tobytes())
@@ -93,8 +111,17 @@ class MeasurementTable:
         return hasher.hexdigest()[:16]
 
     def at(self, configs: Configs) -> NDArray[np.int64]:
-        """Row of each config, shape (n,); configs (n, knobs). Raises `TableError` if one is not
-        listed."""
+        """Return the row index of each config.
+
+        Args:
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Row indices, shape (n,).
+
+        Raises:
+            TableError: the table does not contain a config.
+        """
         flat = self.space.ravel(configs)
         if self.space.listed is None:
             return flat
@@ -105,11 +132,17 @@ class MeasurementTable:
 
 
 class ReplayTarget:
-    """Serves measurements from tables, one a workload.
+    """Target that answers from measurement tables, one per workload.
 
-    `estimates` are those of the hardware the tables were made on; `hardware` describes it, and
-    `costs` says what trials on it cost where the tables do not. It has no other capability: what a
-    table does not hold, it does not know.
+    It has no capabilities except estimates and costs, because the tables hold nothing else.
+
+    Args:
+        tables: the measurement tables.
+        name: name of the target.
+        hardware: features of the hardware on which the tables were recorded.
+        estimates: estimates for that hardware.
+        costs: costs of trials on that hardware. They are only used if a table did not record its
+            own.
     """
 
     deterministic = True
@@ -131,17 +164,21 @@ class ReplayTarget:
             Estimates: estimates,
             HasCosts: _RecordedCosts(self.tables) if recorded else costs,
         }
-        self.capabilities = {kind: each for kind, each in offered.items() if each is not None}
+        self.capabilities = {
+            kind: implementation
+            for kind, implementation in offered.items()
+            if implementation is not None
+        }
 
     @property
     def fingerprint(self) -> str:
-        """Of the name and the tables' content."""
+        """Digest of the name and of the content of the tables."""
         digests = "".join(sorted(table.digest for table in self.tables.values()))
         return hashlib.sha256(f"{self.name}{digests}".encode()).hexdigest()[:12]
 
     @property
     def workloads(self) -> dict[str, Workload]:
-        """The replayed workloads by their table's name."""
+        """Workloads of the tables, by table name."""
         return {table.name: table.workload for table in self.tables.values()}
 
     def hardware_features(self) -> dict[str, float]:
@@ -177,15 +214,15 @@ class ReplayTarget:
         try:
             return self.tables[workload.id]
         except KeyError:
-            known = ", ".join(sorted(self.workloads)) or "none"
+            names = ", ".join(sorted(self.workloads)) or "none"
             raise WorkloadError(
-                f"no table for {workload}; tables at hand: {known}; pass the file that has it"
+                f"no table for {workload}; tables at hand: {names}; pass the file that has it"
             ) from None
 
 
 @dataclass(frozen=True)
 class _RecordedCosts:
-    """Means of what making the tables took."""
+    """Average costs of trials, from the times that the tables recorded."""
 
     tables: Mapping[str, MeasurementTable]
 

@@ -1,4 +1,4 @@
-"""Turns shifts that round down behind a constant into divisions to the nearest, ties to even."""
+"""Replaces shifts that round half up by divisions that round to nearest, ties to even."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ Steps = tuple[EpilogueOp, ...]
 
 
 def rounded_to_even(workload: Workload) -> Workload:
-    """A workload with `shr_even` in the place of a `shr` that a bias, an added tensor or an offset
-    rounds; any other as it is."""
+    """Return a workload whose rounding right shift is replaced by `shr_even`.
+
+    A right shift rounds if a bias, an added tensor or an offset contains half of its divisor. A
+    workload without such a shift is returned unchanged.
+    """
     return workload.with_steps(_to_even(workload.epilogue)[0])
 
 
 def layer_rounded_to_even(layer: Layer) -> Layer:
-    """A layer of such a workload, its constants without the half that rounded."""
+    """Return a layer with the workload from `rounded_to_even`.
+
+    The rounding constant, half of the divisor, is subtracted from the layer's bias or added tensor.
+    """
     steps, half = _to_even(layer.workload.epilogue)
     changed = replace(layer, workload=layer.workload.with_steps(steps))
     if half and layer.bias is not None:
@@ -31,19 +37,19 @@ def layer_rounded_to_even(layer: Layer) -> Layer:
 
 
 def _to_even(steps: Steps) -> tuple[Steps, int]:
-    """The steps, and what is to be taken from a bias or an added tensor."""
+    """Return the new steps, and the constant to subtract from the bias or the added tensor."""
     shift = next((step for step in steps if step.kind == "shr" and step.value), None)
     constants = [step for step in steps if step.kind in ("bias", "add", "offset")]
     if shift is None or not constants:
         return steps, 0
     half, inside = 1 << (shift.value - 1), constants[0].kind != "offset"
-    made: list[EpilogueOp] = []
+    new_steps: list[EpilogueOp] = []
     for step in steps:
         if step is shift:
-            made.append(EpilogueOp("shr_even", step.value))
+            new_steps.append(EpilogueOp("shr_even", step.value))
         elif step is constants[0] and not inside:
             left = step.value - half
-            made += [replace(step, value=left)] if left else []
+            new_steps += [replace(step, value=left)] if left else []
         else:
-            made.append(step)
-    return tuple(made), half if inside else 0
+            new_steps.append(step)
+    return tuple(new_steps), half if inside else 0

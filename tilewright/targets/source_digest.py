@@ -1,4 +1,4 @@
-"""Digests the sources that a measurement depends on."""
+"""Digests of the source files that a measurement depends on."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 @cache
 def source_digest(folder: Path, parts: tuple[str, ...] = ("",)) -> str:
-    """Return a digest of modules, which changes when the source of one of them does.
+    """Return a digest of Python modules, which changes when the source of one of them changes.
 
     Args:
-        folder: folder that the parts lie in; paths below it are part of the digest.
-        parts: modules (`spec.py`) and folders with all modules below them; by default the whole
+        folder: folder that contains the parts. Paths relative to it are part of the digest.
+        parts: modules (`spec.py`), or folders whose modules are all included; by default the whole
             folder.
     """
     digest = hashlib.sha256()

@@ -1,15 +1,15 @@
-"""Runs a target in a process of its own, so that no config can end, block or mislead a session.
+"""Runs a target in a child process, so that no config can crash, block or corrupt the session.
 
-The parent keeps a watchdog on every call. A batch that dies, hangs or answers nonsense is run again
-in ever smaller parts, in a fresh process where one was lost. At the end the configs that caused it
-stand alone. These come back typed:
+The parent process limits the time of every call. If a batch crashes, hangs or returns impossible
+values, it is repeated with smaller and smaller parts, in a new process if the old one was lost. In
+the end the configs that cause the failure are isolated. Their status depends on what happened:
 
-    the process dies, or the target raises    run_error       (while compiling: failure "died")
-    no answer within the limit                timeout         (while compiling: "timeout")
-    an answer that cannot be true             wrong_result    (while compiling: "nonsense")
+    the process dies, or the target raises    run_error       (when compiling: failure "died")
+    no answer within the limit                timeout         (when compiling: "timeout")
+    an answer that cannot be true             wrong_result    (when compiling: "nonsense")
 
-All other configs of the batch get their honest answer. An answer that comes late cannot be taken
-for that of a later call: its process is gone.
+All other configs of the batch get their real answers. A late answer cannot be mistaken for the
+answer to a later call, because its process has been ended.
 """
 
 from __future__ import annotations
@@ -30,24 +30,28 @@ from tilewright.targets.worker import read_space
 from tilewright.targets.workload import Workload
 
 START_SECONDS = 600.0
-"""For a process to start and describe itself: it may have to compile first."""
+"""Time limit for a process to start and describe itself; it may have to compile kernels first."""
 _ABOUT = {"name", "fingerprint", "deterministic", "hardware", "estimates"}
 NAMED = "tilewright.targets.worker:make_warm"
-"""Makes a target from its name (`text`) and its space."""
+"""Factory that builds a target from its name (`text`) and the name of its space."""
 
 
 class TargetDown(TilewrightError):
-    """A target whose process cannot be started, or cannot describe itself or a space."""
+    """The target's process cannot be started, or cannot describe itself or a space."""
 
 
 class IsolatedTarget(RemoteTarget):
-    """Keeps the `Target` contract for the target that `factory` (`package.module:callable`, called
-    with `arguments`, JSON) builds in a child process.
+    """Implementation of the `Target` contract by a target in a child process.
 
-    `limits.seconds` is for one call on a batch; `limits.memory_bytes` bounds the child's address
-    space. `beside` is the same target in this process: what is not asked of single candidates, as
-    the baseline and the proof of the chosen one, is asked of it. Raises `TargetDown` if
-    the target cannot even be built.
+    Args:
+        factory: function that builds the target in the child process, as `package.module:callable`.
+        arguments: keyword arguments of the factory, as JSON.
+        limits: time limit of one call on a batch, and limit of the child's address space.
+        beside: the same target in this process. It answers everything that is not about a batch of
+            candidates, for example baselines and the verification of the best schedule.
+
+    Raises:
+        TargetDown: the target cannot be built.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class IsolatedTarget(RemoteTarget):
 
     @property
     def processes(self) -> int:
-        """How many processes have been used so far."""
+        """Number of child processes that have been started so far."""
         return self._process.starts
 
     def hardware_features(self) -> dict[str, float]:
@@ -86,14 +90,16 @@ class IsolatedTarget(RemoteTarget):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the target beside it, else estimates by the process; spaces are not enumerated
-        in one call, which no watchdog could bound."""
+        """Capabilities of the target in this process, or else estimates from the child process.
+
+        Enumerating a space in one call is excluded, because no time limit would fit.
+        """
         if self.beside is not None:
             return without(self.beside.capabilities, Enumerates, MeasuresInOnePass)
         return {Estimates: _RemoteEstimates(self._estimate)} if self._about["estimates"] else {}
 
     def close(self) -> None:
-        """End the process; a later call starts another."""
+        """End the child process. A later call starts a new one."""
         self._process.stop()
 
     def _space(self, workload: Workload) -> Space:
@@ -128,7 +134,10 @@ class IsolatedTarget(RemoteTarget):
         return about
 
     def _must(self, header: Header) -> Header:
-        """A call without which nothing works; starting the process may take its time."""
+        """Send a call that must succeed.
+
+        The time limit is longer than usual, because the process may have to start first.
+        """
         try:
             seconds = max(START_SECONDS, self._process.limits.seconds)
             return self._process.call(header, seconds=seconds)[0]
@@ -139,7 +148,7 @@ class IsolatedTarget(RemoteTarget):
 
 @dataclass(frozen=True)
 class _RemoteEstimates:
-    """Keeps `targets.capabilities.Estimates` by asking the process."""
+    """Implementation of `targets.capabilities.Estimates` that asks the child process."""
 
     ask: Callable[[Workload, Configs], Features]
 

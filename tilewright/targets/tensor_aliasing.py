@@ -1,4 +1,4 @@
-"""Finds tensors that lie inside one another."""
+"""Finds tensors that are stored inside other tensors, and conflicts between them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ K = TypeVar("K", int, str)
 
 
 def lay_out(pairs: Iterable[tuple[K, K, int]]) -> list[dict[K, int]]:
-    """Groups of keys, each with where a key begins, the first at 0. A pair (a, b, n) says that a
-    begins n behind b. Raises `ValueError` with the key that would begin at two places."""
+    """Compute the relative positions of tensors that are stored inside one another.
+
+    Args:
+        pairs: triples (a, b, n): tensor a begins n elements after tensor b.
+
+    Returns:
+        One mapping per group of connected tensors, from tensor to position. The smallest position
+        in each group is 0.
+
+    Raises:
+        ValueError: a tensor would have two different positions. The argument is its key.
+    """
     beside: dict[K, list[tuple[K, int]]] = {}
     for part, whole, distance in pairs:
         beside.setdefault(part, []).append((whole, -distance))
@@ -23,11 +33,14 @@ def lay_out(pairs: Iterable[tuple[K, K, int]]) -> list[dict[K, int]]:
             continue
         begins, waiting = {start: 0}, [start]
         while waiting:
-            own = waiting.pop()
-            for other, distance in beside[own]:
+            current = waiting.pop()
+            for other, distance in beside[current]:
                 if other not in begins:
                     waiting.append(other)
-                if begins.setdefault(other, begins[own] + distance) != begins[own] + distance:
+                if (
+                    begins.setdefault(other, begins[current] + distance)
+                    != begins[current] + distance
+                ):
                     raise ValueError(other)
         done |= begins.keys()
         first = min(begins.values())
@@ -36,7 +49,12 @@ def lay_out(pairs: Iterable[tuple[K, K, int]]) -> list[dict[K, int]]:
 
 
 def overlapping(begins: Mapping[K, int], sizes: Mapping[K, int]) -> tuple[K, K] | None:
-    """Two of the keys that have a size and lie over each other; None where there are none."""
+    """Return two tensors that overlap, or None if there are none.
+
+    Args:
+        begins: position of each tensor.
+        sizes: size of each tensor. Tensors without a size are ignored.
+    """
     order = sorted((begins[key], key) for key in begins if key in sizes)
     for (begin, one), (next_begin, other) in pairwise(order):
         if begin + sizes[one] > next_begin:

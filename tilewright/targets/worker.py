@@ -1,8 +1,8 @@
-"""Builds a target from its recipe and answers calls, as the child of `targets.subprocess_target`.
+"""Child process of `targets.subprocess_target`: builds a target from its recipe and answers calls.
 
-Run as `python -m tilewright.targets.worker … FACTORY ARGUMENTS`, with a factory
-`package.module:name` and its keyword arguments as JSON. Programs travel with the calls that need
-them, as plain arrays.
+Run it as `python -m tilewright.targets.worker … FACTORY ARGUMENTS`, with a factory
+`package.module:name` and its keyword arguments as JSON. Programs are sent as plain arrays with each
+call that needs them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,28 @@ _PROGRAM, _VALUES, _OFFSETS = "program ", " values", " offsets"
 
 
 def made(factory: str, keywords: Mapping[str, Json]) -> Target:
-    """What a factory `package.module:name` makes. Raises whatever it raises."""
+    """Call a factory, given as `package.module:name`, and return its target."""
     module, _, name = factory.partition(":")
     target: Target = getattr(importlib.import_module(module), name)(**keywords)
     return target
 
 
 class Worker:
-    """Answers one call after another with a target of its own."""
+    """Answers calls, one after another, with the target that it holds."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
 
     def answer(self, header: Header, arrays: dict[str, NDArray[Any]]) -> tuple[Header, Arrays]:
-        """What a call comes to: a header and arrays to send back; configs have shape (n, knobs)."""
+        """Answer one call.
+
+        Args:
+            header: JSON with the name of the call and its workload.
+            arrays: arrays of the call; `configs` has shape (n, knobs).
+
+        Returns:
+            A JSON header and arrays to send back.
+        """
         call = header["call"]
         estimates = capability(self.target, Estimates)
         if call == "describe":
@@ -70,7 +78,7 @@ class Worker:
     def _measured(
         self, workload: Workload, configs: NDArray[np.int32], arrays: dict[str, NDArray[Any]]
     ) -> tuple[Header, Arrays]:
-        """Only what compiled is sent to be measured."""
+        """Measure a batch. All configs of the batch have compiled."""
         n = len(configs)
         texts = np.full(n, "", dtype=object)
         programs = read_programs(arrays)
@@ -79,14 +87,17 @@ class Worker:
 
 
 def make_warm(text: str, space: str = "") -> Target:
-    """The target of that name, `warmed_up`. Raises what `make_target` raises."""
+    """Build the target with the given name, and warm it up. Raises like `make_target`."""
     return warmed_up(make_target(text, space))
 
 
 def warmed_up(target: Target) -> Target:
-    """The target, with what it compiles once compiled, so that the limit on a batch is for its work
-    alone."""
-    with suppress(WorkloadError):  # not every target has a schedule for it
+    """Run a small workload, so that just-in-time compilation does not count towards a time limit.
+
+    Returns:
+        The same target.
+    """
+    with suppress(WorkloadError):  # some targets have no schedule for this workload
         configs = np.zeros((1, len(target.space(SMALL).knobs)), np.int32)
         target.measure(target.lower(SMALL, configs))
     return target
@@ -96,8 +107,7 @@ def warmed_up(target: Target) -> Target:
 
 
 def lowered_reply(lowered: Lowered) -> tuple[Header, dict[str, NDArray[Any]]]:
-    """A batch that was lowered, as header and arrays of shape (configs, …), without its
-    programs."""
+    """Return a lowered batch without its programs, as header and arrays of shape (configs, …)."""
     return {"columns": write_columns(lowered.hidden.columns)}, {
         "failures": lowered.failures,
         "reasons": lowered.reasons,
@@ -106,7 +116,7 @@ def lowered_reply(lowered: Lowered) -> tuple[Header, dict[str, NDArray[Any]]]:
 
 
 def measured_reply(measured: Measurements) -> dict[str, NDArray[Any]]:
-    """What was measured, as arrays of shape (configs,), and repetitions as programs are."""
+    """Return measurements as arrays of shape (configs,). Repetitions are written like programs."""
     reply = {
         "status": measured.status,
         "reason": measured.reason,
@@ -120,7 +130,11 @@ def measured_reply(measured: Measurements) -> dict[str, NDArray[Any]]:
 
 
 def write_programs(programs: Programs) -> dict[str, NDArray[Any]]:
-    """Plain arrays, two a part: its values, shape (total, …), and offsets, shape (rows + 1,)."""
+    """Convert programs to plain arrays.
+
+    Returns:
+        Two arrays per part: its values, shape (total, …), and its offsets, shape (rows + 1,).
+    """
     return {
         f"{_PROGRAM}{name}{end}": array
         for name, part in programs.items()
@@ -129,9 +143,13 @@ def write_programs(programs: Programs) -> dict[str, NDArray[Any]]:
 
 
 def read_programs(arrays: Arrays) -> dict[str, Ragged]:
-    """What `write_programs` wrote, shapes checked. Raises `KeyError` or `ValueError` for anything
-    else."""
-    found = {}
+    """Read the programs that `write_programs` wrote, and check their shapes.
+
+    Raises:
+        KeyError: an array is missing.
+        ValueError: the offsets do not match the values.
+    """
+    programs = {}
     for key in arrays:
         if key.startswith(_PROGRAM) and key.endswith(_VALUES):
             name = key.removeprefix(_PROGRAM).removesuffix(_VALUES)
@@ -142,12 +160,12 @@ def read_programs(arrays: Arrays) -> dict[str, Ragged]:
             )  # fmt: skip
             if not sound:
                 raise ValueError(f"the rows of '{name}' are not those of its values")
-            found[name] = Ragged(values, offsets.astype(np.int64))
-    return found
+            programs[name] = Ragged(values, offsets.astype(np.int64))
+    return programs
 
 
 def write_space(space: Space) -> Header:
-    """As JSON."""
+    """Convert a schedule space to JSON."""
     return {
         "space": space.name,
         "knobs": [[knob.name, [int(value) for value in knob.values]] for knob in space.knobs],
@@ -156,7 +174,11 @@ def write_space(space: Space) -> Header:
 
 
 def read_space(values: Mapping[str, Json]) -> Space:
-    """What `write_space` wrote. Raises `ValueError`."""
+    """Read the schedule space that `write_space` wrote.
+
+    Raises:
+        ValueError: the JSON is invalid.
+    """
     pairs = [as_list(pair) for pair in as_list(values["knobs"])]
     knobs = tuple(Knob(as_text(name), _ints(numbers)) for name, numbers in pairs)
     listed = values["listed"]

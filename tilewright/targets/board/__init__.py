@@ -1,9 +1,11 @@
-"""Measures on VTAs on boards elsewhere, by a Dask worker beside each (`targets.cluster`).
+"""Measures VTA programs on remote boards, through Dask workers next to the boards.
 
-`target` is the side of the command, `single_layer_programs` what travels, `board_runner` what runs
-beside the board, through the C runtime (`targets.vta.board.runtime`) and `measure.c`.
-`board_worker` offers that. What runs there loads no numba.
+`target` is the client side, `single_layer_programs` defines what is sent, and `board_runner` runs
+it next to the board with the C runtime (`targets.vta.board.runtime`) and `measure.c`.
+`board_worker` offers the board to a cluster. The modules that run next to the board do not import
+numba.
 """
 
 INPUT, EXPECTED = "input.bin", "expected.bin"
-"""Beside the files of the artifact (`targets.vta.board.runtime.FILES`)."""
+"""Names of the files with the input and the expected output of a program. They are stored next to
+the artifact's files (`targets.vta.board.runtime.FILES`)."""

@@ -1,7 +1,7 @@
-"""Measures on a board, with the C runtime built once against the board's driver.
+"""Runs programs on a board, with a C runtime that is built once against the board's driver.
 
-Each program runs alone, in a process of its own with a limit. The board is reset after a program
-that ended badly.
+Each program runs alone, in a process of its own with a time limit. After a program that failed, the
+board is reset.
 """
 
 from __future__ import annotations
@@ -33,25 +33,40 @@ from tilewright.targets.worker import write_programs
 
 PROGRAM, OUTPUT = "tilewright_run", "output.bin"
 MOST_SECONDS = 600.0
-"""For the runtime to be built, and for the board to be reset."""
-_TIMED_OUT, _FAILED = 3, 1  # exit codes of measure.c
+"""Time limit for building the runtime and for resetting the board."""
+_TIMED_OUT, _FAILED = 3, 1  # exit codes of measure.c: timed out, failed
 
 
 def machine_named(text: str) -> VtaSpec:
-    """The machine of a bitstream: a preset, or a `vta_config.json`. Raises `SpecError`."""
+    """Return the machine of a bitstream.
+
+    Args:
+        text: name of a preset, or path of a `vta_config.json`.
+
+    Raises:
+        SpecError: the machine is unknown or cannot be read.
+    """
     return VtaSpec.load(text)
 
 
 class BoardDown(TilewrightError):
-    """A board that cannot be used: its runtime does not build, or it cannot be reset."""
+    """The board cannot be used: its runtime does not build, or it cannot be reset."""
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """A board and how it is measured on. `driver` are object files, archives and shared objects
-    that define the stock driver's functions; `reset` is the command that programs the FPGA.
-    `seconds` is for one program with all its `repeats`; `patience` is how often the driver looks
-    whether the device has finished; `cflags` are those of the C compiler."""
+    """A board, and the options for measuring on it.
+
+    Attributes:
+        spec: the machine in the board's bitstream.
+        driver: object files, archives and shared objects that define the functions of the stock
+            driver.
+        reset: command that programs the FPGA.
+        repeats: number of repetitions per program.
+        seconds: time limit for one program with all its repetitions.
+        patience: number of times the driver polls the device before it gives up.
+        cflags: flags of the C compiler.
+    """
 
     spec: VtaSpec
     driver: str
@@ -64,7 +79,7 @@ class BenchOptions:
 
 @dataclass
 class Counts:
-    """What became of the programs so far."""
+    """Number of programs so far, by outcome, and number of resets."""
 
     programs: int = 0
     wrong: int = 0
@@ -75,8 +90,16 @@ class Counts:
 
 @dataclass(frozen=True)
 class Ran:
-    """A program that was run. `seconds` and `cycles` (0 where the driver counts none) of each
-    repetition; `wrong` bytes of the output, -1 where there is none."""
+    """Result of running one program.
+
+    Attributes:
+        status: the outcome.
+        reason: explanation if the status is not `valid`.
+        seconds: seconds of each repetition.
+        cycles: cycles of each repetition; 0 if the driver does not count cycles.
+        wrong: number of wrong bytes in the output; -1 if there is no output.
+        resets: number of resets after the program.
+    """
 
     status: Status
     reason: str = ""
@@ -87,16 +110,31 @@ class Ran:
 
 
 def write_runtime(folder: Path, spec: VtaSpec) -> str:
-    """Write the C sources of the runtime for a machine into a folder, made if it is missing;
-    returns their digest. Raises `OSError`."""
+    """Write the C sources of the runtime for a machine into a folder.
+
+    Args:
+        folder: destination, which is created if it does not exist.
+        spec: the machine.
+
+    Returns:
+        Digest of the sources.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
     copy_runtime(folder, spec)
     return sources_digest()
 
 
 @dataclass
 class BoardBench:
-    """A board ready to measure on, with a folder for its files. Raises `BoardDown` if the runtime
-    does not build or the board cannot be reset."""
+    """A board that is ready for measurements, with a folder for its files.
+
+    Creating it builds the runtime and resets the board.
+
+    Raises:
+        BoardDown: the runtime does not build, or the board cannot be reset.
+    """
 
     options: BenchOptions
     folder: Path
@@ -110,24 +148,34 @@ class BoardBench:
         self.reset()
 
     def describe(self) -> dict[str, Json]:
-        """What a command has to know: the machine, and what else can change a measurement."""
+        """Return the machine, and everything else that can change a measurement, as JSON."""
         spec: dict[str, Json] = self.options.spec.model_dump(by_alias=True, exclude={"source"})
         return {"spec": spec, "bench": self._digest, "repeats": self.options.repeats}
 
     def status(self) -> dict[str, Json]:
-        """The board's machine and what became of its programs so far."""
+        """Return the name of the machine and the counts of its programs so far, as JSON."""
         return {"machine": self.options.spec.name, **vars(self.counts)}
 
     def measure(self, rows: Sequence[Mapping[str, str]], blobs: Arrays) -> dict[str, NDArray[Any]]:
-        """Run programs, each given as files by name and digest, bytes in `blobs` (bytes,); returns
-        what `targets.remote_target.checked_measurements` reads, arrays of shape (rows,). Raises
-        `BoardDown`, and `KeyError` for files that are not there."""
+        """Run programs one after the other.
+
+        Args:
+            rows: the files of each program, as digests by file name.
+            blobs: content of the files by digest, uint8 arrays.
+
+        Returns:
+            Arrays of shape (rows,), as `targets.remote_target.checked_measurements` reads them.
+
+        Raises:
+            BoardDown: the board cannot be used any more.
+            KeyError: a file is missing.
+        """
         with self._one_at_a_time:
             done = [self._run(row, blobs) for row in rows]
         return self._told(done)
 
     def close(self) -> None:
-        """End the program that runs, and run no further one."""
+        """End the running program, and refuse to run further programs."""
         self._closed = True
         if self._running is not None:
             _kill(self._running)
@@ -135,17 +183,17 @@ class BoardBench:
             pass
 
     def reset(self) -> None:
-        """Program the FPGA. Raises `BoardDown`."""
+        """Program the FPGA. Raises `BoardDown` if that fails."""
         try:
             subprocess.run(
                 shlex.split(self.options.reset), check=True, capture_output=True, text=True,
                 timeout=MOST_SECONDS, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            said = str(getattr(error, "stderr", "") or "").strip().splitlines()
+            messages = str(getattr(error, "stderr", "") or "").strip().splitlines()
             raise BoardDown(
                 f"the board cannot be reset: '{self.options.reset}' failed ({error})"
-                f"{': ' + said[-1] if said else ''}; repair it, and start the worker again"
+                f"{': ' + messages[-1] if messages else ''}; repair it, and start the worker again"
             ) from None
 
     def _build(self) -> None:
@@ -163,9 +211,9 @@ class BoardBench:
         except (OSError, subprocess.SubprocessError) as error:
             raise BoardDown(f"the runtime cannot be built: {error}; install make and cc") from None
         if done.returncode:
-            said = done.stderr.strip() or done.stdout.strip()
+            message = done.stderr.strip() or done.stdout.strip()
             raise BoardDown(
-                f"the runtime cannot be built with --driver '{self.options.driver}': {said}"
+                f"the runtime cannot be built with --driver '{self.options.driver}': {message}"
             )
         about = [self.options.cflags, str(self.options.repeats)]
         content = hashlib.sha256("\0".join(about).encode() + source)
@@ -194,7 +242,7 @@ class BoardBench:
             if self._closed:
                 _kill(process)
             try:
-                printed, said = process.communicate(timeout=self.options.seconds)
+                printed, error_output = process.communicate(timeout=self.options.seconds)
             except subprocess.TimeoutExpired:
                 _kill(process)
                 process.communicate()
@@ -203,7 +251,7 @@ class BoardBench:
                 self._running = None
         if self._closed:
             raise BoardDown("its worker was ended")
-        cause = (said.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+        cause = (error_output.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         if process.returncode == _TIMED_OUT:
             return self._broken("timeout", cause)
         if process.returncode < 0 or process.returncode == _FAILED:
@@ -225,8 +273,11 @@ class BoardBench:
         return Ran("valid", "", [n / 1e9 for n, _ in pairs], [c for _, c in pairs], 0)
 
     def _broken(self, status: Status, cause: str, wrong: int = -1) -> Ran:
-        """Of a program after which the hardware may be in no state to go on: tokens that it left
-        in the queues would spoil the next one."""
+        """Reset the board and return the result of a failed program.
+
+        Dependency tokens that the program left in the hardware's queues would otherwise break the
+        next program.
+        """
         self.counts.time_outs += status == "timeout"
         self.counts.wrong += status == "wrong_result"
         self.counts.failures += status == "run_error"
@@ -260,6 +311,6 @@ class BoardBench:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """With all that it started."""
+    """End a process and all processes that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
-"""Offers the board beside this machine to commands elsewhere, as a worker of a Dask cluster.
+"""Offers the board next to this machine to remote commands, as a worker of a Dask cluster.
 
-The worker has the resources `board` and `board:NAME`. Calls that need the board name the second
-one, so Dask gives the worker one program at a time, and other calls go to other workers.
+The worker has the Dask resources `board` and `board:NAME`. Calls that use the board require
+`board:NAME`, so that Dask gives the worker one program at a time and sends other calls to other
+workers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ else:
     distributed = lazy_module("distributed")
 
 STATUS = "status"
-"""Key of `describe_board`: how many programs ran, and how they ended."""
+"""Key of the board's status in the result of `describe_board`."""
 END_SECONDS = 5.0
 _benches: dict[str, BoardBench] = {}
 
@@ -47,13 +48,13 @@ def measure_on_board(
     """Run programs on the board of this worker.
 
     Args:
-        name: the name of the board.
+        name: name of the board.
         programs: the files of each program, as digests by file name.
-        blobs: the content of the files by digest, uint8 arrays.
+        blobs: content of the files by digest, uint8 arrays.
 
     Returns:
-        Arrays of shape (programs,), as `targets.remote_target.checked_measurements` reads them;
-        text if the board cannot be used.
+        Arrays of shape (programs,), as `targets.remote_target.checked_measurements` reads them; an
+        error message if the board cannot be used.
     """
     try:
         return _benches[name].measure(programs, blobs)
@@ -62,41 +63,45 @@ def measure_on_board(
 
 
 def describe_board(name: str) -> dict[str, Json]:
-    """Return the machine of the board beside this worker, what else can change a measurement, and
-    the counts of its programs."""
+    """Return the machine of the board, its measuring options and its program counts."""
     bench = _benches[name]
     return {STATUS: bench.status(), **bench.describe()}
 
 
 def list_boards(address: str) -> dict[str, dict[str, Json]]:
-    """Return the boards of a cluster by name, each with its machine and the counts of its programs.
+    """Return the boards of a cluster by name, each with its machine and program counts.
+
+    Args:
+        address: address of the Dask scheduler.
 
     Raises:
         ClusterError: the cluster cannot be used.
     """
-    found = {}
+    boards = {}
     for name, workers in connect(address).boards().items():
         about = connect(address).ask(describe_board, name, workers=workers[:1])
-        found[name] = as_object(about[workers[0]][STATUS])
-    return found
+        boards[name] = as_object(about[workers[0]][STATUS])
+    return boards
 
 
 def serve_board(
     name: str, bench: BoardBench, address: str, host: str, port: int, ready: Callable[[str], None]
 ) -> None:
-    """Work for a cluster until a `KeyboardInterrupt`, again after a restart of its scheduler.
+    """Work for a cluster until a `KeyboardInterrupt`.
+
+    The worker reconnects after a restart of the cluster's scheduler.
 
     Args:
-        name: the name of the board.
+        name: name of the board.
         bench: runs programs on the board.
         address: `tls://HOST:PORT` of the Dask scheduler.
-        host: the address on which this worker listens.
-        port: the port on which it listens, 0 for any free port.
-        ready: called with the worker's address, each time it is registered.
+        host: address on which this worker listens.
+        port: port on which it listens, 0 for any free port.
+        ready: called with the worker's address each time it is registered.
 
     Raises:
-        ClusterError: the certificates do not fit, the address cannot be listened on, or another
-            board of the cluster has the same name.
+        ClusterError: the certificates are rejected, the address cannot be listened on, or another
+            worker of the cluster offers a board with the same name.
     """
     check_scheduler_address(address)
     silence_dask()
@@ -109,7 +114,7 @@ def serve_board(
             worker = distributed.Worker(
                 address, nthreads=1, name=BOARD + name, security=security, host=host,
                 port=port, resources={BOARD_RESOURCE: 1, BOARD + name: 1}, memory_limit=0,
-                local_directory=str(bench.folder),  # goes with the bench
+                local_directory=str(bench.folder),  # deleted together with the bench
                 dashboard_address=f"{host}:0", dashboard=False,
             )  # fmt: skip
             async with worker:
@@ -122,16 +127,17 @@ def serve_board(
         except BaseException as error:
             ended.append(error)
 
-    # In a thread of its own, so that Ctrl-C does not wait for the program on the board.
+    # The measurement runs in a thread of its own, so that Ctrl-C does not wait for the program on
+    # the board.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     with suppress(KeyboardInterrupt):
         while thread.is_alive():
             thread.join(0.2)
-        said = causes_of(ended[0]) if ended else "it ended"
-        if "name taken" in said:
+        cause = causes_of(ended[0]) if ended else "it ended"
+        if "name taken" in cause:
             raise ClusterError(
                 f"{address} has a worker that offers {BOARD}{name} already; give each board a name "
                 "of its own"
             )
-        raise ClusterError(f"the worker of {BOARD}{name} cannot work for {address}: {said}")
+        raise ClusterError(f"the worker of {BOARD}{name} cannot work for {address}: {cause}")

@@ -1,6 +1,6 @@
-"""Makes boards from their names: `board:NAME`, by what a worker beside one offers.
+"""Target kind `board`: builds board targets from names such as `board:NAME`.
 
-Nothing heavy is imported before one is made.
+Heavy modules are imported only when a target is built.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 
 def check_name(name: str) -> None:
-    """Raises `TargetError` for what is no name of a board."""
+    """Raise `TargetError` if the text is not a valid name of a board."""
     if not _NAME.fullmatch(name):
         raise TargetError(
             f"board:{name}: a board's name has 1 to 60 letters, digits, dots, dashes and "
@@ -40,7 +40,7 @@ def _make_on(text: str, space: str, cluster: str) -> Target:
 
 
 def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
-    """The machine that the board is, simulated: nothing else of it is written down."""
+    """Return a simulated target of the board's machine, because only the machine was stored."""
     return rebuild("vta", specification, space)
 
 

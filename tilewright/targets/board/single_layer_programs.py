@@ -1,6 +1,7 @@
-"""Makes a batch's programs loadable: a network of one layer each, with random numbers and answers.
+"""Converts programs to artifacts with one layer, random inputs and expected outputs.
 
-What rows have in common, weights above all, travels once: files are named by their digest.
+Files are identified by their digests, so that content which several programs share, above all
+weights, is sent only once.
 """
 
 from __future__ import annotations
@@ -31,15 +32,20 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Loadable:
-    """Files by name of each row, as digests, None for one that no board could load (`reasons`);
-    `blobs` are their bytes."""
+    """Files of a batch of programs, ready to be sent to a board.
+
+    Attributes:
+        rows: digests by file name, one mapping per program; None if no board can load the program.
+        reasons: reason why a program cannot be loaded; empty if it can.
+        blobs: content of the files by digest.
+    """
 
     rows: list[dict[str, str] | None] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     blobs: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     def add(self, files: Mapping[str, bytes]) -> None:
-        """A row."""
+        """Append a program with the given files."""
         named = {name: digest(data) for name, data in files.items()}
         for name, data in files.items():
             self.blobs.setdefault(named[name], np.frombuffer(data, np.uint8))
@@ -47,36 +53,51 @@ class Loadable:
         self.reasons.append("")
 
     def add_none(self, reason: str) -> None:
-        """A row without a program."""
+        """Append a program that cannot be loaded, with the reason."""
         self.rows.append(None)
         self.reasons.append(reason)
 
 
 def loadable(lowering: Lowering, lowered: Lowered, seed: int = 0) -> Loadable:
-    """The programs of a batch, all of which compiled, on random tensors of that seed."""
+    """Convert the programs of a batch to loadable files.
+
+    Args:
+        lowering: the lowering of the batch.
+        lowered: the batch; all of its configs have compiled.
+        seed: seed of the random tensors that the programs run on.
+    """
     workload, m = lowering.workload, lowering.machine
     tensors = random_tensors(workload, m, seed)
     expected = reference(workload, m, tensors).astype(np.int8).tobytes()
     layer, graph = _layer(workload, tensors), _graph(workload)
     constants = packed_constants(layer, lowering)
-    found = Loadable()
+    files_of_rows = Loadable()
     for row in range(len(lowered)):
         program = _program(lowering, layer, graph, constants, lowered, row)
         try:
-            made = linked([program], graph, lowering.spec)
-            files = image_files(made.board)
+            network = linked([program], graph, lowering.spec)
+            files = image_files(network.board)
         except WorkloadError as error:
-            found.add_none(str(error))
+            files_of_rows.add_none(str(error))
             continue
-        order = [value.name for value in made.board.inputs]
+        order = [value.name for value in network.board.inputs]
         files[INPUT] = b"".join(tensors[name].astype(np.int8).tobytes() for name in order)
         files[EXPECTED] = expected
-        found.add(files)
-    return found
+        files_of_rows.add(files)
+    return files_of_rows
 
 
 def check_loadable(workload: Workload, spec: VtaSpec) -> None:
-    """Raises `WorkloadError` for what no artifact can hold."""
+    """Raise an error if an artifact cannot hold a workload.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
+
+    Raises:
+        WorkloadError: the machine is not int8 with int32 accumulators, or the workload adds an
+            int32 tensor.
+    """
     if spec.machine.inp_bits != 8 or spec.machine.wgt_bits != 8 or spec.machine.acc_bits != 32:
         raise WorkloadError(
             f"{spec.name}: boards run int8 with int32 sums, this machine has other types"
@@ -133,13 +154,13 @@ def _shortcut(tensors: Tensors) -> LayerShortcut | None:
 
 def _graph(workload: Workload) -> LayerGraph:
     w = workload
-    given: tuple[int, ...] = (w.batch, w.in_channels, w.height, w.width)
-    made: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
+    input_shape: tuple[int, ...] = (w.batch, w.in_channels, w.height, w.width)
+    output_shape: tuple[int, ...] = (w.batch, w.out_channels, w.out_height, w.out_width)
     if w.operator == "dense":
-        given, made = given[:2], made[:2]
+        input_shape, output_shape = input_shape[:2], output_shape[:2]
     added = w.batch, w.out_channels, w.results_height, w.results_width
-    residual = added if w.average is not None else made
-    shapes = {"data": given, "output": made, "residual": residual}
+    residual = added if w.average is not None else output_shape
+    shapes = {"data": input_shape, "output": output_shape, "residual": residual}
     if w.shortcut is not None:
         image = w.shortcut.height, w.shortcut.width
         shapes["shortcut_data"] = w.batch, w.shortcut.in_channels, *image

@@ -1,4 +1,4 @@
-"""Implements the target of a VTA on a board: lowered here, measured where the board is."""
+"""Target for a VTA on a board: programs are lowered locally and measured on the board."""
 
 from __future__ import annotations
 
@@ -35,14 +35,23 @@ from tilewright.targets.workload import Workload
 
 _OURS = (Baseline, Fallback, Verifies)
 _NOBODYS = (Enumerates, MeasuresInOnePass, Builds, HasArea, HasDesigns, HasEnergy)
-"""What says how long programs take on the simulated machine or needs the counts of one that ran
-there, or is of a machine to be built."""
+"""Capabilities of the simulated machine that a board does not have. They give times on the
+simulated machine, need counters of a simulated run, or concern machines that have not been built.
+"""
 
 
 class BoardTarget:
-    """Implements the `Target` contract for a board of the cluster at an address. `machine` is the
-    same VTA simulated: spaces, programs and estimates are its, no measurement is. Measuring raises
-    `ClusterError` where the board is lost."""
+    """Target for a board of a cluster.
+
+    Spaces, programs and estimates are those of the simulated machine; measurements come from the
+    board. Measuring raises `ClusterError` if the board is lost.
+
+    Args:
+        machine: the same VTA, simulated.
+        name: name of the board.
+        cluster: address of the Dask scheduler.
+        bench: digest of the board's driver and measuring options.
+    """
 
     deterministic = False
 
@@ -51,12 +60,12 @@ class BoardTarget:
         self.cluster = cluster
         self.name = BOARD + name
         self._bench = bench
-        # Not what measures on the simulated machine, or says how long a program takes there.
+        # Capabilities that concern times on the simulated machine are left out.
         self.capabilities = {**without(machine.capabilities, *_NOBODYS), **offers(self, *_OURS)}
 
     @property
     def fingerprint(self) -> str:
-        """Of the simulated machine, the board's name, its driver and how it measures."""
+        """Digest of the simulated machine, the board's name, driver and measuring options."""
         parts = [self.machine.fingerprint, self.name, self._bench]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -71,62 +80,90 @@ class BoardTarget:
         return self.machine.lower(workload, configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Each program runs on the board on random data; one that gives wrong bytes is
-        `wrong_result`. Counters are `resets`, and how many bytes are `wrong`."""
+        """Run each program on the board with random data.
+
+        A program with wrong output bytes has the status `wrong_result`. The counters are `resets`
+        and `wrong`, the number of wrong bytes.
+        """
         return self._measured(lowered, 0)
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """That of the simulated machine, measured on the board. Raises `WorkloadError`."""
+        """Measure the baseline schedule of the simulated machine on the board.
+
+        Raises:
+            WorkloadError: there is no baseline schedule.
+        """
         return self._on_board(self.machine.baseline(workload))
 
     def fallback(self, workload: Workload) -> BaselineSchedule:
-        """That of the simulated machine, measured on the board. Raises `WorkloadError`."""
+        """Measure the fallback schedule of the simulated machine on the board.
+
+        Raises:
+            WorkloadError: there is no fallback schedule.
+        """
         return self._on_board(self.machine.fallback(workload))
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """How many bytes of the output differ from the reference on random tensors, on the board,
-        shape (configs,); -1 where a config has no program or it does not run to its end."""
+        """Run programs on the board with random tensors and count wrong output bytes.
+
+        Args:
+            lowered: the programs.
+            seed: seed of the random tensors.
+
+        Returns:
+            Number of bytes that differ from the reference, shape (configs,); -1 if there is no
+            program or the program does not finish.
+        """
         measured = self._measured(lowered, seed)
         nothing = np.full(len(lowered), -1, np.int64)
         return measured.counters.get("wrong", nothing)
 
-    def _on_board(self, found: BaselineSchedule) -> BaselineSchedule:
-        measured = self.measure(found.lowered)
-        return BaselineSchedule(found.source, found.space, found.lowered, measured)
+    def _on_board(self, schedule: BaselineSchedule) -> BaselineSchedule:
+        measured = self.measure(schedule.lowered)
+        return BaselineSchedule(schedule.source, schedule.space, schedule.lowered, measured)
 
     def _measured(self, lowered: Lowered, seed: int) -> Measurements:
         rows = np.flatnonzero(lowered.ok)
         parts: list[tuple[NDArray[np.int64], Measurements]] = []
         if len(rows):
             lowering = self.machine.lowering_of(lowered)
-            found = loadable(lowering, lowered.rows(rows), seed)
-            loads = np.array([files is not None for files in found.rows])
-            sent = [dict(files) for files in found.rows if files is not None]
+            programs = loadable(lowering, lowered.rows(rows), seed)
+            loads = np.array([files is not None for files in programs.rows])
+            sent = [dict(files) for files in programs.rows if files is not None]
             if sent:
                 name = self.name.removeprefix(BOARD)
                 answer = connect(self.cluster).call(
-                    measure_on_board, name, sent, dict(found.blobs), board=name
+                    measure_on_board, name, sent, dict(programs.blobs), board=name
                 )
                 if isinstance(answer, str):
                     raise ClusterError(f"{self.name} cannot be used: {answer}")
                 parts.append((rows[loads], checked_measurements(len(sent), answer)))
             if not loads.all():
                 none = Measurements.nothing(int((~loads).sum()), "run_error")
-                none.reason[:] = [f"run: {why}" for why in found.reasons if why]
+                none.reason[:] = [f"run: {why}" for why in programs.reasons if why]
                 parts.append((rows[~loads], none))
         return joined_measurements(lowered, parts)
 
 
 def board_on(cluster: str, name: str, space: str) -> BoardTarget:
-    """Return the board of that name, as its worker describes it. Raises `TargetError` if no worker
-    of the cluster offers it, and `ClusterError`."""
+    """Return the target for a board of a cluster, as the board's worker describes it.
+
+    Args:
+        cluster: address of the Dask scheduler.
+        name: name of the board.
+        space: name of the schedule space.
+
+    Raises:
+        TargetError: no worker of the cluster offers the board.
+        ClusterError: the cluster cannot be used.
+    """
     connection = connect(cluster)
     offered = connection.boards()
     workers = offered.get(name, [])
     if not workers:
-        known = ", ".join(BOARD + each for each in sorted(offered)) or "none"
+        names = ", ".join(BOARD + board for board in sorted(offered)) or "none"
         raise TargetError(
-            f"no worker of {cluster} offers {BOARD}{name} (boards there: {known}); start one "
+            f"no worker of {cluster} offers {BOARD}{name} (boards there: {names}); start one "
             f"beside the board ('tilewright board serve {name} --cluster {cluster}')"
         )
     about = connection.ask(describe_board, name, workers=workers)[workers[0]]

@@ -1,7 +1,8 @@
-"""Gemmini: a systolic array with a scratchpad, simulated exactly.
+"""Gemmini, a systolic array with a scratchpad, as an exactly simulated target.
 
-`timing` counts cycles without data, `functional` computes data without cycles. The functions here
-are the short way in; they import their machinery when first called.
+The package `timing` counts cycles without data; the module `functional` computes data without
+cycles. The functions here are the simplest interface to both simulators. They import the simulators
+on their first call.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ def execute(
     funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, memory: bytes, base: int,
     machine: GemminiSpec | Mapping[str, object] | None = None,
 ) -> bytes:  # fmt: skip
-    """Return the memory image after a stream of commands; `memory[0]` is at address `base`.
+    """Execute a stream of commands and return the memory image after it.
 
     Args:
         funct: function codes, shape (n,).
         rs1: first operands, shape (n,).
         rs2: second operands, shape (n,).
-        memory: the memory image before the stream.
-        base: the address of the image.
-        machine: a specification, or the keys of a preset; the default machine if left out.
+        memory: memory image before the stream; `memory[0]` is at address `base`.
+        base: address of the memory image.
+        machine: specification, or a mapping with the keys of a preset; the default machine if None.
 
     Raises:
-        TilewrightError: the stream does not run to its end.
+        TilewrightError: the stream is invalid, or does not finish.
     """
     from tilewright.targets.gemmini.functional import execute as run
 
@@ -42,20 +43,21 @@ def cycles(
     funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, setting: Mapping[str, object] | None = None,
     machine: GemminiSpec | Mapping[str, object] | None = None,
 ) -> tuple[int, dict[str, NDArray[np.int64]]]:  # fmt: skip
-    """Return the cycles of a stream of commands, and when each command moved on.
+    """Simulate the timing of a stream of commands.
 
     Args:
         funct: function codes, shape (n,).
         rs1: first operands, shape (n,).
         rs2: second operands, shape (n,).
-        setting: overrides keys of the machine, such as `memory_latency_cycles`.
-        machine: a specification, or the keys of a preset; the default machine if left out.
+        setting: overrides for keys of the machine, such as `memory_latency_cycles`.
+        machine: specification, or a mapping with the keys of a preset; the default machine if None.
 
     Returns:
-        The cycles, and the events accept, alloc, issue and complete, each in cycles, shape (n,).
+        Total number of cycles, and the cycle of the events accept, alloc, issue and complete of
+        each command, arrays of shape (n,).
 
     Raises:
-        TilewrightError: the stream does not run to its end.
+        TilewrightError: the stream is invalid, or does not finish.
     """
     from tilewright.targets.gemmini.timing import cycles as run
 

@@ -1,16 +1,17 @@
-"""C source of programs: one file of functions per set of layers, or per built network.
+"""C source code of Gemmini programs: a file with one function per layer, or a built network.
 
-A function issues a table of raw commands, with addresses as offsets from pointers. The file needs
-nothing but the macros `GEMMINI_COMMAND(funct, rs1, rs2)`, whose function code is a literal, and
-`GEMMINI_FENCE()`. Without them it takes those of `gemmini.h`.
+Each function issues a table of raw commands. Addresses in the table are offsets from pointers. The
+file only needs the macros `GEMMINI_COMMAND(funct, rs1, rs2)`, whose function code is a literal, and
+`GEMMINI_FENCE()`. If they are not defined, it uses those of `gemmini.h`.
 
-A network has one function per segment and a header of its constants. All tensors lie in one piece
-of memory, which the caller provides. Work of the host between segments is the caller's too:
-comments say which tensors a segment takes and gives, and where they lie.
+The C file of a network has one function per segment, and a header with the constants. All tensors
+are stored in one block of memory, which the caller provides. The caller is also responsible for the
+host's work between segments: comments say which tensors a segment takes and returns, and where they
+are stored.
 
-Names of tensors, layers and machines come from models and artifacts of strangers. A name with a
-backslash, a line break or the end of a comment in it would become code of the file that is written.
-So a name only ever enters C as an identifier, in comments and file names too.
+Names of tensors, layers and machines come from untrusted models and artifacts. A name with a
+backslash, a line break or the end of a comment could become code in the generated file. A name is
+therefore always converted to an identifier first, even in comments and file names.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ from tilewright.targets.gemmini.spec import GemminiSpec
 from tilewright.targets.workload import Workload
 
 LONGEST = 40
-"""Characters that are taken of a name. C99 promises to tell 63 apart, and there is a prefix, a
-number and a suffix beside these."""
+"""Maximum number of characters that are taken from a name. C99 guarantees that 63 characters are
+significant, and a prefix, a number and a suffix are added to a name."""
 _FALLBACK = "unnamed"
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+# Characters that are replaced in a C comment, so that a name cannot end it.
 _NO_COMMENT = re.compile(r"[^A-Za-z0-9_ .,:=<>|&+-]")
 _RESERVED = re.compile(
     "auto|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|"
@@ -56,7 +58,8 @@ _RESERVED = re.compile(
     "thread_local|alignas|alignof|static_assert|typeof_unqual"
 )
 _OWN = re.compile(r"_|[0-9]|gemmini|GEMMINI|.*_t$")
-"""Names that C or the file itself may define: the caller's get a prefix."""
+"""Names that C or the generated file itself may define. Names of the caller that match get a
+prefix."""
 _MOVES = (MVIN, MVIN2, MVIN3, MVOUT)
 _PAIRS = (LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC)
 _TYPES = {"bias": "int32_t"}
@@ -90,6 +93,7 @@ CASES
   }
 }
 """
+# A case for each function code of the accelerator's commands.
 _FUNCTS = range(15)
 NUMBERS_A_LINE = 24
 _NETWORK_HEAD = """\
@@ -105,23 +109,29 @@ _NETWORK_HEAD = """\
 
 
 class CIdentifiers:
-    """The identifiers of one C file, which are all different."""
+    """Generator of unique identifiers for one C file."""
 
     def __init__(self, prefix: str) -> None:
-        """`prefix` makes an identifier of a name that is none by itself, such as `1x1` or `int`."""
+        """Create a generator.
+
+        Args:
+            prefix: prefix for names that are not valid identifiers, such as `1x1` or `int`.
+        """
         self._prefix = prefix
         self._by_name: dict[str, str] = {}
         self._taken: set[str] = set()
 
     def identify(self, name: str) -> str:
-        """Return the identifier of a name, the same at every call."""
+        """Return the identifier of a name. The same name always gets the same identifier."""
         if name not in self._by_name:
             self._by_name[name] = self.create(name)
         return self._by_name[name]
 
     def create(self, name: str) -> str:
-        """Return an identifier like this name that nothing else has. Neither has its table, which
-        `words_of` names."""
+        """Return a new identifier that resembles a name.
+
+        The identifier, and the name of its table (see `words_of`), are not used for anything else.
+        """
         plain = _NO_IDENTIFIER.sub("_", name)[:LONGEST]
         if not plain or _RESERVED.fullmatch(plain) or _OWN.match(plain):
             plain = f"{self._prefix}_{plain.strip('_') or _FALLBACK}"
@@ -134,36 +144,45 @@ class CIdentifiers:
 
 
 def words_of(identifier: str) -> str:
-    """Return the name of the table of a function's commands."""
+    """Return the name of the table with a function's commands."""
     return f"{identifier}_words"
 
 
 def comment(text: str) -> str:
-    """Return a text that is not a name, such as that of a workload, as it may stand in a comment:
-    without the end of a comment, line breaks, backslashes and trigraphs."""
+    """Replace all characters of a text that are unsafe in a C comment.
+
+    Unsafe are the end of a comment, line breaks, backslashes and trigraphs. The text may be a
+    description such as that of a workload. Names are converted by `CIdentifiers` instead.
+    """
     return _NO_COMMENT.sub("_", text)
 
 
 def is_header_name(name: str) -> bool:
-    """Return whether `#include "name"` names this file with every compiler."""
+    """Return whether every C compiler accepts `#include "name"` for this file name."""
     return re.fullmatch(r"[A-Za-z0-9_.+=, -]{1,200}", name) is not None
 
 
 def c_file(spec: GemminiSpec, functions: Sequence[str]) -> str:
-    """Return a whole file of functions."""
+    """Return the complete C file with the given functions."""
     machine = CIdentifiers("machine").identify(spec.name)
     return "\n".join([_LAYERS.format(name=machine) + c_runner(), *functions])
 
 
 def c_runner() -> str:
-    """Return the C function that issues a table of commands."""
+    """Return the C function that issues the commands of a table."""
     cases = [f"    case {n}: GEMMINI_COMMAND({n}, rs1, rs2); break;" for n in _FUNCTS]
     return _HEAD.replace("CASES", "\n".join([*cases, f"    case {FENCE}: GEMMINI_FENCE(); break;"]))
 
 
 def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: CommandTable) -> str:
-    """Return a function `symbol`, an identifier, that runs a program (n, 3) on the tensors that its
-    pointers name."""
+    """Return a C function that runs a program on the tensors that are passed as pointers.
+
+    Args:
+        symbol: name of the function, a valid identifier.
+        workload: the workload, which is described in a comment.
+        g: geometry of the workload, with the addresses of its tensors.
+        program: commands, shape (n, 3).
+    """
     roles = [role for role in ROLES if role in g.addresses]
     bases = np.array([g.addresses[role] for role in roles])
     ends = bases + np.array([g.sizes()[role] for role in roles])
@@ -175,10 +194,10 @@ def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: Comma
         "data": g.data_stride, "weight": g.weight_stride, "residual": g.residual_stride,
         "output": g.output_stride,
     }  # fmt: skip
-    said = ", ".join(f"{role} {size}" for role, size in strides.items() if role in roles)
+    strides_text = ", ".join(f"{role} {size}" for role, size in strides.items() if role in roles)
     return (
         f"/* {comment(str(workload))}\n   {comment(workload.epilogue_text)}\n"
-        f"   bytes from a row to the next: {said} */\n"
+        f"   bytes from a row to the next: {strides_text} */\n"
         f"{c_words(symbol, program, bases, ends)}\n"
         f"void {symbol}({arguments})\n{{\n"
         f"  const uint64_t base[] = {{0, {', '.join(f'(uintptr_t){role}' for role in roles)}}};\n"
@@ -188,7 +207,7 @@ def c_function(symbol: str, workload: Workload, g: BlockGeometry, program: Comma
 
 
 def run_words(symbol: str) -> str:
-    """Return the statement that issues the commands of a function."""
+    """Return the C statement that issues the commands of a function."""
     words = words_of(symbol)
     return f"gemmini_run({words}, sizeof {words} / sizeof *{words}, base);"
 
@@ -196,8 +215,14 @@ def run_words(symbol: str) -> str:
 def c_words(
     symbol: str, program: CommandTable, bases: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> str:
-    """Return the table of a program, shape (n, 3). Addresses become offsets from tensors, whose
-    begins and ends have shape (m,)."""
+    """Return a program as a C table, with addresses converted to offsets from tensors.
+
+    Args:
+        symbol: name of the function that the table belongs to.
+        program: commands, shape (n, 3).
+        bases: start addresses of the tensors, shape (tensors,).
+        ends: end addresses of the tensors, shape (tensors,).
+    """
     words = []
     for funct, *operands in program.tolist():
         addressed = (funct in _MOVES or funct in _PAIRS, funct in _PAIRS)
@@ -211,7 +236,7 @@ def c_words(
 
 
 def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[int, int]:
-    """An address as an offset and the number of its tensor; 0 and 0 for none."""
+    """Return an address as offset and 1-based tensor number; (0, 0) for the null address."""
     if address == 0:
         return 0, 0
     inside = np.flatnonzero((bases <= address) & (address < ends))
@@ -220,7 +245,13 @@ def _split(address: int, bases: NDArray[np.int64], ends: NDArray[np.int64]) -> t
 
 @dataclass(frozen=True)
 class SegmentCommands:
-    """Commands of a segment, shape (n, 3), and the tensors of the host that it reads and writes."""
+    """One segment of a network.
+
+    Attributes:
+        commands: commands of the segment, shape (n, 3).
+        loads: tensors of the host that the segment reads.
+        stores: tensors of the host that the segment writes.
+    """
 
     commands: CommandTable
     loads: Sequence[HostTensor]
@@ -231,17 +262,17 @@ def c_network(
     spec: GemminiSpec, memory_bytes: int, constants: Sequence[tuple[int, bytes]],
     segments: Sequence[SegmentCommands], header: str,
 ) -> tuple[str, str]:  # fmt: skip
-    """Return the C file of a network, and its header.
+    """Return the C file of a network and its header.
 
     Args:
         spec: the machine.
         memory_bytes: size of the memory that the caller provides.
-        constants: addresses and bytes of constants.
+        constants: address and content of each constant.
         segments: commands and host tensors of each segment.
-        header: name of the header, which the C file includes.
+        header: file name of the header, which the C file includes.
 
     Raises:
-        TilewrightError: C cannot include a file of that name.
+        TilewrightError: the file name is not valid in an `#include` directive.
     """
     if not is_header_name(header):
         raise TilewrightError(
@@ -266,14 +297,14 @@ def c_network(
 
 def _function(number: int, segment: SegmentCommands, memory_bytes: int, names: CIdentifiers) -> str:
     symbol, begin = f"gemmini_segment_{number}", np.array([MEMORY_BASE])
-    said = [
+    lines = [
         f"   {verb} {_tensor(tensor, names)}"
         for verb, tensors in (("takes", segment.loads), ("gives", segment.stores))
         for tensor in tensors
     ]
     words = c_words(symbol, segment.commands, begin, begin + memory_bytes)
     return (
-        f"{words}\n/* Segment {number}:\n" + "\n".join(said) + " */\n"
+        f"{words}\n/* Segment {number}:\n" + "\n".join(lines) + " */\n"
         f"void {symbol}(int8_t *memory)\n{{\n"
         "  const uint64_t base[] = {0, (uintptr_t)memory};\n"
         f"  {run_words(symbol)}\n"
@@ -282,7 +313,7 @@ def _function(number: int, segment: SegmentCommands, memory_bytes: int, names: C
 
 
 def _tensor(tensor: HostTensor, names: CIdentifiers) -> str:
-    """Return a line about a tensor: shape, type, and where it lies."""
+    """Describe a tensor in one line: shape, type and location in memory."""
     place, scale = tensor.place, tensor.scale
     shape = "x".join(map(str, tensor.held)) or "1"
     step = "" if scale is None else f", step {scale.step!r}, zero {scale.zero_point}"
@@ -294,7 +325,7 @@ def _tensor(tensor: HostTensor, names: CIdentifiers) -> str:
 
 
 def _constants(constants: Sequence[tuple[int, bytes]]) -> str:
-    """A header: all bytes, and where each piece of them goes."""
+    """Return the header: the bytes of all constants, and each constant's location in memory."""
     values = np.frombuffer(b"".join(data for _, data in constants), np.int8).tolist()
     lines = [
         ",".join(map(str, values[at : at + NUMBERS_A_LINE]))

@@ -1,19 +1,21 @@
-"""Gemminis that may be built: knobs of a co-design search, random specifications, and chip area.
+"""Design space of Gemmini: hardware knobs, random specifications and an area model.
 
-A co-design search changes the sizes of the memories. The array stays at 16 × 16, since no other was
-compared with RTL. The memory port and its latency are those of the machine that the search starts
-from. Random specifications also vary the port, for models that are to know many machines. Only
-figures in `GemminiTarget.hardware_features` are varied, so that a model can tell machines apart.
+A co-design search changes the sizes of the memories. The array stays at 16 × 16, because the
+simulators were compared with RTL only for this size. The memory port and its latency stay as in the
+machine that the search starts from. Random specifications also vary the port, for models that are
+trained on many machines. Only quantities in `GemminiTarget.hardware_features` are varied, so that a
+model can tell the machines apart.
 
-The area is a model:
+The area model is
 
     gates = 0.5·(SRAM bits) + 6·(flip-flops) + 6·(full adders)
 
-An n×m multiplier counts n·m full adders, an n-bit adder n; weights are those of VTA's area model. A
-cell of the array multiplies 8 by 8 bits and adds 32 bits. It holds two weights or sums of 32 bits,
-and its operands (PE.scala). The accumulator adds a row of 16 values, and its scaler multiplies 16
-by float32. Control, queues, scaling of loads and wiring are left out. The relative area is in units
-of the default machine. It compares configurations of Gemmini alone.
+An n×m multiplier counts as n·m full adders, an n-bit adder as n. The weights are those of VTA's
+area model. A cell of the array multiplies 8 by 8 bits and adds 32 bits. It stores two weights or
+32-bit sums, and its operands (PE.scala). The accumulator adds a row of 16 values, and its scaler
+multiplies 16 values by a float32 number. Control logic, queues, scaling of loads and wiring are
+ignored. The relative area is in units of the default machine and only compares Gemmini
+configurations with each other.
 """
 
 from __future__ import annotations
@@ -39,14 +41,24 @@ _CHOICES: Mapping[str, Sequence[int]] = {
 }
 DIFFERENT = int(np.prod([len(values) for values in _CHOICES.values()]))
 SRAM_BIT_GATES, FLIP_FLOP_GATES, FULL_ADDER_GATES = 0.5, 6.0, 6.0
+# A cell of the array has an 8-bit multiplier and a 32-bit adder, two 32-bit registers, an 8-bit and
+# a 20-bit one. The weights in gates are those of `targets.vta.area`.
 _CELL_ADDERS = 8 * 8 + 32
 _CELL_FLIP_FLOPS = 2 * 32 + 8 + 20
 _FLOAT_ADDERS = 24 * 24
-"""Of the product of two float32."""
+"""Full adders of a float32 multiplier, which multiplies two 24-bit mantissas."""
 
 
 def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
-    """Return the specification with other values of some knobs. Raises `SpecError`."""
+    """Return a specification with changed hardware knobs.
+
+    Args:
+        spec: the original specification.
+        values: new values, by knob name.
+
+    Raises:
+        SpecError: a knob is unknown, or the machine cannot be built.
+    """
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
         raise SpecError(
@@ -59,25 +71,33 @@ def redesign(spec: GemminiSpec, values: Mapping[str, int]) -> GemminiSpec:
 
 
 def draw_specifications(count: int, seed: int) -> list[GemminiSpec]:
-    """Draw at most `count` different specifications, none of them a preset. The first of a larger
-    count are those of a smaller count."""
+    """Draw different random specifications, none of which is a preset.
+
+    Args:
+        count: maximum number of specifications.
+        seed: seed of the random generator. A larger count with the same seed begins with the same
+            specifications.
+    """
     rng = np.random.default_rng(seed)
     taken = {GemminiSpec.load(name).fingerprint for name in preset_files()}
-    found: list[GemminiSpec] = []
-    while len(found) < min(count, DIFFERENT - len(taken)):
+    specs: list[GemminiSpec] = []
+    while len(specs) < min(count, DIFFERENT - len(taken)):
         drawn = {name: int(rng.choice(list(values))) for name, values in _CHOICES.items()}
         kib, sums = drawn["scratchpad_rows"] >> 6, drawn["accumulator_rows"] >> 4
         name = f"gemmini-{kib}k-{sums}k-{drawn['memory_latency_cycles']}"
         spec = GemminiSpec.from_mapping({"name": f"{name}-{drawn['cycles_per_beat']}", **drawn})
         if spec.fingerprint not in taken:
             taken.add(spec.fingerprint)
-            found.append(spec)
-    return found
+            specs.append(spec)
+    return specs
 
 
 def area_of(spec: GemminiSpec) -> dict[str, float]:
-    """Return `sram_bits`, `multipliers`, `total` gates, and the area `relative` to the default
-    machine."""
+    """Return the area of a machine.
+
+    Returns:
+        `sram_bits`, `multipliers`, `total` in gates, and `relative` to the default machine.
+    """
     bits, gates = sram_bits(spec), _gates(spec)
     return {
         "sram_bits": float(bits), "multipliers": float(DIM * DIM), "total": gates,
@@ -86,7 +106,7 @@ def area_of(spec: GemminiSpec) -> dict[str, float]:
 
 
 def sram_bits(spec: GemminiSpec) -> int:
-    """Return the bits of the scratchpad and the accumulator."""
+    """Return the number of bits in the scratchpad and the accumulator."""
     return DIM * (8 * spec.scratchpad_rows + 32 * spec.accumulator_rows)
 
 

@@ -1,10 +1,12 @@
-"""Closed-form cycles of workloads: estimates of schedules, and lower bounds.
+"""Closed-form estimates of schedules on Gemmini, and lower bounds of workloads.
 
-An estimate counts rows fed to the array, response beats and requests for whole tiles. A block of
-weights takes 16 cycles, a response beat `cycles_per_beat`. 16 requests are in flight, each for the
-memory's latency and 7 cycles more. Units that have buffers run side by side.
+An estimate counts rows that are fed to the array, response beats and memory requests, all for whole
+tiles. A block of weights takes 16 cycles, a response beat takes `cycles_per_beat`. Up to 16
+requests are in flight, each for the memory latency plus 7 cycles. Units with double buffers work in
+parallel.
 
-The bounds count the rows that the array takes and the bytes that the memory port moves.
+The bounds count the rows that the array must process and the bytes that the memory port must
+transfer.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ from tilewright.targets.workload import Workload
 
 Counts = NDArray[np.int64]
 REQUEST_CYCLES = 7
-"""Beside the memory's latency, until a request's number is free again."""
+"""Cycles until a request's transaction number is free again, in addition to the memory latency."""
+# Measured on the RTL. A row is split into requests of 16, 32 or 64 bytes; 48 bytes are one masked
+# request of 64 bytes.
 STORE_CYCLES = np.array([0, 1, 3, 6, 7])
-"""Of a stored row, by its blocks."""
+"""Cycles for storing one row, indexed by the number of blocks in the row."""
 
 ESTIMATES = (
     Feature("cycles", "latency", "", "the estimate"),
@@ -49,8 +53,17 @@ ESTIMATES = (
 
 
 def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
-    """Return one row of estimates per schedule, given by knob values, shape (n, knobs)."""
-    s = TileSchedule(*values.T)  # columns in place of numbers
+    """Estimate the costs of schedules.
+
+    Args:
+        g: geometry of the workload.
+        spec: the machine.
+        values: knob values of the schedules, shape (n, knobs).
+
+    Returns:
+        One row per schedule, with the columns `ESTIMATES`.
+    """
+    s = TileSchedule(*values.T)  # each field is a column of `values`, shape (n,)
     loop = np.asarray(s.form == LOOP)
     in_buffers = np.where(loop, LOOPS, s.in_buffers)
     out_buffers = np.where(loop, LOOPS, s.out_buffers)
@@ -59,7 +72,7 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     n_tiles, k_tiles = _up(n_all, s.tile_n), _up(k_all, s.tile_k)
     sums_h, sums_w = _sums_under(g, s)
     chunks = _up(sums_w, DIM)
-    width = _up(sums_w, chunks)  # pixels of a product
+    width = _up(sums_w, chunks)  # pixels of one product
     fed = np.maximum(width, LEAST_ROWS)
     passes = pixel_tiles * g.groups * (taps * k_all + len(g.identities)) * n_all
     fed = np.where(np.asarray(s.dataflow == OUTPUT_STATIONARY) & ~loop, DIM, fed)
@@ -83,11 +96,14 @@ def estimate(g: BlockGeometry, spec: GemminiSpec, values: Counts) -> Features:
     store_blocks = np.minimum(np.where(loop, BLOCKS_PER_REQUEST, s.store_blocks), s.tile_n)
     commands_a_row = _up(n_all, store_blocks) * g.groups
     storing = g.pixels * commands_a_row * np.maximum(STORE_CYCLES[store_blocks], busy)
-    if g.pool is not None:  # a sum a cycle
+    if g.pool is not None:  # a pooled store reads one sum per cycle
         window = g.pool.kernel_h * g.pool.kernel_w
         storing = np.full(len(values), g.pixels * n_all * g.groups * max(window, busy))
     longest = np.maximum(np.maximum(feeding, loading), storing)
     total = feeding + loading + storing
+    # Fraction of the shorter parts that runs in parallel with the longest one. It is small with one
+    # operand buffer, and smaller if the loads of a tile precede its products (`FIRST`) than if they
+    # are interleaved.
     beside = np.where(in_buffers > 1, np.where(s.form == FIRST, 0.8, 0.95), 0.3)
     start = spec.memory_latency_cycles + (loading + storing) / np.maximum(pixel_tiles * k_tiles, 1)
     cycles = longest + (1 - beside) * (total - longest) + start
@@ -110,7 +126,7 @@ def _up(size: Any, step: Any) -> Any:
 
 
 def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
-    """Pixels under a tile that taps read."""
+    """Return the number of input pixels that a tile reads."""
     sums_h, sums_w = _sums_under(g, s)
     height = sums_h * min(g.stride_h, g.kernel_h) + max(0, g.kernel_h - g.stride_h)
     width = sums_w * min(g.stride_w, g.kernel_w) + max(0, g.kernel_w - g.stride_w)
@@ -118,7 +134,7 @@ def _patch_pixels(g: BlockGeometry, s: TileSchedule) -> Any:
 
 
 def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
-    """Rows and columns of sums of tiles."""
+    """Return the height and width of the sums that a tile of the output needs."""
     if g.pool is None:
         return s.tile_h, s.tile_w
     p = g.pool
@@ -129,8 +145,11 @@ def _sums_under(g: BlockGeometry, s: TileSchedule) -> tuple[Any, Any]:
 
 
 def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
-    """Return the larger of two times: all multiplications at the array's peak, and all bytes at the
-    port's peak."""
+    """Return the roofline of a workload in cycles.
+
+    It is the larger of two times: all multiplications at the array's peak throughput, and all
+    transfers at the memory port's peak bandwidth.
+    """
     w = workload
     g = BlockGeometry.of(w)
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
@@ -140,8 +159,11 @@ def roofline_cycles(workload: Workload, spec: GemminiSpec) -> int:
 
 
 def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
-    """Return a lower bound on the cycles of every program. Each block of weights meets each row of
-    data, one row per cycle, after the first response of the memory."""
+    """Return a lower bound on the cycles of every program for a workload.
+
+    Each block of weights is multiplied with each row of data, one row per cycle, and the first
+    multiplication waits for the first response of the memory.
+    """
     g = BlockGeometry.of(workload)
     taps = g.kernel_h * g.kernel_w
     per_in = workload.in_channels // workload.groups
@@ -152,7 +174,7 @@ def bound_cycles(workload: Workload, spec: GemminiSpec) -> int:
 
 
 def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
-    """Of the pixels that taps read, once each, the weights, biases and the residual."""
+    """Return the cycles to read each needed pixel once, all weights, biases and the residual."""
     rows, columns = g.least_sums
     height, width = min(g.height, rows * g.kernel_h), min(g.width, columns * g.kernel_w)
     read = g.images * height * width * g.all_in_channels + weights
@@ -164,5 +186,5 @@ def _read_cycles(g: BlockGeometry, weights: int, spec: GemminiSpec) -> int:
 
 
 def _write_cycles(g: BlockGeometry) -> int:
-    """A beat on the request channel for 16 bytes."""
+    """Return the cycles to write the output, 16 bytes per cycle."""
     return g.pixels * -(-g.all_out_channels // BUS_BYTES)

@@ -1,6 +1,6 @@
-"""The target kind `gemmini`: makes targets from a preset's name or from `gemmini:FILE.json`.
+"""Target kind `gemmini`: builds targets from preset names or from `gemmini:FILE.json`.
 
-Nothing heavy is imported before a target is made.
+Heavy modules are imported only when a target is built.
 """
 
 from __future__ import annotations

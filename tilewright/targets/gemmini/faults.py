@@ -1,4 +1,4 @@
-"""What can be wrong with a stream of commands: numbers for kernels, errors and texts for people."""
+"""Faults of command streams: codes for kernels, and error classes and messages for users."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LOOP_TOO_LONG, HANG, ZERO_SHRINK = 16, 17, 18
 
 
 class StreamError(TilewrightError):
-    """A command stream that the accelerator does not run to its end, or not with a defined result.
+    """A command stream that the accelerator does not finish, or finishes with an undefined result.
 
-    `fault` says which command and why.
+    `fault` says which command is faulty and why.
     """
 
     def __init__(self, fault: StreamFault) -> None:
@@ -28,29 +28,29 @@ class StreamError(TilewrightError):
 
 
 class UndecodableCommand(StreamError):
-    """A function code or a field value that means nothing to this machine."""
+    """A function code or a field has a value that the machine does not implement."""
 
 
 class ImpossibleSize(StreamError):
-    """Rows or columns that the hardware refuses: it asserts or hangs."""
+    """The number of rows or columns is invalid: the hardware would fail an assertion or hang."""
 
 
 class MemoryOutOfRange(StreamError):
-    """A transfer outside the memory image."""
+    """A transfer accesses an address outside the memory image."""
 
 
 class ProtocolError(StreamError):
-    """Commands in an order that has no defined result."""
+    """The order of the commands has no defined result."""
 
 
 class AcceleratorHang(StreamError):
-    """A stream at which the accelerator stops for ever."""
+    """The accelerator would stop forever."""
 
 
 class _FaultWording(NamedTuple):
     name: str
     error: type[StreamError]
-    sentence: str  # with {value} and {limit}
+    sentence: str  # may contain {value} and {limit}
     advice: str
 
 
@@ -137,7 +137,15 @@ _FAULT_WORDINGS = {
 
 @dataclass(frozen=True)
 class StreamFault:
-    """What stopped a stream: the command's index and function code, the fault, two numbers."""
+    """A fault in a stream.
+
+    Attributes:
+        command: index of the faulty command.
+        funct: function code of that command.
+        code: the fault code.
+        value: the offending value, if any.
+        limit: the limit that the value violates, if any.
+    """
 
     command: int
     funct: int
@@ -147,12 +155,12 @@ class StreamFault:
 
     @property
     def name(self) -> str:
-        """The fault's name, such as `zero_size`."""
+        """Name of the fault, such as `zero_size`."""
         return _FAULT_WORDINGS[self.code].name
 
     @property
     def text(self) -> str:
-        """A sentence with the command, the cause and the next step."""
+        """Error message with the command, the cause and the next step."""
         wording = _FAULT_WORDINGS[self.code]
         what = wording.sentence.format(value=self.value, limit=self.limit)
         name = COMMAND_NAMES.get(self.funct, "command")
@@ -160,5 +168,5 @@ class StreamFault:
 
 
 def stream_error(fault: StreamFault) -> StreamError:
-    """The typed error of a fault, to be raised."""
+    """Return the exception for a fault."""
     return _FAULT_WORDINGS[fault.code].error(fault)

@@ -1,8 +1,10 @@
-"""Functional simulator of Gemmini: what a stream of commands computes, bit for bit, without timing.
+"""Functional simulator of Gemmini: the exact results of a command stream, without timing.
 
-Commands run in program order, as one compiled call that releases the GIL. In the kernels, main
-memory is `memory` (bytes,); blocks are `block` (16, 16), `a` (16, 16), `b` (16, 16) and `sums` (16,
-16); the weights in use and the next ones are `weights` (2, 16, 16).
+Commands run in program order, in one compiled call that releases the GIL.
+
+The kernels share these arrays: `memory` is the main memory, shape (bytes,); `block`, `a`, `b` and
+`sums` have shape (16, 16); `weights` holds the active and the next block of weights, shape (2, 16,
+16).
 """
 
 from __future__ import annotations
@@ -50,17 +52,17 @@ A, B, D = 0, 1, 2
 
 
 class Memories(NamedTuple):
-    """Scratchpad, accumulator, array. Not to be shared between threads."""
+    """Local memories of the accelerator: scratchpad, accumulator and array. Not thread-safe."""
 
-    scratchpad: NDArray[np.int8]  # (rows, 16)
-    accumulator: NDArray[np.int32]  # (rows, 16)
-    weights: NDArray[np.int32]  # (2, 16, 16): in use, and those of the last PRELOAD
-    sums: NDArray[np.int32]  # (16, 16), of output-stationary products
-    operand: NDArray[np.int32]  # (3, 16, 16): A, B, D of the product at hand
+    scratchpad: NDArray[np.int8]  # shape (rows, 16)
+    accumulator: NDArray[np.int32]  # shape (rows, 16)
+    weights: NDArray[np.int32]  # active weights, and those of the last PRELOAD, shape (2, 16, 16)
+    sums: NDArray[np.int32]  # sums of output-stationary products, shape (16, 16)
+    operand: NDArray[np.int32]  # A, B and D of the current product, shape (3, 16, 16)
 
 
 def blank_memories(machine: GemminiMachine) -> Memories:
-    """Zeroed memories, as after reset."""
+    """Return memories filled with zeros, as after reset."""
     return Memories(
         np.zeros((machine.scratchpad_rows, DIM), np.int8),
         np.zeros((machine.accumulator_rows, DIM), np.int32),
@@ -72,10 +74,11 @@ def blank_memories(machine: GemminiMachine) -> Memories:
 
 @stage
 def scaled_int8(value: int, scale: float) -> int:
-    """`value` as float32, times `scale` (float32), to the nearest even integer, as int8.
+    """Multiply an integer by a float32 scale and convert the product to int8.
 
-    Configs.scala, `mvin_scale_args` and `acc_scale_args`: three roundings, all to nearest even.
-    Infinities saturate; what is not a number becomes the largest.
+    The value is rounded to float32, the product is rounded to float32, and then to an integer, each
+    time to the nearest value with ties to even (Configs.scala, `mvin_scale_args` and
+    `acc_scale_args`). Values out of range saturate; NaN becomes 127.
     """
     product = np.float32(value) * np.float32(scale)
     if product != product:
@@ -90,7 +93,10 @@ def scaled_int8(value: int, scale: float) -> int:
 
 @stage
 def shifted(value: int, shift: int) -> int:
-    """`value` (int32) divided by 2^shift, to the nearest even (Arithmetic.scala, SInt `>>`)."""
+    """Divide an int32 value by 2^shift and round to nearest, ties to even.
+
+    This is the operator `>>` of SInt in Arithmetic.scala.
+    """
     if shift == 0:
         return value
     half = (value >> (shift - 1)) & 1
@@ -103,7 +109,7 @@ def shifted(value: int, shift: int) -> int:
 
 @stage
 def saturated(value: int, width: int) -> int:
-    """`value` within the range of a signed integer of `width` bits."""
+    """Clip a value to the range of a signed integer of `width` bits."""
     top = (1 << (width - 1)) - 1
     if value > top:
         return top
@@ -114,7 +120,7 @@ def saturated(value: int, width: int) -> int:
 
 @stage
 def activated(value: int, activation: int) -> int:
-    """`value` after ReLU, if that is the activation."""
+    """Apply the ReLU if `activation` selects it."""
     if activation == RELU and value < 0:
         return 0
     return value
@@ -125,9 +131,20 @@ def mvin(
     m: GemminiMachine, regs: Registers, mems: Memories, funct: int, rs1: int, rs2: int,
     memory: NDArray[np.uint8], base: int,
 ) -> None:  # fmt: skip
-    """Rows from memory, or zeros from address 0, in blocks of 16 columns.
+    """Execute an MVIN: copy rows from memory to a local memory, in blocks of 16 columns.
 
-    A stride of 0 repeats the first row. Only the given columns of a row are written.
+    From address 0 it reads zeros. A memory stride of 0 repeats the first row. Only the given
+    columns of a row are written.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories; changed in place.
+        funct: function code, which selects one of the three load configurations.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        memory: main memory, shape (bytes,).
+        base: address of the first byte of `memory`.
     """
     number = load_state(funct)
     state = number * reg.LOAD_FIELDS
@@ -141,7 +158,8 @@ def mvin(
     repeats = 1 if wide else config[state + reg.LOAD_PIXEL_REPEATS]
     n_rows = rows(rs2)
     for line in range(n_rows):
-        # A repeated row fills the last row first, which shows where pixels are repeated.
+        # A repeated row is written from the last row backwards. The order matters if pixels are
+        # repeated, too.
         r = n_rows - 1 - line if first != 0 and stride == 0 else line
         at = first + r * stride - base
         for c in range(n_columns):
@@ -155,7 +173,7 @@ def mvin(
                     if multiplies:
                         value = scaled_int8(value, scale)
             for repeat in range(repeats):
-                # The shift has four bits, the columns it multiplies five (PixelRepeater.scala).
+                # The shift has four bits and the number of columns five (PixelRepeater.scala).
                 column = c % DIM + ((repeat * (n_columns & 31)) & 15)
                 row = (address + offset) & m.address_mask
                 middle = m.scratchpad_rows // 2
@@ -172,7 +190,7 @@ def mvin(
 
 @stage
 def read_int32(memory: NDArray[np.uint8], at: int) -> int:
-    """Four bytes, the lowest first."""
+    """Read a little-endian int32 from memory."""
     word = (
         nb.int64(memory[at])
         | (nb.int64(memory[at + 1]) << 8)
@@ -192,7 +210,20 @@ def mvout(
     memory: NDArray[np.uint8],
     base: int,
 ) -> None:
-    """Rows to memory: of the scratchpad as they are, of the accumulator scaled or as int32."""
+    """Execute an MVOUT: copy rows from a local memory to main memory.
+
+    Rows of the scratchpad are copied unchanged. Rows of the accumulator are scaled to int8, or
+    copied as int32.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        memory: main memory, shape (bytes,); changed in place.
+        base: address of the first byte of `memory`.
+    """
     config = regs.config
     first, stride = bits(rs1, 0, ADDRESS_BITS) - base, config[reg.STORE_STRIDE]
     address, n_columns = local_address(rs2), move_columns(rs2)
@@ -214,7 +245,18 @@ def store_row(
     m: GemminiMachine, regs: Registers, mems: Memories, address: int, r: int, n_columns: int,
     at: int, memory: NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Row r of a source with its blocks side by side, to the image from position `at`."""
+    """Store one row of an MVOUT to main memory, with its blocks of 16 columns side by side.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        address: local address of the MVOUT.
+        r: number of the row.
+        n_columns: number of columns.
+        at: position of the row in `memory`.
+        memory: main memory, shape (bytes,); changed in place.
+    """
     for c in range(n_columns):
         offset = r + (c // DIM) * DIM
         if in_accumulator(address) and is_full_width(address):
@@ -229,7 +271,18 @@ def store_row(
 def local_int8(
     m: GemminiMachine, regs: Registers, mems: Memories, address: int, offset: int, column: int
 ) -> int:
-    """An int8 as an MVOUT reads it."""
+    """Return a value of a local memory as int8, as an MVOUT would store it.
+
+    Values of the accumulator are activated and scaled; values of the scratchpad are unchanged.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        address: local address.
+        offset: number of rows after the local address.
+        column: column of the value, 0 to 15.
+    """
     if in_accumulator(address):
         value = nb.int64(mems.accumulator[accumulator_row(m, address, offset), column])
         value = activated(value, regs.config[reg.STORE_ACTIVATION])
@@ -242,7 +295,20 @@ def mvout_pooled(
     m: GemminiMachine, regs: Registers, mems: Memories, first: int, stride: int, address: int,
     n_columns: int, memory: NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """The largest value of each window; rows beyond the border count as zeros."""
+    """Execute an MVOUT that stores the maximum of each pooling window.
+
+    Pixels outside the image count as zeros.
+
+    Args:
+        m: the machine.
+        regs: configuration registers, which contain the geometry of the pool.
+        mems: local memories.
+        first: position of the first result in `memory`.
+        stride: distance of two results in bytes.
+        address: local address of the first row.
+        n_columns: number of columns, at most 16.
+        memory: main memory, shape (bytes,); changed in place.
+    """
     config, step, size = regs.config, regs.config[reg.POOL_STRIDE], regs.config[reg.POOL_SIZE]
     for out_row in range(config[reg.POOLED_ROWS]):
         for out_column in range(config[reg.POOLED_COLUMNS]):
@@ -262,7 +328,7 @@ def mvout_pooled(
 
 @stage
 def preload(m: GemminiMachine, regs: Registers, mems: Memories, rs1: int, rs2: int) -> None:
-    """Name the weights or the initial sums, and the destination of the COMPUTE that follows."""
+    """Execute a PRELOAD: set the weights or initial sums and the next COMPUTE's destination."""
     config = regs.config
     config[reg.PRELOAD_RS1] = rs1
     config[reg.PRELOAD_RS2] = rs2
@@ -274,7 +340,16 @@ def preload(m: GemminiMachine, regs: Registers, mems: Memories, rs1: int, rs2: i
 def compute(
     m: GemminiMachine, regs: Registers, mems: Memories, funct: int, rs1: int, rs2: int
 ) -> None:
-    """One product and its result."""
+    """Execute a COMPUTE: multiply two 16 × 16 blocks, add a third block, and write the result.
+
+    Args:
+        m: the machine.
+        regs: configuration registers, with the pending PRELOAD.
+        mems: local memories; changed in place.
+        funct: function code, which says whether the preloaded block is used.
+        rs1: first operand: local address and size of A.
+        rs2: second operand: local address and size of the other block.
+    """
     config = regs.config
     weight_stationary = config[reg.DATAFLOW] == WEIGHT_STATIONARY
     transposed_a, transposed_b = config[reg.A_TRANSPOSED] == 1, config[reg.B_TRANSPOSED] == 1
@@ -299,10 +374,19 @@ def read_operand(
     m: GemminiMachine, regs: Registers, mems: Memories, operand: int, stride: int, transposed: bool,
     block: NDArray[np.int32],
 ) -> None:  # fmt: skip
-    """A 16 x 16 block from local memory, zeros beyond its size; zeros for the garbage address.
+    """Read a 16 × 16 block from a local memory, with zeros beyond its size.
 
-    The size in the operand is that of the block as it is multiplied: a transposed one is stored
-    with its columns as rows.
+    The garbage address reads as zeros.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories.
+        operand: local address and size. The size is that of the block in the multiplication: a
+            transposed block is stored with its columns as rows.
+        stride: distance of two rows of the block, in rows of the local memory.
+        transposed: whether the block is transposed.
+        block: the block, shape (16, 16); filled.
     """
     address, n_rows, n_columns = local_address(operand), rows(operand), columns(operand)
     block[:] = 0
@@ -325,7 +409,7 @@ def read_operand(
 
 @stage
 def exchange(weights: NDArray[np.int32]) -> None:
-    """Use the weights of the last PRELOAD; those in use before are overwritten by the next one."""
+    """Swap the active weights with those of the last PRELOAD."""
     for r in range(DIM):
         for c in range(DIM):
             kept = weights[0, r, c]
@@ -335,7 +419,7 @@ def exchange(weights: NDArray[np.int32]) -> None:
 
 @stage
 def multiply(a: NDArray[np.int32], b: NDArray[np.int32], sums: NDArray[np.int32]) -> None:
-    """Add the product of two 16 x 16 blocks to the sums, which wrap around as int32."""
+    """Add the product of two 16 × 16 blocks to the sums, which wrap around as int32."""
     for r in range(DIM):
         for k in range(DIM):
             factor = a[r, k]
@@ -353,7 +437,18 @@ def write_result(
     sums: NDArray[np.int32],
     shifts: bool,
 ) -> None:
-    """The result to scratchpad or accumulator, its rows `C stride` apart."""
+    """Write the result of a product to the scratchpad or the accumulator.
+
+    The distance of the rows is the register `C_STRIDE`.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        mems: local memories; changed in place.
+        operand: local address and size of the result.
+        sums: the result, shape (16, 16).
+        shifts: whether the values are first divided by a power of two and saturated to 20 bits.
+    """
     address, config = local_address(operand), regs.config
     if is_garbage(m, address):
         return
@@ -385,11 +480,21 @@ def run_stream(
     mems: Memories,
     fault: NDArray[np.int64],
 ) -> int:
-    """Execute commands (n,); the fault that stopped the stream, 0 if none did.
+    """Execute commands in program order, until the end or until the first fault.
 
     Args:
-        memory: image, changed in place; `memory[0]` has address `base`.
-        fault: (3,) filled with value, limit and the command's index.
+        m: the machine.
+        funct: function codes, shape (n,).
+        rs1: first operands, shape (n,).
+        rs2: second operands, shape (n,).
+        memory: memory image, changed in place; `memory[0]` has address `base`.
+        base: address of the memory image.
+        regs: configuration registers, changed in place.
+        mems: local memories, changed in place.
+        fault: shape (3,), filled with the value, the limit and the command index of a fault.
+
+    Returns:
+        The fault code, 0 if there was no fault.
     """
     for n in range(len(funct)):
         code = check_command(m, regs, int(funct[n]), rs1[n], rs2[n], base, memory.size, fault)
@@ -411,7 +516,20 @@ def execute_command(
     regs: Registers,
     mems: Memories,
 ) -> None:
-    """One command that has no fault; a CONFIG has been carried out already."""
+    """Execute one command that was checked.
+
+    CONFIG commands do nothing here, because the checks have already executed them.
+
+    Args:
+        m: the machine.
+        funct: function code.
+        a: first operand.
+        b: second operand.
+        memory: main memory, shape (bytes,); changed in place.
+        base: address of the first byte of `memory`.
+        regs: configuration registers.
+        mems: local memories; changed in place.
+    """
     if is_mvin(funct):
         mvin(m, regs, mems, funct, a, b, memory, base)
     elif funct == MVOUT:
@@ -425,10 +543,20 @@ def execute_command(
 def execute_stream(
     stream: CommandStream, memory: NDArray[np.uint8], base: int, spec: GemminiSpec
 ) -> NDArray[np.uint8]:
-    """The memory image after a stream, run in program order on zeroed local memories.
+    """Execute a stream in program order, starting with zeroed local memories.
 
-    `memory` (bytes,) lies at address `base` and is left as it is. Raises `StreamError` (its
-    subclass says what kind) naming the command, the cause and the next step.
+    Args:
+        stream: the commands.
+        memory: memory image before the stream, shape (bytes,); it is not changed.
+        base: address of the memory image.
+        spec: the machine.
+
+    Returns:
+        The memory image after the stream.
+
+    Raises:
+        StreamError: a command is invalid. The subclass gives the kind of fault; the message names
+            the command, the cause and the next step.
     """
     plain, origin = unroll_stream(stream, spec.machine)
     after = np.array(memory, np.uint8)
@@ -445,9 +573,18 @@ def execute(
     funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, memory: bytes, base: int,
     machine: GemminiSpec | Mapping[str, object] | None = None,
 ) -> bytes:  # fmt: skip
-    """The memory image after a stream; `memory[0]` is at address `base`.
+    """Execute a stream and return the memory image after it; see `gemmini.execute`.
 
-    `machine` may be a mapping with the keys of a preset. Raises `TilewrightError`.
+    Args:
+        funct: function codes, shape (n,).
+        rs1: first operands, shape (n,).
+        rs2: second operands, shape (n,).
+        memory: memory image before the stream; `memory[0]` is at address `base`.
+        base: address of the memory image.
+        machine: specification, or a mapping with the keys of a preset.
+
+    Raises:
+        TilewrightError: the stream is invalid, or does not finish.
     """
     spec = machine if isinstance(machine, GemminiSpec) else GemminiSpec.from_mapping(machine or {})
     image = np.frombuffer(memory, np.uint8)

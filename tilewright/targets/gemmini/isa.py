@@ -1,7 +1,8 @@
-"""Gemmini's commands: function codes, operand fields, local addresses, and streams of commands.
+"""Instruction set of Gemmini: function codes, operand fields, local addresses and streams.
 
-A command is a function code (`funct`) with two 64-bit operands (`rs1`, `rs2`). Names and bit
-positions are those of GemminiISA.scala and LocalAddr.scala of ucb-bar/gemmini at commit b6e24f0.
+A command consists of a function code (`funct`) and two 64-bit operands (`rs1`, `rs2`). Names and
+bit positions are those of GemminiISA.scala and LocalAddr.scala of ucb-bar/gemmini at commit
+b6e24f0.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ COMPUTE_PRELOADED, COMPUTE_ACCUMULATED, PRELOAD, FLUSH = 4, 5, 6, 7
 LOOP_WS, LOOP_BOUNDS, LOOP_ADDRESSES_AB, LOOP_ADDRESSES_DC = 8, 9, 10, 11
 LOOP_STRIDES_AB, LOOP_STRIDES_DC = 12, 13
 MVIN3 = 14
+# No command of the accelerator has this function code.
 FENCE = 127
-"""No command of the accelerator: the processor waits until the accelerator is idle."""
+"""Pseudo-command: the processor waits until the accelerator is idle."""
 CONFIG_EX, CONFIG_LD, CONFIG_ST, CONFIG_NORM = 0, 1, 2, 3
 OUTPUT_STATIONARY, WEIGHT_STATIONARY = 0, 1
 RELU = 1
 SCALE_ONE = 0x3F800000
-"""1.0 as float32: an MVIN with this scale bypasses the multipliers."""
+"""1.0 as float32. An MVIN with this scale bypasses the multipliers."""
+# A CONFIG_ST with this scale keeps the current scale.
 KEEP_SCALE = 0xFFFFFFFF
 ADDRESS_BITS = 40
-"""Bits of an address in main memory."""
+"""Number of bits of an address in main memory."""
 GARBAGE = 0xFFFFFFFF
-"""The local address of an operand that is absent."""
+"""Local address of an absent operand."""
 
 COMMAND_NAMES = {
     CONFIG: "CONFIG", MVIN: "MVIN", MVIN2: "MVIN2", MVIN3: "MVIN3", MVOUT: "MVOUT",
@@ -46,73 +49,73 @@ COMMAND_NAMES = {
 
 @stage
 def bits(word: int, low: int, width: int) -> int:
-    """Bits low .. low + width - 1 of a 64-bit operand, as int64."""
+    """Return bits low … low + width − 1 of a 64-bit operand, as int64."""
     return nb.int64((nb.uint64(word) >> nb.uint64(low)) & nb.uint64((1 << width) - 1))
 
 
 @stage
 def local_address(word: int) -> int:
-    """The local address of an operand: its low 32 bits."""
+    """Return the local address of an operand, its low 32 bits."""
     return bits(word, 0, 32)
 
 
 @stage
 def move_columns(word: int) -> int:
-    """Columns of an MVIN or MVOUT."""
+    """Return the number of columns of an MVIN or MVOUT operand."""
     return bits(word, 32, 7)
 
 
 @stage
 def columns(word: int) -> int:
-    """Columns of an operand of PRELOAD or COMPUTE."""
+    """Return the number of columns of a PRELOAD or COMPUTE operand."""
     return bits(word, 32, 5)
 
 
 @stage
 def rows(word: int) -> int:
-    """Rows of an operand."""
+    """Return the number of rows of an operand."""
     return bits(word, 48, 5)
 
 
 @stage
 def is_garbage(m: GemminiMachine, address: int) -> bool:
-    """Whether a local address stands for an absent operand."""
+    """Return whether a local address stands for an absent operand."""
     return (address & m.garbage_mask) == m.garbage_mask
 
 
 @stage
 def in_accumulator(address: int) -> bool:
-    """Whether a local address lies in the accumulator."""
+    """Return whether a local address is in the accumulator."""
     return (address >> 31) & 1 == 1
 
 
 @stage
 def accumulates(address: int) -> bool:
-    """Whether a write to it adds to the row instead of replacing it."""
+    """Return whether a write to a local address adds to the row instead of replacing it."""
     return (address >> 30) & 1 == 1
 
 
 @stage
 def is_full_width(address: int) -> bool:
-    """Whether an MVOUT from it moves int32."""
+    """Return whether an MVOUT from a local address stores int32 values."""
     return (address >> 29) & 1 == 1
 
 
 @stage
 def scratchpad_row(m: GemminiMachine, address: int, offset: int) -> int:
-    """The scratchpad row `offset` rows after a local address; wraps around at the end."""
+    """Return the scratchpad row at `offset` rows after a local address, with wrap-around."""
     return (address + offset) & m.address_mask & (m.scratchpad_rows - 1)
 
 
 @stage
 def accumulator_row(m: GemminiMachine, address: int, offset: int) -> int:
-    """Likewise in the accumulator."""
+    """Return the accumulator row at `offset` rows after a local address, with wrap-around."""
     return (address + offset) & m.address_mask & (m.accumulator_rows - 1)
 
 
 @stage
 def load_state(funct: int) -> int:
-    """Which of the three load configurations an MVIN uses."""
+    """Return the index of the load configuration (0 to 2) that an MVIN command uses."""
     if funct == MVIN2:
         return 1
     if funct == MVIN3:
@@ -122,40 +125,46 @@ def load_state(funct: int) -> int:
 
 @stage
 def is_mvin(funct: int) -> bool:
-    """Whether it is MVIN, MVIN2 or MVIN3."""
+    """Return whether a function code is MVIN, MVIN2 or MVIN3."""
     return funct == MVIN or funct == MVIN2 or funct == MVIN3
 
 
 @stage
 def is_compute(funct: int) -> bool:
-    """Whether it is one of the two COMPUTEs."""
+    """Return whether a function code is one of the two COMPUTE commands."""
     return funct == COMPUTE_PRELOADED or funct == COMPUTE_ACCUMULATED
 
 
 class CommandStream(NamedTuple):
-    """Commands in program order."""
+    """A stream of commands in program order."""
 
-    funct: NDArray[np.uint8]  # (n,)
-    rs1: NDArray[np.uint64]  # (n,)
-    rs2: NDArray[np.uint64]  # (n,)
+    funct: NDArray[np.uint8]  # shape (n,)
+    rs1: NDArray[np.uint64]  # shape (n,)
+    rs2: NDArray[np.uint64]  # shape (n,)
 
     @property
     def has_loops(self) -> bool:
-        """Whether the accelerator's own state machine unrolls a part of it."""
+        """Whether the stream contains commands of the hardware loop LOOP_WS."""
         return bool(((self.funct >= LOOP_WS) & (self.funct <= LOOP_STRIDES_DC)).any())
 
     def part(self, first: int, end: int) -> CommandStream:
-        """Commands first .. end - 1."""
+        """Return the commands first … end − 1."""
         return CommandStream(self.funct[first:end], self.rs1[first:end], self.rs2[first:end])
 
 
 def stream_of(funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike) -> CommandStream:
-    """A stream of three sequences of equal length (n,): function codes and operands.
+    """Build a stream from three sequences of equal length.
 
-    Raises `TilewrightError` for other lengths and for values that are no such integers.
+    Args:
+        funct: function codes of 8 bits, shape (n,).
+        rs1: first operands of 64 bits, shape (n,).
+        rs2: second operands of 64 bits, shape (n,).
+
+    Raises:
+        TilewrightError: the lengths differ, or a value is not an integer in the valid range.
     """
     try:
-        made = [
+        columns = [
             _unsigned(part, kind)
             for part, kind in ((funct, np.uint8), (rs1, np.uint64), (rs2, np.uint64))
         ]
@@ -164,21 +173,21 @@ def stream_of(funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike) -> CommandStream
             "a command stream needs function codes of 8 bits and operands of 64 bits; "
             "pass three arrays of unsigned integers"
         ) from None
-    if len({len(part) for part in made}) != 1:
+    if len({len(part) for part in columns}) != 1:
         raise TilewrightError(
-            f"a command stream has {len(made[0])} function codes, but {len(made[1])} and "
-            f"{len(made[2])} operands; pass as many of each"
+            f"a command stream has {len(columns[0])} function codes, but {len(columns[1])} and "
+            f"{len(columns[2])} operands; pass as many of each"
         )
-    return CommandStream(*made)
+    return CommandStream(*columns)
 
 
 def _unsigned(values: ArrayLike, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
-    """The same numbers as unsigned integers; ValueError for any other numbers."""
-    given = np.asarray(values)
-    if given.size == 0:
+    """Convert integers to an unsigned type. Raise `ValueError` if a value does not fit."""
+    numbers = np.asarray(values)
+    if numbers.size == 0:
         return np.zeros(0, kind)
     limits = np.iinfo(kind)
-    whole = given.ndim == 1 and given.dtype.kind in "iu"
-    if not whole or int(given.min()) < limits.min or int(given.max()) > limits.max:
+    whole = numbers.ndim == 1 and numbers.dtype.kind in "iu"
+    if not whole or int(numbers.min()) < limits.min or int(numbers.max()) > limits.max:
         raise ValueError(values)
-    return np.ascontiguousarray(given.astype(kind))
+    return np.ascontiguousarray(numbers.astype(kind))

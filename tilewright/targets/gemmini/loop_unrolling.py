@@ -1,11 +1,11 @@
-"""The commands that LOOP_WS stands for, and streams in which they replace it.
+"""Unrolls the hardware loop LOOP_WS into the commands that it generates.
 
-LoopMatmul.scala of ucb-bar/gemmini at commit b6e24f0 has five generators, each a function here. Two
-loops alternate, each with half of the scratchpad and of the accumulator. A loop keeps the settings
-of the one before the last.
+LoopMatmul.scala of ucb-bar/gemmini at commit b6e24f0 has five generators; each of them is a
+function here. Two loops alternate, each with half of the scratchpad and half of the accumulator. A
+loop inherits the settings of the loop before the previous one.
 
-A loop's settings are `loop` (LOOP_SETTINGS,). Commands go to `out_funct` (n,), `out_rs1` (n,) and
-`out_rs2` (n,).
+The settings of a loop are an array `loop` of shape (LOOP_SETTINGS,). Generated commands are written
+to `out_funct`, `out_rs1` and `out_rs2`, each of shape (n,).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.numba_decorators import compiled, stage
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES, GemminiMachine
 
-# Settings of a loop. I, J, K are in blocks of 16; pads in rows or columns
+# Settings of a LOOP_WS. The bounds I, J and K count blocks of 16; the padding counts rows or
+# columns.
 MAX_I, MAX_J, MAX_K, PAD_I, PAD_J, PAD_K = 0, 1, 2, 3, 4, 5
 A_ADDRESS, B_ADDRESS, D_ADDRESS, C_ADDRESS = 6, 7, 8, 9
 A_ROW_STRIDE, B_ROW_STRIDE, D_ROW_STRIDE, C_ROW_STRIDE = 10, 11, 12, 13
@@ -48,12 +49,12 @@ LOOP_SETTINGS = 25
 BLOCKS_PER_REQUEST = MAX_REQUEST_BYTES // DIM
 LOOPS = 2
 MOST_LOOP_COMMANDS = 1 << 22
-"""Commands of one loop that are unrolled; longer ones are refused."""
+"""Maximum number of commands that one loop may be unrolled to. Longer loops are rejected."""
 
 
 @compiled
 def set_loop(loop: NDArray[np.int64], funct: int, a: int, b: int) -> None:
-    """Write one configuration command's fields into the settings of a loop."""
+    """Write the fields of one configuration command into the settings of a loop."""
     if funct == LOOP_BOUNDS:
         for n in range(3):
             loop[MAX_I + n] = bits(b, 16 * n, 16)
@@ -76,31 +77,31 @@ def set_loop(loop: NDArray[np.int64], funct: int, a: int, b: int) -> None:
 
 @stage
 def operand(address: int, n_columns: int, n_rows: int) -> int:
-    """The operand word of a local address with its size."""
+    """Encode an operand word from a local address and a size."""
     return address | (n_columns << 32) | (n_rows << 48)
 
 
 @stage
 def accumulator_address(m: GemminiMachine, row: int, adds: int, full: int) -> int:
-    """The local address of an accumulator row."""
+    """Encode the local address of an accumulator row."""
     return (row & m.address_mask) | (1 << 31) | (adds << 30) | (full << 29)
 
 
 @stage
 def blocks_at(position: int, end: int, most: int) -> int:
-    """Blocks that one command moves at this position of a row of `end` blocks."""
+    """Return how many blocks one command moves, at a given position in a row of `end` blocks."""
     return min(most, end, end - position)
 
 
 @stage
 def row_offset(line: int, stride: int, block: int, element_bytes: int) -> int:
-    """Bytes from the matrix' first element to a block's."""
+    """Return the offset in bytes of a block from the first element of a matrix."""
     return ((line * stride + block) * DIM * element_bytes) & 0xFFFFFFFF
 
 
 @stage
 def load_a(m: GemminiMachine, loop: NDArray[np.int64], i: int, k: int) -> tuple[int, int, int]:
-    """The MVIN of blocks of A from (i, k) on."""
+    """Return the MVIN command for blocks of A, starting at block (i, k)."""
     lines, across = loop[MAX_I], loop[MAX_J] if loop[IS_RESADD] else loop[MAX_K]
     line_pad, across_pad = loop[PAD_I], loop[PAD_J] if loop[IS_RESADD] else loop[PAD_K]
     line, at = i, k
@@ -119,7 +120,10 @@ def load_a(m: GemminiMachine, loop: NDArray[np.int64], i: int, k: int) -> tuple[
 
 @stage
 def load_b(m: GemminiMachine, loop: NDArray[np.int64], k: int, j: int) -> tuple[int, int, int]:
-    """The MVIN2 of blocks of B from (k, j) on; its rows are always 16, whatever the padding."""
+    """Return the MVIN2 command for blocks of B, starting at block (k, j).
+
+    It always has 16 rows, regardless of padding.
+    """
     lines, across = loop[MAX_I] if loop[IS_RESADD] else loop[MAX_K], loop[MAX_J]
     across_pad = loop[PAD_J]
     line, at = k, j
@@ -138,7 +142,7 @@ def load_b(m: GemminiMachine, loop: NDArray[np.int64], k: int, j: int) -> tuple[
 
 @stage
 def load_d(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple[int, int, int]:
-    """The MVIN3 of the bias at (i, j)."""
+    """Return the MVIN3 command for the bias at block (i, j)."""
     blocks = blocks_at(j, loop[MAX_J], d_blocks(loop))
     n_columns = blocks * DIM - (loop[PAD_J] if j + blocks >= loop[MAX_J] else 0)
     n_rows = DIM - (loop[PAD_I] if i == loop[MAX_I] - 1 else 0)
@@ -151,7 +155,10 @@ def load_d(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple[
 def loop_preload(
     m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int, k: int
 ) -> tuple[int, int, int]:
-    """The PRELOAD of the product (i, j, k): weights only for the first row of blocks."""
+    """Return the PRELOAD command of the product (i, j, k).
+
+    Weights are loaded only for the first row of blocks (i = 0).
+    """
     line, at, across = k, j, loop[MAX_J]
     if loop[B_IS_TRANSPOSED]:
         line, at, across = j, k, loop[MAX_K]
@@ -168,7 +175,7 @@ def loop_preload(
 def loop_compute(
     m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int, k: int
 ) -> tuple[int, int, int]:
-    """The COMPUTE of the product (i, j, k)."""
+    """Return the COMPUTE command of the product (i, j, k)."""
     line, at, across = i, k, loop[MAX_K]
     if loop[A_IS_TRANSPOSED]:
         line, at, across = k, i, loop[MAX_I]
@@ -180,7 +187,7 @@ def loop_compute(
 
 @stage
 def store_c(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple[int, int, int]:
-    """The MVOUT of blocks of C from (i, j) on."""
+    """Return the MVOUT command for blocks of C, starting at block (i, j)."""
     blocks = blocks_at(j, loop[MAX_J], c_blocks(loop))
     n_columns = blocks * DIM - (loop[PAD_J] if j + blocks >= loop[MAX_J] else 0)
     n_rows = DIM - (loop[PAD_I] if i == loop[MAX_I] - 1 else 0)
@@ -193,31 +200,31 @@ def store_c(m: GemminiMachine, loop: NDArray[np.int64], i: int, j: int) -> tuple
 
 @stage
 def d_blocks(loop: NDArray[np.int64]) -> int:
-    """Blocks of the bias that one command moves at most: int32 rows hold one."""
+    """Return the maximum number of bias blocks per command. An int32 row holds only one block."""
     return BLOCKS_PER_REQUEST if loop[LOW_D] else 1
 
 
 @stage
 def c_blocks(loop: NDArray[np.int64]) -> int:
-    """Blocks of the result that one command moves at most."""
+    """Return the maximum number of result blocks per command."""
     return 1 if loop[FULL_C] else BLOCKS_PER_REQUEST
 
 
 @stage
 def block_size(loop: NDArray[np.int64], at: int, end: int, pad: int) -> int:
-    """Rows or columns of a block: the last one is padded."""
+    """Return the number of rows or columns of a block. The last block excludes the padding."""
     return DIM - (loop[pad] if at == loop[end] - 1 else 0)
 
 
 @stage
 def half(total_rows: int, loop_id: int) -> int:
-    """The first row of a loop's half of a memory."""
+    """Return the first row of a loop's half of a local memory."""
     return loop_id * (total_rows // LOOPS)
 
 
 @stage
 def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """The row of A's first block."""
+    """Return the row of the first block of A."""
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])
     chosen = loop[A_SPAD_ID]
@@ -226,7 +233,7 @@ def a_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
 
 @stage
 def b_start(m: GemminiMachine, loop: NDArray[np.int64]) -> int:
-    """The row of B's first block: B ends where the half ends."""
+    """Return the row of the first block of B. B is placed at the end of the loop's half."""
     if loop[IS_RESADD]:
         return half(m.accumulator_rows, loop[LOOP_ID])
     chosen = loop[B_SPAD_ID]
@@ -239,7 +246,7 @@ def put(
     out_funct: NDArray[np.uint8], out_rs1: NDArray[np.uint64], out_rs2: NDArray[np.uint64],
     count: int, command: tuple[int, int, int],
 ) -> int:  # fmt: skip
-    """Append a command; the new number of commands."""
+    """Append a command to the output arrays and return the new number of commands."""
     out_funct[count], out_rs1[count], out_rs2[count] = command[0], command[1], command[2]
     return count + 1
 
@@ -249,9 +256,20 @@ def unroll_loop(
     m: GemminiMachine, loop: NDArray[np.int64], out_funct: NDArray[np.uint8],
     out_rs1: NDArray[np.uint64], out_rs2: NDArray[np.uint64], count: int,
 ) -> int:  # fmt: skip
-    """Append the commands of a loop in an order that gives its result; the new number of them.
+    """Append the commands of a loop, in an order that gives the same result as the hardware.
 
-    A matrix whose address is 0 is not moved.
+    A matrix whose address is 0 is not transferred.
+
+    Args:
+        m: the machine.
+        loop: settings of the loop, shape (LOOP_SETTINGS,).
+        out_funct: output array for function codes.
+        out_rs1: output array for first operands.
+        out_rs2: output array for second operands.
+        count: number of commands in the output arrays before the call.
+
+    Returns:
+        The new number of commands.
     """
     max_i, max_j = loop[MAX_I], loop[MAX_J]
     a_k = max_j if loop[IS_RESADD] else loop[MAX_K]
@@ -282,7 +300,7 @@ def unroll_loop(
 
 
 def commands_of(loop: NDArray[np.int64]) -> int:
-    """Commands that a loop stands for, at most."""
+    """Return an upper bound of the number of commands that a loop generates."""
     i, j, k = (int(loop[at]) for at in (MAX_I, MAX_J, MAX_K))
     return 2 * i * j * k + i * max(k, j) + max(k, i) * j + 2 * i * j
 
@@ -290,9 +308,18 @@ def commands_of(loop: NDArray[np.int64]) -> int:
 def unroll_stream(
     stream: CommandStream, machine: GemminiMachine
 ) -> tuple[CommandStream, NDArray[np.int64]]:
-    """The stream (n,) without loops, and of each command (m,) the index it comes from.
+    """Replace the loops of a stream by the commands that they generate.
 
-    Raises `StreamError` for a loop that never ends or that asks for what the machine lacks.
+    Args:
+        stream: n commands.
+        machine: the machine.
+
+    Returns:
+        The unrolled stream of m commands, and for each of its commands the index of the command
+        that it comes from, shape (m,).
+
+    Raises:
+        StreamError: a loop is too long, has no blocks, or uses a feature that the machine lacks.
     """
     if not stream.has_loops:
         return stream, np.arange(len(stream.funct))

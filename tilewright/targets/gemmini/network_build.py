@@ -1,6 +1,6 @@
-"""Builds networks for Gemmini: layers and their schedules become the files of an artifact.
+"""Builds networks for Gemmini: converts layers and their schedules to the files of an artifact.
 
-All layers share one memory image, and a segment of layers is one stream of commands. Implements
+All layers share one memory image. A segment of layers is one command stream. The module implements
 `targets.capabilities.Builds`.
 """
 
@@ -43,8 +43,15 @@ Reading = tuple[str, Form, Unfold | None]
 
 @dataclass(frozen=True, eq=False)
 class LoweredLayer:
-    """Commands of a layer, shape (n, 3), its geometry in the network's memory, and the constants
-    that lie there, by address."""
+    """A lowered layer of a network.
+
+    Attributes:
+        layer: the layer.
+        pick: its schedule.
+        geometry: its sizes and addresses in the network's memory.
+        commands: its commands, shape (n, 3).
+        constants: its constants, by address.
+    """
 
     layer: Layer
     pick: Pick
@@ -60,7 +67,19 @@ def lower_layer(
     spec: GemminiSpec,
     pick: Pick,
 ) -> LoweredLayer:
-    """Lower a layer with a schedule of its space. Raises `WorkloadError`."""
+    """Lower a layer with a schedule of its space.
+
+    Args:
+        layer: the layer.
+        plan: memory plan of the network, to which the layer's tensors are added.
+        shapes: shape of each value, by name.
+        spec: the machine.
+        pick: the schedule. If it does not compile with the layer's actual immediates, the schedule
+            of the vendor's rule is used instead.
+
+    Raises:
+        WorkloadError: the layer cannot be lowered, or the schedule is of another space.
+    """
     w = layer.workload
     lowering = WorkloadLowering.of(w, spec)
     if pick.space != lowering.space.name or (layer.weight is None and layer.weight_from is None):
@@ -93,8 +112,9 @@ def lower_layer(
     try:
         program = program_of(g, spec.machine, TileSchedule(*values))
     except LoweringFailure:
-        # The schedule was chosen for the layer with other immediates, which need less room. The
-        # rule's schedule runs for every workload that `WorkloadLowering.of` accepts.
+        # The schedule was chosen for the layer with other immediates, which may need less memory.
+        # The schedule of the vendor's rule runs for every workload that `WorkloadLowering.of`
+        # accepts.
         rule = lowering.vendor[1]
         pick = Pick(pick.space, lowering.config_of(rule))
         program = program_of(g, spec.machine, rule)
@@ -102,7 +122,7 @@ def lower_layer(
 
 
 def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
-    """Return the form in which a layer reads its data, a value of that shape."""
+    """Return the memory form in which a layer reads its data, a value of the given shape."""
     w = layer.workload
     if layer.unfold is not None or is_flattened(w, shape):
         return "image"
@@ -110,19 +130,18 @@ def data_form(layer: Layer, shape: tuple[int, ...]) -> Form:
 
 
 def form_of(shape: tuple[int, ...], channels: int, pixels: int) -> Form:
-    """Return the form in which a value of that shape is rows × channels."""
+    """Return the memory form in which a value of this shape has `pixels` rows of `channels`."""
     is_image = len(shape) == 4 and shape[1] == channels and shape[0] * shape[2] * shape[3] == pixels
     return "image" if is_image else "rows"
 
 
 def is_flattened(w: Workload, shape: tuple[int, ...]) -> bool:
-    """Return whether a dense layer reads all pixels of an image as one row."""
+    """Return whether a dense layer reads all pixels of an image as a single row."""
     return w.operator == "dense" and w.batch == 1 and len(shape) == 4 and shape[0] == 1
 
 
 def _of_pixels(weight: NDArray[np.int8], w: Workload, shape: tuple[int, ...]) -> NDArray[np.int8]:
-    """Weights of a flattened image, which come in the order of blocks of channels, in that of
-    memory: pixel by pixel."""
+    """Reorder a flattened image's weights from channel blocks to the memory's pixel order."""
     if not is_flattened(w, shape) or shape[2] * shape[3] == 1:
         return weight
     packed = weight.reshape(len(weight), -1, shape[2] * shape[3], DIM)
@@ -131,7 +150,7 @@ def _of_pixels(weight: NDArray[np.int8], w: Workload, shape: tuple[int, ...]) ->
 
 @dataclass
 class _Segment:
-    """Layers without work of the host between."""
+    """Layers that run without work of the host in between."""
 
     layers: list[LoweredLayer] = field(default_factory=list)
     loads: list[HostTensor] = field(default_factory=list)
@@ -139,7 +158,7 @@ class _Segment:
 
 
 class _Builder:
-    """A network as far as it is built."""
+    """Incremental builder of a network."""
 
     def __init__(self, graph: LayerGraph, spec: GemminiSpec) -> None:
         self.graph, self.spec = graph, spec
@@ -151,13 +170,15 @@ class _Builder:
         self.plan = MemoryPlan(graph, without_gaps=flattened)
         self.segments: list[_Segment] = []
         self.order: list[tuple[str, int]] = []
-        self.made: dict[str, tuple[Form, int]] = {}  # by layers: form and segment
+        self.made: dict[str, tuple[Form, int]] = {}  # tensors that layers write: form and segment
         self.there: set[Reading] = set()
         self.open = False
 
     def layer(self, layer: Layer, pick: Pick) -> None:
-        """Add a layer, behind what it reads: in a new segment where the host has to bring that
-        into another form."""
+        """Add a layer.
+
+        A new segment begins if the host first has to convert one of the layer's inputs.
+        """
         w, pixels = layer.workload, layer.workload.batch * layer.workload.out_height
         pixels *= w.out_width
         reads: list[Reading] = [
@@ -190,7 +211,7 @@ class _Builder:
         self.order.append(("host", number))
 
     def store(self, name: str) -> None:
-        """The host takes a value that a layer made, behind its segment."""
+        """Let the host read a value after the segment that computes it."""
         if name not in self.made:
             return
         form, segment = self.made[name]
@@ -200,7 +221,7 @@ class _Builder:
             outside, value, outside.scale or value.scale, self.plan.place(name, form)
         )
         stores = self.segments[segment].stores
-        if all(each.name != port.name for each in stores):
+        if all(tensor.name != port.name for tensor in stores):
             stores.append(port)
 
     def _load(self, name: str, form: Form, unfold: Unfold | None) -> None:
@@ -212,20 +233,32 @@ class _Builder:
         self.there.add((name, form, unfold))
 
     def _written(self, name: str, form: Form) -> None:
-        """Note that a layer wrote a value, and with it those that lie inside it or around it."""
+        """Record that a layer wrote a value, and thereby all values that share its memory."""
         waiting, segment = [name], len(self.segments) - 1
         while waiting:
-            own = waiting.pop()
-            self.made[own] = form, segment
-            self.there.add((own, form, None))
-            for each in self.graph.slices:
-                other = {each.part: each.whole, each.whole: each.part}.get(own)
+            current = waiting.pop()
+            self.made[current] = form, segment
+            self.there.add((current, form, None))
+            for channel_slice in self.graph.slices:
+                other = {
+                    channel_slice.part: channel_slice.whole,
+                    channel_slice.whole: channel_slice.part,
+                }.get(current)
                 if other is not None and self.made.get(other) != (form, segment):
                     waiting.append(other)
 
 
 def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Built:
-    """Lower and lay out a network's layers. Raises `WorkloadError`."""
+    """Build a network.
+
+    Args:
+        graph: the network.
+        schedules: one schedule per layer, in order.
+        spec: the machine.
+
+    Raises:
+        WorkloadError: a layer cannot be lowered, or the network exceeds the memory.
+    """
     builder, picks, host = _Builder(graph, spec), iter(schedules), 0
     for step in graph.steps:
         if isinstance(step, Layer):
@@ -236,7 +269,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
     for name in graph.outputs:
         builder.store(name)
     segments = builder.segments
-    layers = [(k, each) for k, segment in enumerate(segments) for each in segment.layers]
+    layers = [(k, layer) for k, segment in enumerate(segments) for layer in segment.layers]
     described: list[dict[str, Json]] = []
     first = 0
     for k, program in layers:
@@ -262,7 +295,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
         ).encode(),
     }
     times = GemminiProgram.open(files, described, spec).times()
-    spans = [cycles for each in times for cycles in each.layers]
+    spans = [cycles for layer in times for cycles in layer.layers]
     rows: list[dict[str, Json]] = [
         {**row, "stream_cycles": span} for row, span in zip(described, spans, strict=True)
     ]
@@ -272,7 +305,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
         order=builder.order,
         memory=_memory(segments, size, files),
         bytes=size,
-        stream_cycles=sum(each.total for each in times),
+        stream_cycles=sum(layer.total for layer in times),
         ports=[(tuple(p.name for p in s.loads), tuple(p.name for p in s.stores)) for s in segments],
         why_not_bare=WHY_NOT_BARE,
     )
@@ -281,7 +314,7 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: GemminiSpec) -> Bu
 def _described(
     program: LoweredLayer, segment: int, first: int, spec: GemminiSpec
 ) -> dict[str, Json]:
-    """A layer as `network_program` reads it, and what people want to know of it."""
+    """Return the description of a layer for `network_program` and for users."""
     g, w = program.geometry, program.layer.workload
     space = WorkloadLowering.of(w, spec).space
     alone = time_stream(stream_from(segment_commands([program.commands])), spec).total

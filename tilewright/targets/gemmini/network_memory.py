@@ -1,7 +1,8 @@
-"""Memory plan of a network: where its tensors lie, and how the host writes and reads them.
+"""Memory plan of a network: the location of its tensors, and how the host writes and reads them.
 
-A tensor lies as rows of channels: the pixels of an image (n, c, h, w), or whatever precedes the
-last dimension of any other. No two tensors share memory, but those that lie inside one another.
+A tensor is stored as rows of channels. The rows are the pixels of an image (n, c, h, w), or all
+leading dimensions of any other tensor. No two tensors share memory, except those that are stored
+inside one another.
 """
 
 from __future__ import annotations
@@ -30,13 +31,24 @@ from tilewright.targets.layer import Scale, Value, from_int8, to_int8
 from tilewright.targets.tensor_aliasing import lay_out
 
 Form = Literal["image", "rows", "weights"]
-"""Rows of the pixels of (n, c, h, w); of all that precedes the last dimension; of the last
-dimension of a matrix, which is read as weights."""
+"""Memory form of a tensor.
+
+- `image`: one row per pixel of a tensor (n, c, h, w).
+- `rows`: one row per index of all dimensions but the last.
+- `weights`: the transpose of a matrix, which is read as weights.
+"""
 
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor of the host lies: rows `stride` bytes apart, from address `at` on."""
+    """Location of a tensor in memory.
+
+    Attributes:
+        form: memory form of the tensor.
+        at: address of the first row.
+        stride: bytes from one row to the next.
+        unfold: rearrangement that is applied before storing, if any.
+    """
 
     form: Form
     at: int
@@ -44,7 +56,7 @@ class TensorPlace:
     unfold: Unfold | None = None
 
     def pack(self, values: NDArray[np.int8]) -> NDArray[np.int8]:
-        """Return a tensor in its own shape as rows × channels."""
+        """Convert a tensor from its own shape to rows × channels."""
         if self.unfold is not None:
             values = self.unfold.data(values)
         if self.form == "image":
@@ -53,14 +65,18 @@ class TensorPlace:
         return rows.T if self.form == "weights" else rows
 
     def unpack(self, rows: NDArray[np.int8], shape: tuple[int, ...]) -> NDArray[np.int8]:
-        """Return rows × channels as a tensor of that shape."""
+        """Convert rows × channels to a tensor of the given shape."""
         if self.form != "image":
             return rows.reshape(shape)
         n, c, h, w = shape
         return rows.reshape(n, h, w, c).transpose(0, 3, 1, 2)
 
     def size(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return rows and channels of a tensor of that shape that is not unfolded."""
+        """Return the numbers of rows and channels of a tensor that is not unfolded.
+
+        Args:
+            shape: shape of the tensor.
+        """
         if self.form == "image":
             return shape[0] * shape[2] * shape[3], shape[1]
         channels = shape[-1] if shape else 1
@@ -69,8 +85,16 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class HostTensor:
-    """A tensor that the host and the accelerator exchange. The host's tensor has `name`, `shape`
-    and `dtype`; a float tensor is `scale` applied to int8 values of shape `held`."""
+    """A tensor that the host and the accelerator exchange.
+
+    Attributes:
+        name: name of the host's tensor.
+        shape: shape of the host's tensor.
+        dtype: element type of the host's tensor.
+        held: shape of the int8 tensor on the accelerator.
+        scale: quantisation scale; required for float tensors.
+        place: location in the accelerator's memory.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -83,16 +107,23 @@ class HostTensor:
     def of(
         cls, outside: Value, inside: Value, scale: Scale | None, place: TensorPlace
     ) -> HostTensor:
-        """Of a value of layers that the host has as another."""
+        """Build the description of an exchanged tensor.
+
+        Args:
+            outside: the host's tensor.
+            inside: the corresponding value of the layers.
+            scale: quantisation scale of that value.
+            place: location in memory.
+        """
         return cls(outside.name, outside.shape, outside.dtype, inside.shape, scale, place)
 
     def load(self, memory: NDArray[np.uint8], tensor: Array) -> None:
-        """Write the host's tensor into memory (bytes,)."""
+        """Convert a host tensor and write it into the memory image, shape (bytes,)."""
         rows = self.place.pack(to_int8(tensor, self.scale).reshape(self.held))
         self._rows(memory, len(rows))[:, : rows.shape[1]] = rows
 
     def store(self, memory: NDArray[np.uint8]) -> Array:
-        """Read the host's tensor out of memory (bytes,)."""
+        """Read the tensor from the memory image, shape (bytes,), in the host's shape and type."""
         count, channels = self.place.size(self.held)
         rows = self._rows(memory, count)[:, :channels].copy()
         values = self.place.unpack(rows, self.held)
@@ -102,7 +133,7 @@ class HostTensor:
         return rows_at(memory, self.place.at, count, self.place.stride)
 
     def to_json(self) -> dict[str, Json]:
-        """Return what `from_json` reads."""
+        """Return the description as JSON, for `from_json`."""
         step, zero = self.scale or (None, None)
         place, unfold = self.place, self.place.unfold
         return {
@@ -114,7 +145,13 @@ class HostTensor:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> HostTensor:
-        """Raises `KeyError`, `ValueError` or `TypeError` for what `to_json` has not written."""
+        """Read a description that `to_json` wrote.
+
+        Raises:
+            KeyError: a field is missing.
+            ValueError: a value is invalid.
+            TypeError: a value has the wrong type.
+        """
         form = as_text(values["form"])
         if form not in get_args(Form):
             raise ValueError(f"a tensor has the form {form!r:.40}")
@@ -131,8 +168,20 @@ class HostTensor:
 
 
 def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDArray[np.int8]:
-    """Return a view of `count` rows of memory from an address on, shape (count, stride), to read
-    and to write. Raises `ValueError` if memory has no such rows."""
+    """Return a writable view of rows in a memory image.
+
+    Args:
+        memory: memory image, shape (bytes,).
+        at: address of the first row.
+        count: number of rows.
+        stride: bytes per row.
+
+    Returns:
+        int8 array of shape (count, stride).
+
+    Raises:
+        ValueError: the rows exceed the memory image.
+    """
     first = at - MEMORY_BASE
     if first < 0 or stride < 1 or first + count * stride > len(memory):
         raise ValueError(f"{count} rows of {stride} bytes at {at:#x} lie beyond the memory")
@@ -140,19 +189,32 @@ def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDAr
 
 
 class MemoryPlan:
-    """Hands out memory from `MEMORY_BASE` on."""
+    """Allocator of the memory that starts at `MEMORY_BASE`."""
 
     def __init__(self, graph: LayerGraph, without_gaps: Collection[str] = ()) -> None:
-        """Rows of values `without_gaps` follow one another, in whole blocks of channels."""
+        """Create an empty plan.
+
+        Args:
+            graph: the network.
+            without_gaps: names of values whose rows are stored without gaps, in whole blocks of
+                channels.
+        """
         self._values, self._without_gaps = graph.values, frozenset(without_gaps)
         self._places: dict[tuple[str, Form, Unfold | None], TensorPlace] = {}
         self._groups: dict[str, dict[str, int]] = {}
-        for group in lay_out((each.part, each.whole, each.first) for each in graph.slices):
+        for group in lay_out(
+            (channel_slice.part, channel_slice.whole, channel_slice.first)
+            for channel_slice in graph.slices
+        ):
             self._groups |= dict.fromkeys(group, group)
         self.end = MEMORY_BASE
 
     def room(self, size: int) -> int:
-        """Return the address of `size` new bytes. Raises `WorkloadError` if memory ends."""
+        """Allocate `size` bytes and return their address.
+
+        Raises:
+            WorkloadError: the memory is exhausted.
+        """
         at = self.end
         self.end += round_up(max(size, 1), PAGE_BYTES)
         if self.end > MEMORY_BASE + MEMORY_BYTES:
@@ -163,14 +225,14 @@ class MemoryPlan:
         return at
 
     def place(self, name: str, form: Form, unfold: Unfold | None = None) -> TensorPlace:
-        """Return where a value lies in a form; new memory if it has no place yet."""
+        """Return the location of a value in a given form. Allocate memory if it has none yet."""
         key = (name, form, unfold)
         if key not in self._places:
             self._places[key] = self._new(name, form, unfold)
         return self._places[key]
 
     def _row_bytes(self, names: Collection[str], channels: int) -> int:
-        """From a row of values that lie inside one another to the next."""
+        """Return the distance in bytes of rows of values that are stored inside one another."""
         return round_up(channels) if self._without_gaps & set(names) else aligned_row(channels)
 
     def __contains__(self, key: tuple[str, Form, Unfold | None]) -> bool:
@@ -190,9 +252,13 @@ class MemoryPlan:
         if group is None:
             stride = self._row_bytes((name,), channels)
             return TensorPlace(form, self.room(rows * stride), stride)
-        sizes = {each: TensorPlace(form, 0, 0).size(self._values[each].shape)[1] for each in group}
-        stride = self._row_bytes(group, max(first + sizes[each] for each, first in group.items()))
+        sizes = {
+            member: TensorPlace(form, 0, 0).size(self._values[member].shape)[1] for member in group
+        }
+        stride = self._row_bytes(
+            group, max(first + sizes[member] for member, first in group.items())
+        )
         at = self.room(rows * stride)
-        for each, first in group.items():
-            self._places[each, form, None] = TensorPlace(form, at + first, stride)
+        for member, first in group.items():
+            self._places[member, form, None] = TensorPlace(form, at + first, stride)
         return replace(self._places[name, form, None])

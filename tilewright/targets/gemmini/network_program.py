@@ -1,4 +1,4 @@
-"""A built network on the simulated accelerator (`targets.artifact_types.BuiltProgram`)."""
+"""Runs a built network on the simulated accelerator (`targets.artifact_types.BuiltProgram`)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,25 @@ from tilewright.targets.layer import Value
 from tilewright.targets.workload import Workload, parse_workload
 
 COMMANDS, CONSTANTS, PROGRAM = "commands.bin", "constants.bin", "program.json"
-"""Files: commands of all layers (n, 3) little-endian uint64; constants behind one another; where
-these lie, and the tensors that cross the border of each segment."""
+"""File names: the commands of all layers, little-endian uint64 of shape (n, 3); the concatenated
+constants; and a JSON file with the location of the constants and the inputs and outputs of each
+segment."""
 
 
 class ProgramDamaged(TilewrightError):
-    """Files that are not a program of this target."""
+    """The files are not a valid program of this target."""
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltLayer:
-    """A layer of a built program: its commands, and its geometry in memory."""
+    """A layer of a built program.
+
+    Attributes:
+        workload: the workload of the layer.
+        segment: index of the layer's segment.
+        commands: its commands, shape (n, 3).
+        geometry: its sizes and addresses in memory.
+    """
 
     workload: Workload
     segment: int
@@ -46,7 +54,7 @@ class BuiltLayer:
 
 
 class GemminiProgram:
-    """A network's program in the memory of a simulated machine."""
+    """The program of a network, loaded into the memory of a simulated machine."""
 
     c_format = "gemmini-c"
 
@@ -56,14 +64,25 @@ class GemminiProgram:
         constants: Sequence[tuple[int, bytes]],
     ) -> None:  # fmt: skip
         self.spec, self.memory, self.layers, self.segments = spec, memory, layers, segments
-        self.constants = constants  # by address
+        self.constants = constants  # list of address and bytes
 
     @classmethod
     def open(
         cls, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]], spec: GemminiSpec
     ) -> GemminiProgram:
-        """Raises `ProgramDamaged` where the files do not fit together, `KeyError`, `ValueError` and
-        `TypeError` for layers that `build` has not described."""
+        """Load a built program.
+
+        Args:
+            files: content of the artifact's files, by name.
+            layers: descriptions of the layers, as `build` wrote them.
+            spec: the machine.
+
+        Raises:
+            ProgramDamaged: the files do not fit together.
+            KeyError: the description of a layer is incomplete.
+            ValueError: the description of a layer is invalid.
+            TypeError: the description of a layer has values of the wrong type.
+        """
         described = as_object(read_json(files[PROGRAM].decode()))
         size = as_int(described["memory_bytes"])
         if not 0 < size <= MEMORY_BYTES or len(files[COMMANDS]) % 24:
@@ -78,10 +97,10 @@ class GemminiProgram:
         every = np.frombuffer(files[COMMANDS], "<u8").astype(np.uint64).reshape(-1, 3)
         segments = [
             tuple(
-                [HostTensor.from_json(as_object(port)) for port in as_list(as_object(each)[side])]
+                [HostTensor.from_json(as_object(port)) for port in as_list(as_object(item)[side])]
                 for side in ("loads", "stores")
             )
-            for each in as_list(described["segments"])
+            for item in as_list(described["segments"])
         ]
         built = [_layer(as_object(dict(layer)), every) for layer in layers]
         if sum(len(layer.commands) for layer in built) != len(every):
@@ -91,7 +110,7 @@ class GemminiProgram:
 
     @property
     def ports(self) -> list[tuple[list[Value], list[Value]]]:
-        """The tensors of each segment as the host has them."""
+        """Inputs and outputs of each segment, in their shapes and types on the host."""
         return [
             ([Value(p.name, p.shape, p.dtype) for p in loads],
              [Value(p.name, p.shape, p.dtype) for p in stores])
@@ -99,8 +118,18 @@ class GemminiProgram:
         ]  # fmt: skip
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment. Return its outputs by name, in the shapes of their ports. Raises
-        `StreamError`."""
+        """Run a segment.
+
+        Args:
+            segment: index of the segment.
+            tensors: inputs by name, in the shapes of the segment's input ports.
+
+        Returns:
+            Outputs by name, in the shapes of the segment's output ports.
+
+        Raises:
+            StreamError: the accelerator does not finish the segment's commands.
+        """
         loads, stores = self.segments[segment]
         for port in loads:
             port.load(self.memory, tensors[port.name])
@@ -109,18 +138,28 @@ class GemminiProgram:
         return {port.name: port.store(self.memory) for port in stores}
 
     def times(self) -> list[StreamTimes]:
-        """Return each segment's cycles. A layer ends when its fence sees an idle accelerator."""
-        found = []
+        """Return the cycles of each segment.
+
+        A layer ends when its fence finds the accelerator idle.
+        """
+        segment_times = []
         for segment in range(len(self.segments)):
             stream = stream_from(segment_commands(self._of(segment)))
             times = time_stream(stream, self.spec)
             ends = times.events["accept"][stream.funct == FENCE].tolist()
             spans = [end - begin for begin, end in pairwise([0, *ends[:-1], times.total])]
-            found.append(StreamTimes(times.total, tuple(spans), times))
-        return found
+            segment_times.append(StreamTimes(times.total, tuple(spans), times))
+        return segment_times
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Check each layer on random activations, with the weights that lie in memory."""
+        """Check each layer on random activations, with the weights from memory.
+
+        Args:
+            seed: seed of the random activations.
+
+        Yields:
+            One result per layer.
+        """
         rng = np.random.default_rng(seed)
         for number, layer in enumerate(self.layers):
             yield _checked(number, layer, self.memory, self.spec, rng)
@@ -138,8 +177,10 @@ class GemminiProgram:
 
 
 def segment_commands(parts: Sequence[CommandTable]) -> CommandTable:
-    """Join the commands of layers, shape (n, 3). Each layer finishes before the next one reads what
-    it wrote."""
+    """Concatenate the commands of layers, shape (n, 3), with a fence after each layer.
+
+    The fence makes a layer finish before the next one reads its output.
+    """
     fence = commands([(FENCE, 0, 0)])
     return np.concatenate([part for layer in parts for part in (layer, fence)])
 
@@ -171,12 +212,12 @@ def _checked(
         for role, (shape, stride) in activations.items()
         if role in g.addresses
     }
-    for role, own in rows.items():
+    for role, tensor in rows.items():
         channels = activations[role][0][1]
-        own[:, :channels] = rng.integers(-128, 128, (len(own), channels), np.int8)
-    for role, own in rows.items():  # two of them may be one tensor
+        tensor[:, :channels] = rng.integers(-128, 128, (len(tensor), channels), np.int8)
+    for role, tensor in rows.items():  # two roles may have the same tensor
         n, c, height, width = activations[role][0]
-        tensors[role] = own[:, :c].reshape(n, height, width, c).transpose(0, 3, 1, 2).copy()
+        tensors[role] = tensor[:, :c].reshape(n, height, width, c).transpose(0, 3, 1, 2).copy()
     tensors["weight"] = unpack_weight(g, w, image)
     if g.epilogue.has_bias:
         tensors["bias"] = unpack_bias(g, image)

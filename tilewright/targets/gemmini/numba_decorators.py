@@ -1,6 +1,6 @@
-"""Decorators that compile the kernels of this target with numba, without reference counts.
+"""Decorators that compile the kernels of this target with numba, without reference counting.
 
-The kernels allocate nothing, so there is nothing to count.
+The kernels allocate no memory, so there is nothing to count.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tilewright.targets.kernel_listener import announce
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 KERNELS = 5
-"""Functions under `compiled` in this package."""
+"""Number of functions in this package that are decorated with `compiled`."""
 
-# A part of a kernel, which only kernels call. It is registered rather than compiled by `njit`,
-# which would compile it anew for each constant among its arguments.
+# Decorator of a part of a kernel, which only kernels call. The function is registered and not
+# compiled by `njit`, which would compile it again for each constant among its arguments.
 stage = register_jitable(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def compiled(function: Kernel) -> Kernel:
-    """Compile a kernel that releases the GIL and whose code is kept between processes."""
+    """Compile a kernel that releases the GIL, and cache its code between processes."""
     with cache_of("gemmini"):
         dispatcher = nb.njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)(function)
         cache = nb.core.config.CACHE_DIR

@@ -1,6 +1,8 @@
-"""Registers that CONFIG commands set, for the checks of a stream and for its execution.
+"""Configuration registers that CONFIG commands set.
 
-Value and limit of a fault go to `fault` (3,).
+The checks and the execution of streams use them.
+
+The value and the limit of a fault are written to `fault`, shape (3,).
 """
 
 from __future__ import annotations
@@ -21,35 +23,35 @@ from tilewright.targets.gemmini.isa import (
 )
 from tilewright.targets.gemmini.numba_decorators import stage
 
-# `Registers.config`: of the three load states, each LOAD_FIELDS apart
+# Indices into `Registers.config`: the three load states, each LOAD_FIELDS after the last one
 LOAD_STRIDE, LOAD_SCALE_BITS, LOAD_SHRINK, LOAD_BLOCK_STRIDE, LOAD_PIXEL_REPEATS = 0, 1, 2, 3, 4
 LOAD_SET = 5
 LOAD_FIELDS = 6
 LOAD_STATES = 3
-# of the store unit
+# Indices of the store unit's registers
 STORE_STRIDE, STORE_ACTIVATION, STORE_SET = 18, 19, 20
 POOL_STRIDE, POOL_SIZE, POOL_OUT_COLUMNS, POOLED_ROWS, POOLED_COLUMNS = 21, 22, 23, 24, 25
 POOL_ROWS, POOL_COLUMNS, POOL_UPPER_PAD, POOL_LEFT_PAD = 26, 27, 28, 29
-# of the array
+# Indices of the array's registers
 DATAFLOW, EX_ACTIVATION, A_TRANSPOSED, B_TRANSPOSED = 30, 31, 32, 33
 A_STRIDE, C_STRIDE, SHIFT, EX_SET = 34, 35, 36, 37
-# of a PRELOAD that waits for its COMPUTE
+# Indices of a PRELOAD that waits for its COMPUTE
 PENDING, PRELOAD_RS1, PRELOAD_RS2 = 38, 39, 40
 CONFIG_FIELDS = 41
-# `Registers.scales`: float32, the load states' first
+# Indices into `Registers.scales`; the first three are the scales of the load states
 STORE_SCALE, EX_SCALE = 3, 4
 
 
 class Registers(NamedTuple):
-    """The configuration of the three units, and the PRELOAD that waits for its COMPUTE."""
+    """Configuration of the three units, and the PRELOAD that waits for its COMPUTE."""
 
-    config: NDArray[np.int64]  # (CONFIG_FIELDS,)
-    scales: NDArray[np.float32]  # (5,)
-    scale_bits: NDArray[np.uint32]  # (5,), the same memory
+    config: NDArray[np.int64]  # shape (CONFIG_FIELDS,)
+    scales: NDArray[np.float32]  # shape (5,)
+    scale_bits: NDArray[np.uint32]  # bits of `scales`, in the same memory, shape (5,)
 
 
 def blank_registers() -> Registers:
-    """Registers as after reset, with scales of 1 and pixels that are not repeated."""
+    """Return the registers after reset: scales are 1, and pixels are not repeated."""
     config = np.zeros(CONFIG_FIELDS, np.int64)
     config[LOAD_SCALE_BITS : LOAD_STATES * LOAD_FIELDS : LOAD_FIELDS] = SCALE_ONE
     config[LOAD_PIXEL_REPEATS : LOAD_STATES * LOAD_FIELDS : LOAD_FIELDS] = 1
@@ -59,7 +61,7 @@ def blank_registers() -> Registers:
 
 @stage
 def configure(regs: Registers, a: int, b: int, fault: NDArray[np.int64]) -> int:
-    """CONFIG_EX, CONFIG_LD or CONFIG_ST; 0, or its fault."""
+    """Execute a CONFIG_EX, CONFIG_LD or CONFIG_ST command. Return its fault code, 0 if valid."""
     unit = bits(a, 0, 2)
     if unit == CONFIG_EX:
         configure_array(regs, a, b)
@@ -80,7 +82,7 @@ def configure(regs: Registers, a: int, b: int, fault: NDArray[np.int64]) -> int:
 
 @stage
 def configure_array(regs: Registers, a: int, b: int) -> None:
-    """CONFIG_EX: always the strides; the rest unless bit 7 is set."""
+    """Execute a CONFIG_EX command. If bit 7 is set, only the strides are changed."""
     config = regs.config
     config[EX_SET] = 1
     config[A_STRIDE], config[C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
@@ -93,7 +95,7 @@ def configure_array(regs: Registers, a: int, b: int) -> None:
 
 @stage
 def configure_load(regs: Registers, number: int, a: int, b: int) -> None:
-    """CONFIG_LD of one of the three states."""
+    """Execute a CONFIG_LD command for one of the three load states."""
     config, state = regs.config, number * LOAD_FIELDS
     config[state + LOAD_SET] = 1
     config[state + LOAD_STRIDE] = bits(b, 0, 40)
@@ -106,7 +108,7 @@ def configure_load(regs: Registers, number: int, a: int, b: int) -> None:
 
 @stage
 def configure_store(regs: Registers, a: int, b: int) -> None:
-    """CONFIG_ST: a pool stride of 0 keeps the pool's geometry."""
+    """Execute a CONFIG_ST command. A pool stride of 0 leaves the pool's geometry unchanged."""
     config = regs.config
     config[STORE_SET] = 1
     config[STORE_STRIDE] = bits(b, 0, 32)

@@ -1,4 +1,4 @@
-"""A Gemmini's specification: sizes of array, scratchpad and accumulator, queues, memory port."""
+"""Specification of a Gemmini: sizes of the array and the memories, queues and memory port."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ from tilewright.core.errors import SpecError, UnknownName, nearest
 from tilewright.core.files import as_object, read_json
 
 DIM = 16
-"""Rows and columns of the array: the only size whose simulators were compared with RTL."""
+"""Number of rows and columns of the array. The simulators were compared with RTL only for this
+size."""
 ARRAY_OUTPUT_BITS = 20
-"""Bits to which the array saturates the sums of 32 bits that it puts out."""
+"""Width to which the array saturates its 32-bit sums when it outputs them."""
+# Bytes of a bus beat and of the largest memory request, in the default configuration of the
+# generator.
 BUS_BYTES = 16
 MAX_REQUEST_BYTES = 64
 MOST_ENTRIES = 32
-"""Entries of a part of the reservation station or of a queue that the simulator has room for."""
+"""Maximum number of entries per part of the reservation station or per queue in the simulator."""
 DEFAULT_PRESET = "gemmini-default"
 
 
 class GemminiMachine(NamedTuple):
-    """The integers of a `GemminiSpec` that compiled code needs, in one argument."""
+    """The integers of a `GemminiSpec` that compiled code needs, as a single argument."""
 
     scratchpad_rows: int
     scratchpad_bank_rows: int
-    scratchpad_bank_bits: int  # log2 of these rows
+    scratchpad_bank_bits: int  # log2 of the number of rows in a scratchpad bank
     accumulator_rows: int
     accumulator_bank_rows: int
     accumulator_bank_bits: int
-    address_mask: int  # of the row field of a local address
+    address_mask: int  # mask of the row field of a local address
     garbage_mask: int  # bits of a local address that are all ones in the garbage address
     load_entries: int
     execute_entries: int
@@ -50,7 +53,7 @@ class GemminiMachine(NamedTuple):
 
 
 class GemminiSpec(BaseModel):
-    """A Gemmini configuration. Immutable; two equal specifications have one `fingerprint`."""
+    """Specification of a Gemmini. It is immutable; equal specifications have equal fingerprints."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -91,7 +94,7 @@ class GemminiSpec(BaseModel):
     source: str = Field("", description="where the figures come from")
 
     def model_post_init(self, context: object) -> None:
-        """Raises `SpecError` for memories whose rows no local address names."""
+        """Raise `SpecError` if a memory size is not a power of two."""
         for key in ("scratchpad_rows", "scratchpad_banks", "accumulator_rows", "accumulator_banks"):
             if (value := getattr(self, key)) & (value - 1):
                 raise SpecError(
@@ -101,17 +104,25 @@ class GemminiSpec(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> GemminiSpec:
-        """Make a specification from the keys of a preset, without those of a memory image. Raises
-        `SpecError`."""
-        kept = {key: value for key, value in values.items() if key not in _NOT_OF_THE_MACHINE}
+        """Build a specification from the keys of a preset. Keys of a memory image are ignored.
+
+        Raises:
+            SpecError: a key is unknown or a value is invalid.
+        """
+        settings = {key: value for key, value in values.items() if key not in _NOT_OF_THE_MACHINE}
         try:
-            return cls.model_validate(kept)
+            return cls.model_validate(settings)
         except ValidationError as error:
             raise SpecError(_explained(error)) from None
 
     @classmethod
     def load(cls, name_or_path: str) -> GemminiSpec:
-        """Load a preset by name, or a JSON file by path. Raises `SpecError` or `UnknownName`."""
+        """Load a preset by name, or a JSON file by path.
+
+        Raises:
+            SpecError: the file cannot be read, or the specification is invalid.
+            UnknownName: there is no such preset.
+        """
         presets = preset_files()
         path = presets.get(name_or_path, Path(name_or_path))
         if path.suffix != ".json":
@@ -126,18 +137,18 @@ class GemminiSpec(BaseModel):
 
     @cached_property
     def machine_record(self) -> GemminiMachine:
-        """The numbers of `machine` as a record, which compiled code passes on by address."""
+        """The numbers of `machine` as a record, which compiled code passes by reference."""
         return cast(GemminiMachine, np.array([tuple(self.machine)], _RECORD)[0])
 
     @cached_property
     def fingerprint(self) -> str:
-        """A content hash of everything that changes a result or its cycles (the name does not)."""
+        """Content hash of everything that changes results or cycles. The name is excluded."""
         values = self.model_dump(exclude={"name", "source"})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
     def machine(self) -> GemminiMachine:
-        """The numbers that compiled code needs."""
+        """The integers that compiled code needs, as a named tuple."""
         address_mask = max(self.scratchpad_rows, self.accumulator_rows) - 1
         flags = 0b111 << 29  # accumulator, accumulate, full width
         return GemminiMachine(
@@ -166,7 +177,7 @@ _RECORD = np.dtype((np.record, [(name, np.int64) for name in GemminiMachine._fie
 _COMPARED = frozenset({
     "dim", "DIM", "bus_bytes", "port_bytes", "max_request_bytes", "requests_in_flight",
 })  # fmt: skip
-"""Keys of which one value alone is simulated."""
+"""Keys for which only one value is simulated, because only that one was compared with the RTL."""
 _NOT_OF_THE_MACHINE = frozenset({"memory_base", "memory_size"})
 
 
@@ -177,11 +188,11 @@ def _explained(error: ValidationError) -> str:
         near = nearest(key, [*GemminiSpec.model_fields, "latency", "port_bytes", "DIM"])
         meant = f"did you mean {near}?" if near else "remove it"
         return f"specification has an unknown key {key}; {meant}"
-    given, limits = first.get("input"), first.get("ctx", {})
-    if key in _COMPARED and isinstance(given, int):
+    value, limits = first.get("input"), first.get("ctx", {})
+    if key in _COMPARED and isinstance(value, int):
         only = limits.get("le", limits.get("ge"))
         return (
-            f"specification key {key} = {given}: the generator builds such machines, but the "
+            f"specification key {key} = {value}: the generator builds such machines, but the "
             f"simulators were compared with the RTL of {only} alone; write {only}"
         )
     return (
@@ -191,6 +202,6 @@ def _explained(error: ValidationError) -> str:
 
 
 def preset_files() -> dict[str, Path]:
-    """Return the shipped specifications by name."""
+    """Return the paths of the shipped specifications, by preset name."""
     folder = Path(str(resources.files("tilewright.targets.gemmini") / "presets"))
     return {path.stem: path for path in sorted(folder.glob("*.json"))}

@@ -1,7 +1,8 @@
-"""Checks of commands before they run: function codes, sizes, addresses, order.
+"""Checks commands before they run: function codes, sizes, addresses and order.
 
-Value and limit of a fault go to `fault` (3,), and the command's index. `origin` (n,) says where
-commands come from.
+A fault is reported as a code. Its value, its limit and the index of the command are written to
+`fault`, shape (3,). `origin`, shape (n,), maps unrolled commands to the commands of the original
+stream.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from tilewright.targets.gemmini.numba_decorators import compiled, stage
 from tilewright.targets.gemmini.registers import Registers, blank_registers, configure
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
+# Four blocks of 16 columns are the most that one command moves. Wider moves fire an assertion of
+# the RTL.
 MOST_COLUMNS = 64
 
 
@@ -44,7 +47,18 @@ def check_mvin(
     m: GemminiMachine, regs: Registers, funct: int, rs1: int, rs2: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """The fault of an MVIN, 0 if it has none; value and limit go to `fault`."""
+    """Return the fault code of an MVIN, or 0 if it is valid.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        funct: function code, which selects one of the three load configurations.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        base: address of the first byte of the memory image.
+        size: size of the memory image in bytes.
+        fault: value, limit and index of the fault, shape (3,); written.
+    """
     state = load_state(funct) * reg.LOAD_FIELDS
     n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
     if n_rows == 0 or n_columns == 0:
@@ -66,7 +80,8 @@ def check_mvin(
         return f.BLOCK_STRIDE_TOO_SMALL
     first = bits(rs1, 0, ADDRESS_BITS)
     if first == 0:
-        # The hardware counts four bytes an element that it was told has one.
+        # The byte counter of the hardware underflows: it subtracts four bytes for elements that
+        # were announced with one byte. The RTL then fires an assertion and hangs.
         shrinks = in_accumulator(address) and not wide
         return f.ZERO_SHRINK if shrinks else 0
     stride = regs.config[state + reg.LOAD_STRIDE]
@@ -78,7 +93,17 @@ def check_mvout(
     m: GemminiMachine, regs: Registers, rs1: int, rs2: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """The fault of an MVOUT, 0 if it has none; value and limit go to `fault`."""
+    """Return the fault code of an MVOUT, or 0 if it is valid.
+
+    Args:
+        m: the machine.
+        regs: configuration registers.
+        rs1: first operand: address in main memory.
+        rs2: second operand: local address, numbers of rows and columns.
+        base: address of the first byte of the memory image.
+        size: size of the memory image in bytes.
+        fault: value, limit and index of the fault, shape (3,); written.
+    """
     n_rows, n_columns, address = rows(rs2), move_columns(rs2), local_address(rs2)
     if n_rows == 0 or n_columns == 0:
         return f.ZERO_SIZE
@@ -113,7 +138,20 @@ def check_range(
     first: int, stride: int, n_rows: int, n_bytes: int, base: int, size: int,
     fault: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Whether rows of `n_bytes`, `stride` bytes apart, lie in the image."""
+    """Check that all rows of a transfer lie within the memory image.
+
+    Args:
+        first: address of the first row.
+        stride: distance of two rows in bytes.
+        n_rows: number of rows.
+        n_bytes: size of a row in bytes.
+        base: address of the first byte of the image.
+        size: size of the image in bytes.
+        fault: value, limit and index of the fault, shape (3,); written.
+
+    Returns:
+        The fault code, or 0 if they do.
+    """
     last = first + max(n_rows - 1, 0) * stride + n_bytes
     if first < base or last > base + size:
         fault[0], fault[1] = (first if first < base else last - 1), base + size
@@ -132,11 +170,20 @@ def check_command(
     size: int,
     fault: NDArray[np.int64],
 ) -> int:
-    """The fault of a command, 0 if it has none; a CONFIG is carried out.
+    """Check a command. A CONFIG command is also executed, because later checks depend on it.
 
     Args:
-        base, size: the memory image, bytes.
-        fault: value and limit of the fault.
+        m: the machine.
+        regs: configuration registers.
+        funct: function code.
+        a: first operand.
+        b: second operand.
+        base: address of the memory image.
+        size: size of the memory image in bytes.
+        fault: filled with the value and the limit of a fault.
+
+    Returns:
+        The fault code, 0 if the command is valid.
     """
     if funct == CONFIG:
         return configure(regs, a, b, fault)
@@ -154,7 +201,7 @@ def check_command(
 
 @stage
 def check_product(regs: Registers, funct: int) -> int:
-    """The fault of a PRELOAD or COMPUTE; remembers whether a PRELOAD waits."""
+    """Return the fault code of a PRELOAD or COMPUTE, 0 if it is valid. Record pending PRELOADs."""
     config = regs.config
     if config[reg.EX_SET] == 0:
         return f.NOT_CONFIGURED
@@ -179,8 +226,19 @@ def check_commands(
     regs: Registers,
     fault: NDArray[np.int64],
 ) -> int:
-    """The first fault of commands (n,), whatever the memory's size; its command goes to
-    `fault[2]`."""
+    """Check commands without regard to the size of the memory.
+
+    Args:
+        m: the machine.
+        funct: function codes, shape (n,).
+        rs1: first operands, shape (n,).
+        rs2: second operands, shape (n,).
+        regs: configuration registers.
+        fault: filled with the value, the limit and the command index of a fault.
+
+    Returns:
+        The code of the first fault, 0 if there is none.
+    """
     for n in range(len(funct)):
         code = check_command(m, regs, int(funct[n]), rs1[n], rs2[n], 0, 1 << 48, fault)
         if code != 0:
@@ -192,9 +250,16 @@ def check_commands(
 def check_stream(
     stream: CommandStream, plain: CommandStream, origin: NDArray[np.int64], m: GemminiMachine
 ) -> None:
-    """Raises `StreamError` for the first command that the machine does not run.
+    """Raise an error for the first command that the machine cannot run.
 
-    `plain` is the stream without loops; `origin` (n,) says where its commands come from.
+    Args:
+        stream: the original stream.
+        plain: the stream with unrolled loops.
+        origin: for each command of `plain`, the index of its command in `stream`, shape (n,).
+        m: the machine.
+
+    Raises:
+        StreamError: a command is invalid.
     """
     fault = np.zeros(3, np.int64)
     code = check_commands(m, plain.funct, plain.rs1, plain.rs2, blank_registers(), fault)
@@ -204,7 +269,17 @@ def check_stream(
 def raise_fault(
     stream: CommandStream, origin: NDArray[np.int64], code: int, fault: NDArray[np.int64]
 ) -> None:
-    """Raises the `StreamError` of a fault, if there is one: value, limit, command."""
+    """Raise the error of a fault, if there is one.
+
+    Args:
+        stream: the original stream.
+        origin: for each unrolled command, the index of its command in `stream`, shape (n,).
+        code: the fault code, 0 for none.
+        fault: value, limit and command index of the fault.
+
+    Raises:
+        StreamError: `code` is not 0.
+    """
     if code:
         n = int(origin[fault[2]])
         raise stream_error(StreamFault(n, int(stream.funct[n]), code, int(fault[0]), int(fault[1])))

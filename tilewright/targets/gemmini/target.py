@@ -1,6 +1,6 @@
 """Gemmini as a target: schedules become command streams, which both simulators run.
 
-A program is valid if its output equals plain integer arithmetic (`Checker`).
+A program is valid if its output equals plain integer arithmetic (see `Checker`).
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ CAPABILITIES = (
     Baseline, Bounds, Builds, Estimates, HasArea, HasBlocks, HasCosts, HasDesigns,
     HasSpecification, PoolsSums, RoundsToEven, Verifies, WritesC,
 )  # fmt: skip
-"""What a Gemmini can do beyond `Target`."""
+"""Optional capabilities that `GemminiTarget` implements."""
 
 
 class GemminiTarget:
-    """Implements `targets.base.Target` for one specification, and what `capabilities` names."""
+    """Implementation of `targets.base.Target` and `CAPABILITIES` for one Gemmini specification."""
 
     deterministic = True
     rounds_to_even = True
@@ -81,18 +81,18 @@ class GemminiTarget:
 
     def __init__(self, spec: GemminiSpec) -> None:
         self.spec = spec
-        self.lowering = lru_cache(maxsize=64)(self._bind)  # of a workload
-        self._checker = lru_cache(maxsize=4)(self._check_on)  # of a workload and a seed
+        self.lowering = lru_cache(maxsize=64)(self._bind)  # by workload
+        self._checker = lru_cache(maxsize=4)(self._check_on)  # by workload and seed
         self.capabilities = offers(self, *CAPABILITIES)
 
     @property
     def name(self) -> str:
-        """The name of the specification."""
+        """Name of the specification."""
         return self.spec.name
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the specification and of the sources of lowering and simulators."""
+        """Digest of the specification and of the source code of lowering and simulators."""
         parts = f"{self.spec.fingerprint} {source_digest(Path(__file__).parent)}"
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
@@ -116,9 +116,12 @@ class GemminiTarget:
         return self.lowering(workload).lower(configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Run both simulators. A program is valid if its output equals integer arithmetic."""
-        made = Measurements.nothing(len(lowered))
-        made.reason[:] = lowered.reasons
+        """Run the programs of a batch on both simulators.
+
+        A program is valid if its output equals plain integer arithmetic.
+        """
+        measurements = Measurements.nothing(len(lowered))
+        measurements.reason[:] = lowered.reasons
         rows = np.flatnonzero(lowered.ok).tolist()
         checker = self._checker(lowered.workload, 0) if rows else None
 
@@ -136,46 +139,62 @@ class GemminiTarget:
                 return "run_error", f"run: {error}", -1
 
         with ThreadPoolExecutor(usable_cores()) as pool:
-            for row, found in zip(rows, pool.map(run, rows), strict=True):
-                made.status[row], made.reason[row], made.cycles[row] = found
-        valid = made.cycles >= 0
-        made.seconds[valid] = made.cycles[valid] / (self.spec.clock_mhz * 1e6)
-        return made
+            for row, outcome in zip(rows, pool.map(run, rows), strict=True):
+                measurements.status[row], measurements.reason[row], measurements.cycles[row] = (
+                    outcome
+                )
+        valid = measurements.cycles >= 0
+        measurements.seconds[valid] = measurements.cycles[valid] / (self.spec.clock_mhz * 1e6)
+        return measurements
 
     # -- capabilities ------------------------------------------------------------------------
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """See `estimates`."""
+        """Return closed-form estimates of configs, shape (n, knobs), see `estimates`."""
         lowering = self.lowering(workload)
         return estimate(lowering.geometry, self.spec, lowering.space.values(configs))
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """What the vendor's library would run, see `lowering.vendor_rule`. Raises
-        `WorkloadError`."""
+        """Return the schedule that the vendor's library would run, see `lowering.vendor_rule`.
+
+        Raises:
+            WorkloadError: the target cannot run the workload.
+        """
         lowering = self.lowering(workload)
         rule, schedule = lowering.vendor
         lowered = lowering.lower(np.array([lowering.config_of(schedule)], np.int32))
         return BaselineSchedule(rule, lowering.space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """See `estimates.roofline_cycles`."""
+        """Return the roofline of a workload, see `estimates.roofline_cycles`."""
         return self._latency(roofline_cycles(workload, self.spec))
 
     def bound(self, workload: Workload) -> Latency:
-        """See `estimates.bound_cycles`."""
+        """Return a lower bound on the latency of every schedule, see `estimates.bound_cycles`."""
         return self._latency(bound_cycles(workload, self.spec))
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """Return the bound of the workload for each config, shape (n, knobs)."""
+        """Return the bound of the workload for each config, shape (n,)."""
         return np.full(len(configs), float(bound_cycles(workload, self.spec)))
 
     def costs(self, workload: Workload) -> Costs:
-        """Return what trials cost a user of an FPGA: a millisecond to lower a schedule here,
-        seconds to load and run it there."""
+        """Return typical costs of a trial on an FPGA.
+
+        Lowering a schedule takes about a millisecond; loading and running it takes about a second.
+        """
         return Costs(compiling=0.001, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Count wrong values on random data over all of int8, against integer arithmetic."""
+        """Compare the outputs of programs on random int8 data with integer arithmetic.
+
+        Args:
+            lowered: the programs.
+            seed: seed of the random data.
+
+        Returns:
+            Number of wrong values, shape (configs,); -1 if a program does not exist or does not
+            finish.
+        """
         wrong = np.full(len(lowered), -1, np.int64)
         checker = self._checker(lowered.workload, seed)
         for row in np.flatnonzero(lowered.ok).tolist():
@@ -186,7 +205,11 @@ class GemminiTarget:
         return wrong
 
     def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """See `c_export`. Raises `WorkloadError`."""
+        """Return a C file with one function per schedule, see `c_export`.
+
+        Raises:
+            WorkloadError: a schedule does not compile.
+        """
         functions, names = [], CIdentifiers("layer")
         for schedule in schedules:
             lowering = self.lowering(schedule.workload)
@@ -196,7 +219,7 @@ class GemminiTarget:
         return c_file(self.spec, functions)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """See `network_build`."""
+        """Build a network, see `network_build.build`."""
         return build(graph, schedules, self.spec)
 
     def open(
@@ -206,21 +229,29 @@ class GemminiTarget:
         return GemminiProgram.open(files, layers, self.spec)
 
     def area(self) -> dict[str, float]:
-        """See `design_space.area_of`."""
+        """Return the area of the machine, see `design_space.area_of`."""
         return area_of(self.spec)
 
     def designs(self) -> Space:
-        """See `design_space`."""
+        """Return the space of hardware designs, see `design_space`."""
         return DESIGNS
 
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> GemminiTarget:
-        """See `design_space`; the clock is that of this machine, whose array's
-        paths no knob makes longer. Raises `SpecError`."""
+        """Return a target with changed hardware knobs, see `design_space.redesign`.
+
+        Args:
+            values: new values, by knob name.
+            clock: ignored; the clock stays the same, because no knob lengthens the paths of the
+                array.
+
+        Raises:
+            SpecError: the machine cannot be built.
+        """
         return GemminiTarget(redesign(self.spec, values))
 
     @property
     def specification(self) -> dict[str, Json]:
-        """The keys of a preset."""
+        """The specification as JSON, with the keys of a preset."""
         return self.spec.model_dump(exclude={"source"})
 
     # -- shared ------------------------------------------------------------------------------
@@ -237,7 +268,13 @@ class GemminiTarget:
 
 @dataclass(frozen=True, eq=False)
 class Checker:
-    """Tensors of a workload in memory, and the output that they must give."""
+    """Random operands of a workload in memory, and the expected output.
+
+    Attributes:
+        lowering: lowering of the workload.
+        image: memory image with the operands, shape (bytes,).
+        expected: expected output, shape (n, o, oh, ow).
+    """
 
     lowering: WorkloadLowering
     image: NDArray[np.uint8]
@@ -245,14 +282,17 @@ class Checker:
 
     @classmethod
     def of(cls, lowering: WorkloadLowering, seed: int = 0) -> Checker:
-        """Make a checker on random tensors over their whole range."""
+        """Build a checker with random tensors over the whole range of their types."""
         tensors = random_tensors(lowering.workload, seed)
         image = memory_image(lowering.geometry, tensors)
         return cls(lowering, image, reference(lowering.workload, tensors))
 
     def wrong_values(self, stream: CommandStream) -> int:
-        """Return how many values of the output differ. Raises `StreamError` if the stream does not
-        run."""
+        """Run a stream and return the number of output values that differ from the expected ones.
+
+        Raises:
+            StreamError: the stream is invalid, or does not finish.
+        """
         after = execute_stream(stream, self.image, MEMORY_BASE, self.lowering.spec)
         got = read_output(self.lowering.geometry, self.lowering.workload, after)
         return int((got != self.expected).sum())

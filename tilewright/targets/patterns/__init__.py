@@ -1,5 +1,6 @@
-"""Lists the post-operations with shapes or tensors of their own, in the order in which a workload
-has them: one file each, and a name below.
+"""Post-operations with shapes or tensors of their own, in the order in which a workload has them.
+
+Each pattern has a module of its own and an entry in `PATTERNS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describes a global average of a convolution's results, computed on its accumulators."""
+"""Global average of a convolution's results, computed on its accumulators."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
 @dataclass(frozen=True)
 class Average(Pattern):
-    """The sum of all results of a channel of a convolution, `height` × `width`, each times a tap
-    (`targets.integer_average`), and an epilogue of its own, of constants alone."""
+    """Weighted sum of all results of a channel, with an epilogue that contains only constants.
+
+    The weights are those of `targets.integer_reference.average_weights`.
+
+    Attributes:
+        height: height of the image that is averaged.
+        width: width of the image that is averaged.
+        epilogue: steps after the sum; they only read constants.
+    """
 
     name: ClassVar[str] = "average"
     keys: ClassVar[tuple[str, ...]] = ("avg",)
@@ -44,10 +51,12 @@ class Average(Pattern):
         return "avg"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        pooled = any(isinstance(each, Pool) for each in patterns)
+        pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.dtype != "int8":
             raise WorkloadError("only a conv2d in int8, without a pool, has an average (avg)")
-        rows, columns = size_left(anchor, (each for each in patterns if not each.is_behind))
+        rows, columns = size_left(
+            anchor, (pattern for pattern in patterns if not pattern.is_behind)
+        )
         if (self.height, self.width) != (rows, columns):
             raise WorkloadError(
                 f"its average is of {self.height}×{self.width} pixels, and it has {rows}×{columns}"

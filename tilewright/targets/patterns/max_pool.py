@@ -1,4 +1,4 @@
-"""Describes a max-pool of a convolution's sums, computed on its accumulators."""
+"""Max-pool of a convolution's accumulators."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from tilewright.targets.patterns.pattern import Integers, Pattern
 
 @dataclass(frozen=True)
 class Pool(Pattern):
-    """A max-pool of a convolution's sums: the maximum of each window of a channel, of which pixels
-    in the padding do not count."""
+    """Max-pool of a convolution's accumulators: the maximum of each window of a channel.
+
+    Padding pixels are ignored.
+    """
 
     name: ClassVar[str] = "pool"
     keys: ClassVar[tuple[str, ...]] = ("mk", "ms", "mp")
@@ -72,5 +74,5 @@ class Pool(Pattern):
 
 
 def stride_title(rows: int, columns: int) -> str:
-    """Strides in a short name: `2`, `2×1`."""
+    """Format strides for a short name, as `2` or `2×1`."""
     return str(rows) if rows == columns else f"{rows}×{columns}"

@@ -1,6 +1,6 @@
-"""Defines the contract of a post-operation with shapes or tensors of its own.
+"""Interface of post-operations that have shapes or tensors of their own.
 
-It says its text, when it is legal, what is left of an image, and what it computes.
+A pattern defines its text, its validity checks, the output size, and the computation.
 """
 
 from __future__ import annotations
@@ -20,12 +20,19 @@ Integers = NDArray[np.int64]
 
 
 class Pattern(ABC):
-    """A post-operation that is more than an element-wise step. Each kind is a frozen dataclass in a
-    file of its own; `targets.patterns.registry` lists them.
+    """A post-operation that is more than an element-wise step.
 
-    `name` is its key in files, `keys` are those of its sizes in a workload's text, and `called` is
-    how a message names it. `is_behind` says where it stands: behind the element-wise steps, or
-    before them. One that has steps of its own has them in a field `epilogue`.
+    Each kind of pattern is a frozen dataclass in a module of its own, listed in
+    `targets.patterns.PATTERNS`.
+
+    Attributes:
+        name: key of the pattern in JSON files.
+        keys: keys of its sizes in the text of a workload.
+        called: name of the pattern in messages.
+        operators: anchor operators that may have the pattern.
+        is_behind: whether the pattern comes after the element-wise steps; otherwise it comes before
+            them.
+        has_steps: whether the pattern has an epilogue of its own, in a field `epilogue`.
     """
 
     name: ClassVar[str]
@@ -38,53 +45,82 @@ class Pattern(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        """The one of a workload's text; None where it has none. Raises `WorkloadError`."""
+        """Return the pattern that the sizes of a workload's text describe.
+
+        Returns:
+            The pattern; None if the text does not have one of this kind.
+
+        Raises:
+            WorkloadError: the sizes are incomplete.
+        """
 
     @abstractmethod
     def __str__(self) -> str:
-        """As it stands in a workload's text."""
+        """Return the text of the pattern within the text of a workload."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """As it stands in a short name, behind a space."""
+        """Text of the pattern in a short name of a workload."""
 
     @abstractmethod
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        """Raise `WorkloadError` where it does not fit a workload, which is an anchor with these
-        patterns, itself among them."""
+        """Raise an error if the pattern does not fit its workload.
+
+        Args:
+            anchor: the anchor operator of the workload.
+            patterns: all patterns of the workload, including this one.
+
+        Raises:
+            WorkloadError: the pattern does not fit.
+        """
 
     @abstractmethod
     def computed(
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        """What it makes of accumulators (n, o, oh, ow), by plain integer arithmetic."""
+        """Apply the pattern to accumulators, in plain integer arithmetic.
+
+        Args:
+            anchor: the anchor operator of the workload.
+            total: accumulators, shape (n, o, oh, ow).
+            tensors: operands of the workload, by name.
+            acc_bits: width of the accumulators in bits.
+        """
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """The rows and columns that it leaves of so many."""
+        """Return the height and width of the output, given those of the input."""
         return height, width
 
     def beside(self, anchor: Anchor) -> Anchor | None:
-        """Return an operator of its own that it brings along; `steps` follow that."""
+        """Return the second operator that the pattern adds to a workload, or None.
+
+        The pattern's `steps` are applied to the results of this operator.
+        """
         return None
 
     @property
     def steps(self) -> tuple[EpilogueOp, ...]:
-        """Element-wise steps of its own."""
+        """The element-wise steps of the pattern itself."""
         return cast("tuple[EpilogueOp, ...]", getattr(self, "epilogue", ()))
 
     def with_steps(self, steps: tuple[EpilogueOp, ...]) -> Self:
-        """The same with other steps of its own, where it has any."""
+        """Return the same pattern with other steps of its own; unchanged if it has none."""
         return cast(Self, replace(cast(Any, self), epilogue=steps)) if self.has_steps else self
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
+        """Return the pattern as JSON, for `from_json`."""
         return asdict(cast(Any, self))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Raises `KeyError` or `TypeError` if it was not written by `to_json`."""
+        """Read a pattern that `to_json` wrote.
+
+        Raises:
+            KeyError: a field is missing.
+            TypeError: a field is missing or unknown.
+        """
         if not cls.has_steps:
             return cls(**values)
         steps = tuple(EpilogueOp(**step) for step in values["epilogue"])
@@ -92,7 +128,7 @@ class Pattern(ABC):
 
 
 def size_left(anchor: Anchor, patterns: Iterable[Pattern]) -> tuple[int, int]:
-    """Return the rows and columns that patterns leave of the sums of an anchor."""
+    """Return the height and width that remain after patterns are applied to an anchor's output."""
     size = anchor.sums_height, anchor.sums_width
     for pattern in patterns:
         size = pattern.size(*size)

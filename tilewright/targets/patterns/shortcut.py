@@ -1,4 +1,4 @@
-"""Describes a shortcut whose sums another convolution's begin with."""
+"""Shortcut: a second convolution whose results are added to the accumulators of a convolution."""
 
 from __future__ import annotations
 
@@ -16,13 +16,24 @@ from tilewright.targets.patterns.max_pool import Pool, stride_title
 from tilewright.targets.patterns.pattern import Integers, Pattern, size_left
 
 PREFIX = "shortcut_"
-"""Stands before the names of a shortcut's tensors."""
+"""Prefix of the names of a shortcut's tensors."""
 
 
 @dataclass(frozen=True)
 class Shortcut(Pattern):
-    """A 1×1 convolution of an image of its own into the sums of another convolution. Its sums pass
-    its own epilogue, which reads nothing but a value a channel, before the other's are added."""
+    """A 1×1 convolution of another image that is added to the accumulators of a convolution.
+
+    Its sums pass through an epilogue of its own before they are added. That epilogue may read one
+    value per channel, but no tensor of the output's size.
+
+    Attributes:
+        in_channels: number of channels of the other image.
+        height: height of the other image.
+        width: width of the other image.
+        stride_h: vertical stride.
+        stride_w: horizontal stride.
+        epilogue: steps before the addition.
+    """
 
     name: ClassVar[str] = "shortcut"
     keys: ClassVar[tuple[str, ...]] = ("xc", "xi", "xs")
@@ -38,12 +49,12 @@ class Shortcut(Pattern):
 
     @classmethod
     def parse(cls, sizes: Sizes) -> Self | None:
-        given = set(cls.keys) & set(sizes.values)
-        if given and not {"xc", "xi"} <= given:
+        keys = set(cls.keys) & set(sizes.values)
+        if keys and not {"xc", "xi"} <= keys:
             raise WorkloadError(
                 f"'{sizes.text}' has a shortcut and lacks xc, its channels, or xi, its image"
             )
-        return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if given else None
+        return cls(sizes.one("xc", 1), *sizes.two("xi", 1), *sizes.two("xs", 1)) if keys else None
 
     def __str__(self) -> str:
         image, stride = (self.height, self.width), (self.stride_h, self.stride_w)
@@ -54,7 +65,7 @@ class Shortcut(Pattern):
         return f"+ 1×1/{stride_title(self.stride_h, self.stride_w)} {self.in_channels}"
 
     def check(self, anchor: Anchor, patterns: Sequence[Pattern]) -> None:
-        pooled = any(isinstance(each, Pool) for each in patterns)
+        pooled = any(isinstance(pattern, Pool) for pattern in patterns)
         if anchor.operator != "conv2d" or pooled or anchor.groups != 1:
             raise WorkloadError("only a conv2d in one group, without a pool, has a shortcut (xc)")
         if anchor.dtype != "int8":
@@ -62,7 +73,7 @@ class Shortcut(Pattern):
         if any(op.kind in ("add", *RESIDUALS) for op in self.epilogue):
             raise WorkloadError("a shortcut's epilogue reads no tensor of the output's size")
         own = self.beside(anchor)
-        size = size_left(anchor, (each for each in patterns if not each.is_behind))
+        size = size_left(anchor, (pattern for pattern in patterns if not pattern.is_behind))
         if (own.sums_height, own.sums_width) != size:
             raise WorkloadError(
                 f"its shortcut gives {own.sums_height}×{own.sums_width} pixels, and it "
@@ -80,11 +91,16 @@ class Shortcut(Pattern):
         self, anchor: Anchor, total: Integers, tensors: Mapping[str, NDArray[Any]],
         acc_bits: int,
     ) -> Integers:  # fmt: skip
-        own = shortcut_tensors(tensors)
-        return total + behind(self.epilogue, sums(self.beside(anchor), own), own, acc_bits)
+        operands = shortcut_tensors(tensors)
+        return total + behind(
+            self.epilogue, sums(self.beside(anchor), operands), operands, acc_bits
+        )
 
 
 def shortcut_tensors(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The tensors of a shortcut alone, named and shaped as those of a workload: data (n, c, h, w),
-    weight (o, c, 1, 1), bias and shifts (o,)."""
-    return {k.removeprefix(PREFIX): each for k, each in tensors.items() if k.startswith(PREFIX)}
+    """Return the tensors of a shortcut, named like those of a workload.
+
+    Returns:
+        `data` (n, c, h, w), `weight` (o, c, 1, 1), and `bias` and `shr_channel` (o,) if present.
+    """
+    return {k.removeprefix(PREFIX): tensor for k, tensor in tensors.items() if k.startswith(PREFIX)}

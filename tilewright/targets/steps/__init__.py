@@ -1,7 +1,8 @@
-"""Lists the kinds of element-wise steps on the accumulators: one file each but for the basic ones,
-and a name below.
+"""Kinds of element-wise steps on the accumulators.
 
-A step that is composed of ALU operations needs nothing else anywhere.
+Except for the basic ones, each has its own module.
+
+A step that consists of ALU operations needs nothing beyond its module and an entry in `STEP_KINDS`.
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ from tilewright.targets.steps.quantised import QUANTISED
 from tilewright.targets.steps.step import StepKind
 
 STEP_KINDS: Mapping[str, StepKind] = {
-    each.kind: each for each in (*BASIC, LEAKY_RELU, *FLOAT_ACTIVATIONS, *QUANTISED)
+    step_kind.kind: step_kind for step_kind in (*BASIC, LEAKY_RELU, *FLOAT_ACTIVATIONS, *QUANTISED)
 }

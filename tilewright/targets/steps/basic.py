@@ -1,4 +1,4 @@
-"""Defines the steps that targets know by name: constants, values a channel, added tensors."""
+"""Basic steps that every target knows by name: constants, values per channel and added tensors."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from tilewright.core.errors import WorkloadError
 from tilewright.targets.steps.step import Apply, Integers, StepKind
 
 RESIDUALS = ("residual", "weighted")
-"""Steps that add an int8 tensor of the output's shape; an epilogue has one at the most."""
+"""Steps that add an int8 tensor of the output's shape. An epilogue has at most one of them."""
 CONSTANTS = ("offset", "shr", "shr_even", "shl", "min", "max")
 """Steps that read no tensor."""
 MAX_WEIGHT = 127
-"""The largest factor of a `weighted` residual that an int8 weight holds; a larger one is such a
-factor times a power of two (`weight_and_shift`)."""
+"""Largest factor of a `weighted` residual that fits into an int8 weight. A larger factor is such a
+weight times a power of two (`weight_and_shift`)."""
 NEAR_BIAS = 1 << 19
-"""A `bias` of value 0 lies closer to zero."""
+"""Bound of the magnitude of a `bias` with value 0."""
 NEAR_SHIFTS = 5, 20
-"""Right shifts that leave room for a `bias` near zero beside the sums."""
+"""Smallest and largest right shift that leave room for a near-zero `bias` next to the accumulators.
+"""
 CHANNEL_SPREAD = 8
-"""Bits that the shifts of a layer's channels may be apart for that."""
-_IDENTITY_BITS = 6  # the largest power of two that one int8 weight is
+"""Largest difference in bits between the shifts of a layer's channels that still leaves this room.
+"""
+_IDENTITY_BITS = 6  # log2 of the largest power of two that fits into an int8 weight
 
 
 def weight_and_shift(factor: int) -> tuple[int, int]:
-    """The weight, 1 to `MAX_WEIGHT`, that a factor has, and by how many bits that is shifted to the
-    left."""
+    """Split the factor of a `weighted` residual into an int8 weight and a left shift.
+
+    Returns:
+        The weight, 1 to `MAX_WEIGHT`, and the number of bits that it is shifted to the left.
+    """
     shift = max(0, factor.bit_length() - MAX_WEIGHT.bit_length())
     return factor >> shift, shift
 
 
 def check_shift(item: str, value: int) -> None:
-    """Raises `WorkloadError` for an amount that 32 bits cannot be shifted by."""
+    """Raise `WorkloadError` if a shift amount is not between 0 and 31 bits."""
     if not 0 <= value <= 31:
         raise WorkloadError(f"'{item}': a shift amount lies between 0 and 31")
 
@@ -67,7 +72,10 @@ def _usual_weighted(value: int) -> tuple[str, int]:
 
 
 def _to_nearest(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:
-    """As hardware does it that multiplies in float32: sums of more than 24 bits round twice."""
+    """Divide by 2^value in float32, as hardware does.
+
+    Sums of more than 24 bits are rounded twice.
+    """
     scaled = np.rint(total.astype(np.float32) * np.float32(2.0**-value))
     return np.asarray(scaled, np.int64)
 

@@ -1,4 +1,4 @@
-"""Defines activations that are computed in floating point, on the sums of a float layer."""
+"""Activations of float layers, computed in floating point on the accumulators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _sigmoid(x: Floats) -> Floats:
 
 
 def erf(x: Floats) -> Floats:
-    """The error function, of an array of any shape."""
+    """Return the error function of each element."""
     return np.asarray(special.erf(x))
 
 
@@ -36,7 +36,8 @@ FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "hard_sigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
     "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
 }
-"""By kind what numpy computes: the reference, and how a network's operators are recognised."""
+"""Activation functions in numpy, by kind. They are the reference, and are used to recognise the
+operators of a network."""
 
 
 def _refused(total: Integers, value: int, tensors: Mapping[str, NDArray[Any]]) -> Integers:

@@ -1,8 +1,8 @@
-"""Defines the leaky relu: what is negative is divided by a power of two.
+"""Leaky ReLU with a slope that is a power of two: negative values are shifted right.
 
-An arithmetic shift leaves numbers below 0 below 0 and makes none above larger. So the step is the
-larger of a sum and the shifted sum. Rounding is that of the right shift behind it: (x >> a) + half
->> b is x over 2^(a+b) rounded half up.
+An arithmetic right shift keeps negative numbers negative and never increases a non-negative number.
+The step is therefore the maximum of a sum and the shifted sum. The rounding constant is added by
+the right shift that follows: ((x >> a) + half) >> b equals x / 2^(a+b) rounded half up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Defines the steps of layers whose tensors stand for real numbers by scales and zero points.
+"""Steps of layers whose integer tensors represent real numbers by scales and zero points.
 
-An epilogue that begins with `dequantise` works on reals: sums times a scale a channel. It adds a
-`bias` and a tensor of integers, clips, and rounds to what integers can stand for (`round`). It ends
-with `quantise`, or leaves reals in float32. Scales and zero points are arguments of a kernel, so
-layers of one shape share schedules.
+An epilogue that begins with `dequantise` computes with real numbers: the accumulators times one
+scale per channel. It can add a `bias` and an integer tensor, clip, and round to representable
+values (`round`). It ends with `quantise`, or leaves float32 values. Scales and zero points are
+arguments of the kernel, so that layers of equal shape share schedules.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from numpy.typing import NDArray
 from tilewright.targets.steps.step import StepKind
 
 BYTES = ("int8", "uint8")
-"""By the number of a step, the type of its integers."""
+"""Integer type of a step, indexed by the step's value."""
 LIMITS: Mapping[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
-"""The least and the largest integer."""
+"""Smallest and largest value of each integer type."""
 NUMBERS: Mapping[str, int] = {"add_dequantised": 2, "round": 4, "quantise": 4}
-"""By the kind of a step, how many numbers of `packed` it takes."""
+"""Number of entries of `packed` that each kind of step uses."""
 
 Reals = NDArray[Any]
 Tensors = Mapping[str, NDArray[Any]]
 
 
 class TensorScale(NamedTuple):
-    """real = scale · (integer - zero), for integers of type `dtype`."""
+    """Quantisation scale of an integer tensor: real = scale · (integer − zero)."""
 
     dtype: str
     scale: float
     zero: int
 
     def bounds(self) -> tuple[int, int]:
-        """The least and the largest integer, less the zero point."""
+        """Return the smallest and largest integer of the type, minus the zero point."""
         least, most = LIMITS[self.dtype]
         return least - self.zero, most - self.zero
 
@@ -43,23 +43,34 @@ class TensorScale(NamedTuple):
 def packed(
     data_zero: int, kinds: Sequence[str], scales: Sequence[TensorScale]
 ) -> NDArray[np.float32]:
-    """What a kernel gets besides tensors, shape (1 + numbers of all steps,): the bits of the zero
-    point of the data, then, of each step of `kinds` that is in `NUMBERS`, those of its scale: zero
-    point and scale of an added tensor; the inverse of a scale and the bounds of what is rounded,
-    then that scale again (`round`) or the bits of the zero point (`quantise`)."""
-    found = [_bits(data_zero)]
+    """Pack the scales and zero points of a kernel into one float32 array.
+
+    The first entry has the bits of the data's zero point. The entries of each step follow. For
+    `add_dequantised`, they are the zero point and scale of the added tensor. For `round` and
+    `quantise`, they are the inverse of the scale, the bounds of the rounded value, and then the
+    scale (`round`) or the bits of the zero point (`quantise`).
+
+    Args:
+        data_zero: zero point of the data.
+        kinds: kinds of the epilogue's steps, in order.
+        scales: one scale per step that occurs in `NUMBERS`, in order.
+
+    Returns:
+        float32 array of shape (1 + entries of all steps,).
+    """
+    entries = [_bits(data_zero)]
     taking = [kind for kind in kinds if kind in NUMBERS]
     for kind, scale in zip(taking, scales, strict=True):
         if kind == "add_dequantised":
-            found += [float(scale.zero), scale.scale]
+            entries += [float(scale.zero), scale.scale]
             continue
         last = scale.scale if kind == "round" else _bits(scale.zero)
-        found += [1 / scale.scale, *map(float, scale.bounds()), last]
-    return np.array(found, np.float32)
+        entries += [1 / scale.scale, *map(float, scale.bounds()), last]
+    return np.array(entries, np.float32)
 
 
 def _bits(number: int) -> float:
-    """The float32 with the bits of an int32 near zero."""
+    """Return the float32 number that has the same bits as a small int32 number."""
     return float(np.array([number], np.int32).view(np.float32)[0])
 
 

@@ -1,4 +1,4 @@
-"""Defines the contract of an element-wise step: its text, its values, and its ALU operations."""
+"""Interface of element-wise steps: text form, values and ALU operations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ Integers = NDArray[np.int64]
 Apply = Callable[[Integers, int, Mapping[str, NDArray[Any]]], Integers]
 
 AluPlace = Literal["results", "take", "aside", "back"]
-"""What an ALU operation works on: `results` are changed by a constant; `take` copies them;
-`aside` changes the copy by a constant; `back` changes the results by the copy."""
+"""Operands of an ALU operation.
+
+- `results`: the results and a constant; the results are changed.
+- `take`: copy the results.
+- `aside`: the copy and a constant; the copy is changed.
+- `back`: the results and the copy; the results are changed.
+"""
 
 
 class AluOperation(NamedTuple):
-    """One operation of an accelerator's ALU on all accumulators of a tile; shifts are arithmetic,
-    to the right."""
+    """One operation of an accelerator's ALU on all accumulators of a tile.
+
+    Shifts are arithmetic right shifts.
+    """
 
     place: AluPlace
     operation: Literal["add", "min", "max", "shr"] = "add"
@@ -30,8 +37,15 @@ class AluOperation(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """An operator of models that a step computes: what ONNX and the importer call it, the attribute
-    that says its number, and that number of a value of this; None where there is none."""
+    """The operator of source models that a step implements.
+
+    Attributes:
+        onnx: name of the operator in ONNX.
+        operator: name of the operator in the importer.
+        attribute: attribute that determines the value of the step.
+        number: converts the attribute to the value of the step; None if the step cannot represent
+            it.
+    """
 
     onnx: str
     operator: str
@@ -41,15 +55,23 @@ class Activation(NamedTuple):
 
 @dataclass(frozen=True)
 class StepKind:
-    """A kind of element-wise step, by the name that `EpilogueOp.kind` and files have.
+    """A kind of element-wise step, registered under the name in `EpilogueOp.kind`.
 
-    `sign` stands before its number in a text; `names` are texts that say a number by themselves,
-    and `is_numbered` whether others do. `apply` computes it: sums (n, o, oh, ow), its number, the
-    tensors by name. `check` raises `WorkloadError` for numbers that make no sense. `usual` gives
-    the kind and number that stand for all with equal programs but for immediates. `operations` say
-    how an ALU computes it; none for steps that targets know by name. Where it is an `activation`,
-    networks have it behind their sums. By its `title` tables tell layers
-    of equal shape apart; none for what every layer may have.
+    Attributes:
+        kind: name of the kind, also in files.
+        sign: text in front of the value, for example `>>`.
+        apply: computes the step from the sums, shape (n, o, oh, ow), the value and the tensors by
+            name.
+        names: texts that stand for a step with a fixed value, for example `relu` for `max 0`.
+        is_numbered: whether steps can be written as the sign followed by a value.
+        check: raises `WorkloadError` for an invalid value.
+        usual: returns the kind and value of the step that represents all steps with equal programs,
+            apart from immediates.
+        operations: the ALU operations that compute the step; empty for steps that targets know by
+            name.
+        activation: the operator of source models that the step implements.
+        title: text by which tables tell layers of equal shape apart; empty for steps that every
+            layer may have.
     """
 
     kind: str
@@ -64,7 +86,7 @@ class StepKind:
     title: str = ""
 
     def text(self, value: int) -> str:
-        """As it is written in an epilogue."""
+        """Return the text of a step with the given value."""
         if self.names.get(self.sign) == value:
             return self.sign
         if not self.is_numbered:
@@ -72,8 +94,14 @@ class StepKind:
         return f"{self.sign} {value}"
 
     def parse(self, item: str) -> int | None:
-        """The number of a step of this kind; None for a text of another one. Raises
-        `WorkloadError`."""
+        """Parse the text of a step.
+
+        Returns:
+            The value of the step; None if the text is of another kind of step.
+
+        Raises:
+            WorkloadError: the value is invalid.
+        """
         if item in self.names:
             return self.names[item]
         match = re.fullmatch(rf"{re.escape(self.sign)}\s*(-?\d+)", item)
@@ -87,7 +115,7 @@ class StepKind:
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """The texts there are, with N for a number."""
+        """Texts that the kind accepts, with N for a number."""
         names = tuple(self.names)
         numbered = (f"{self.sign} N",) if self.is_numbered else ()
         return (*names, *numbered) if self.sign in names else (*numbered, *names)

@@ -1,6 +1,7 @@
-"""Implements the VTA target: specification, instruction set, lowering and the two simulators.
+"""The VTA target: specification, instruction set, lowering and two exact simulators.
 
-The functions here are the short way in; they import their machinery when first called.
+The functions here are the simplest interface to the simulators and the linter. They import them on
+their first call.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ if TYPE_CHECKING:
 def cycles(
     insn_bytes: bytes, spec: Mapping[str, object] | VtaSpec
 ) -> tuple[int, list[tuple[str, int, int]]]:
-    """Cycles from launch to FINISH, and (module, start, end) of every instruction.
+    """Simulate the timing of a program.
 
-    `spec` is a `VtaSpec` or the keys of `vta_config.json` plus those of the memory port; the key
-    `insn_address` gives the byte address of the first instruction (0 if absent).
+    Args:
+        insn_bytes: instructions of 16 bytes each.
+        spec: specification, or a mapping with the keys of `vta_config.json` and of the memory port.
+            The key `insn_address` is the byte address of the first instruction, by default 0.
+
+    Returns:
+        Cycles from launch to FINISH, and (module, start cycle, end cycle) of each instruction.
     """
     from tilewright.targets.vta.timing import cycles as run
 
@@ -28,10 +34,16 @@ def cycles(
 def execute(
     insn_bytes: bytes, dram: bytes, base: int, spec: Mapping[str, object] | VtaSpec
 ) -> bytes:
-    """The memory image after a stream of 16-byte instructions; `dram[0]` is at address `base`.
+    """Execute a program and return the memory image after it.
 
-    `spec` is a `VtaSpec` or the keys of `vta_config.json`. Raises `TilewrightError` for a stream
-    that does not run to its end.
+    Args:
+        insn_bytes: instructions of 16 bytes each.
+        dram: memory image before the program; `dram[0]` is at address `base`.
+        base: byte address of the memory image.
+        spec: specification, or a mapping with the keys of `vta_config.json`.
+
+    Raises:
+        TilewrightError: the program is invalid, or does not finish.
     """
     from tilewright.targets.vta.functional import execute as run
 
@@ -41,7 +53,17 @@ def execute(
 def classify(
     insn_bytes: bytes, dram: bytes, base: int, spec: Mapping[str, object] | VtaSpec
 ) -> set[str]:
-    """The classes of everything invalid or not portable in a stream, empty for a clean one."""
+    """Return the classes of all findings in a program: what is invalid or not portable.
+
+    Args:
+        insn_bytes: instructions of 16 bytes each.
+        dram: memory image before the program; `dram[0]` is at address `base`.
+        base: byte address of the memory image.
+        spec: specification, or a mapping with the keys of `vta_config.json`.
+
+    Returns:
+        Names of the classes; empty if there are no findings.
+    """
     from tilewright.targets.vta.lint import classify as run
 
     return run(insn_bytes, dram, base, spec)

@@ -1,17 +1,17 @@
-"""Models what a VTA takes on a chip: exact storage bits, counted operators, and one relative
-number.
+"""Area model of a VTA: exact storage bits, counted operators, and a single relative number.
 
 Storage follows the structure of the Chisel RTL (scratchpads and their banks, queues, tag table) and
-is exact. Operators are counted from the same structure. The *relative area* turns both into gate
-equivalents with textbook weights and divides by the default 16×16 machine's:
+is exact. Operators are counted from the same structure. The relative area converts both to gate
+equivalents with textbook weights, and divides by the gates of the default 16×16 machine:
 
     gates = 0.5·(SRAM bits) + 6·(flip-flops) + 6·(full adders) + 2.5·(2:1 multiplexers)
 
-where an n×m multiplier counts n·m full adders, an n-bit adder or comparator n, and an n-bit barrel
-shifter n·log2(n) multiplexers. The weights are those of a generic standard-cell library (Weste and
-Harris, CMOS VLSI Design). They were not fitted to any synthesis run, and wiring, control, clock
-tree and pads are left out. Use it to compare configurations, not to predict square millimetres or
-FPGA utilisation: how many DSP blocks a multiplier takes is the tools' decision.
+An n×m multiplier counts as n·m full adders, an n-bit adder or comparator as n, and an n-bit barrel
+shifter as n·log2(n) multiplexers. The weights are those of a generic standard-cell library (Weste
+and Harris, CMOS VLSI Design). They were not fitted to any synthesis run; wiring, control, clock
+tree and pads are ignored. The model is meant for comparing configurations, not for predicting
+square millimetres or FPGA utilisation: how many DSP blocks a multiplier needs is decided by the
+synthesis tools.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ FULL_ADDER_GATES = 6.0
 MULTIPLEXER_GATES = 2.5
 
 _INSTRUCTION_BITS = 128
-_TAG_BITS = 21  # client tag of the memory engine, Chisel configuration
+_TAG_BITS = 21  # bits of a client tag in the memory engine, in the Chisel default configuration
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A scratchpad: `banks` blocks of `words` × `word_bits`, one read and one write port each."""
+    """A scratchpad with `banks` blocks of `words` × `word_bits`, which have two ports each.
+
+    One port reads and one writes.
+    """
 
     name: str
     bits: int
@@ -44,28 +47,28 @@ class Memory:
 
 @dataclass(frozen=True)
 class Area:
-    """Resources of one configuration; `relative` is in units of the stock machine."""
+    """Resources of a configuration. `relative` is in units of the default machine."""
 
     memories: tuple[Memory, ...]
-    queue_bits: int  # instruction queues and the fetch buffer
-    tag_bits: int  # table of outstanding reads
-    multipliers: int  # of inp_bits × wgt_bits
+    queue_bits: int  # bits of the instruction queues and the fetch buffer
+    tag_bits: int  # bits of the table of outstanding reads
+    multipliers: int  # number of multipliers of inp_bits × wgt_bits
     tree_adders: int
-    accumulator_adders: int  # of acc_bits
+    accumulator_adders: int  # number of adders of acc_bits
     alu_lanes: int
-    flip_flops: int  # GEMM and ALU pipelines
+    flip_flops: int  # flip-flops of the GEMM and ALU pipelines
     bus_bits: int
     gates: float
     relative: float
 
     @property
     def sram_bits(self) -> int:
-        """All scratchpads together."""
+        """Number of bits in all scratchpads."""
         return sum(memory.bits for memory in self.memories)
 
 
 def area_of(spec: VtaSpec) -> Area:
-    """The resource model of a specification."""
+    """Return the resources of a specification."""
     return _area(spec, _default_gates())
 
 
@@ -82,7 +85,7 @@ def _area(spec: VtaSpec, reference_gates: float | None) -> Area:
     tag_bits = m.read_tags * (3 + _TAG_BITS + m.read_tags)
     lanes = m.batch * m.block_out
     alu_bits = lanes * m.acc_bits
-    flip_flops = _gemm_registers(m) + 3 * alu_bits  # two operands and a saved source a lane
+    flip_flops = _gemm_registers(m) + 3 * alu_bits  # per lane: two operands and a saved source
     gates = (
         SRAM_BIT_GATES * (sum(memory.bits for memory in memories) + queue_bits)
         + FLIP_FLOP_GATES * (flip_flops + tag_bits)
@@ -109,8 +112,11 @@ def _memories(m: Machine, out_depth: int) -> tuple[Memory, ...]:
 
 
 def _memory(name: str, element_bits: int, depth: int, bus: int) -> Memory:
-    """Banks as the load engines build them: an element over several banks if it is wider than the
-    bus, several elements side by side if it is narrower."""
+    """Return the banks of a scratchpad as the load engines build them.
+
+    An element wider than the bus is split over several banks. Narrower elements are stored side by
+    side.
+    """
     if element_bits >= bus:
         banks, words, word_bits = element_bits // bus, depth, bus
     else:
@@ -120,7 +126,7 @@ def _memory(name: str, element_bits: int, depth: int, bus: int) -> Memory:
 
 
 def _gemm_full_adders(m: Machine) -> int:
-    """Multipliers, adder trees (one bit wider a level) and accumulators."""
+    """Count full adders in multipliers, adder trees (one bit wider per level) and accumulators."""
     tree, width, nodes = 0, m.inp_bits + m.wgt_bits, m.block_in
     while nodes > 1:
         nodes //= 2
@@ -131,7 +137,7 @@ def _gemm_full_adders(m: Machine) -> int:
 
 
 def _gemm_registers(m: Machine) -> int:
-    """Operand (or product) registers, one adder layer and the accumulator bypass."""
+    """Count the registers for operands or products, one adder layer and the accumulator bypass."""
     product_bits = m.inp_bits + m.wgt_bits
     layer = m.block_in // 2 if m.block_in <= 8 else 2
     levels = log2(m.block_in // layer) if m.block_in > layer else 0

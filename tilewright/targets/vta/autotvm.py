@@ -1,7 +1,7 @@
-"""Writes schedules of the template space as records of AutoTVM, the tuner of TVM 0.8 to 0.14.
+"""Exports schedules of the template space as log records of AutoTVM, the tuner of TVM 0.8 to 0.14.
 
-A record names the packed tensors and the attributes of the operator, not its epilogue. A split knob
-is [-1, inner extent], -1 standing for the count of the outer loop.
+A record contains the packed tensors and the attributes of the operator, but not its epilogue. A
+split knob is written as [-1, inner extent], where -1 stands for the count of the outer loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tilewright.targets.workload import Workload
 
 SPACES = ("template", "stock")
 BOARDS = {"vta-pynq": "pynq", "vta-de10": "de10nano"}
-"""`TARGET` of the stock configuration by the name of a specification; others are its simulator."""
+"""The value of `TARGET` in the stock configuration, by specification name. Other specifications use
+the stock simulator."""
 LOG_VERSION, TVM_VERSION = 0.2, "0.14.0"
 _DENSE_KNOBS = ("tile_b", "tile_ci", "tile_co", "oc_nthread")
 
@@ -37,9 +38,19 @@ def record(
     seconds: float,
     written: float,
 ) -> str:
-    """One line of a log: the schedule with these knob values takes `seconds`, as was found out at
-    the time `written` (Unix, in seconds). Raises `WorkloadError` where the stock compiler has no
-    such schedule or cannot build it."""
+    """Return a schedule as one line of an AutoTVM log.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
+        space: name of the schedule space.
+        knobs: knob values of the schedule, by name.
+        seconds: measured latency in seconds.
+        written: Unix timestamp of the measurement, in seconds.
+
+    Raises:
+        WorkloadError: the stock compiler does not have the schedule, or cannot build it.
+    """
     if space not in SPACES:
         _refuse(workload, f"its schedule is one of the space '{space}', which is not stock TVM's")
     lowering = _stock_lowering(workload, spec)
@@ -57,8 +68,10 @@ def record(
 
 
 def target_text(spec: VtaSpec) -> str:
-    """The target that stock TVM configured like this machine has: its model is the board and the
-    bitstream."""
+    """Return the target string of a stock TVM that is configured for this machine.
+
+    Its model consists of the board and the bitstream.
+    """
     sizes = (spec.log_uop_buff_size, spec.log_inp_buff_size, spec.log_wgt_buff_size,
              spec.log_acc_buff_size)  # fmt: skip
     widths = (spec.log_inp_width, spec.log_wgt_width, spec.log_acc_width)
@@ -69,7 +82,10 @@ def target_text(spec: VtaSpec) -> str:
 
 
 def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
-    """The workload bound to the stock compiler's template. Raises `WorkloadError`."""
+    """Bind the workload to the stock compiler's template.
+
+    Raise `WorkloadError` if that is impossible.
+    """
     if spec.log_block_in != spec.log_block_out:
         _refuse(workload, "stock TVM knows one LOG_BLOCK, and this machine's blocks are not square")
     if workload.operator not in ("conv2d", "dense") or workload.groups != 1:
@@ -80,7 +96,7 @@ def _stock_lowering(workload: Workload, spec: VtaSpec) -> Lowering:
 
 
 def _check_builds(lowering: Lowering, knobs: Mapping[str, int]) -> None:
-    """Raises `WorkloadError` if the stock compiler gives up on these knob values."""
+    """Raise `WorkloadError` if the stock compiler cannot build a schedule with these knobs."""
     space, workload = lowering.space, lowering.workload
     values = [knobs.get(knob.name, 0) for knob in space.knobs]
     if any(
@@ -106,7 +122,10 @@ def _conv2d(geo: Geometry, spec: VtaSpec) -> list[Json]:
 
 
 def _dense(geo: Geometry, spec: VtaSpec) -> list[Json]:
-    """The bias, None, is the epilogue's."""
+    """Return the arguments of the dense operator.
+
+    The bias is None, because it is in the epilogue.
+    """
     batch, block = 1 << spec.log_batch, 1 << spec.log_block_in
     return [
         _tensor([geo.batches, geo.ci, batch, block], spec.log_inp_width),
@@ -121,18 +140,21 @@ def _tensor(shape: list[int], log_width: int) -> list[Json]:
 
 
 def _config(lowering: Lowering, knobs: Mapping[str, int]) -> dict[str, Json]:
-    """`tile_b` does nothing in this template's dense, in the stock one it does: one row at a time
-    is what both then do."""
+    """Return the schedule in the form of a log record.
+
+    Our dense template ignores `tile_b`; the stock template uses it. Both process one row at a time,
+    so it is written as 1.
+    """
     dense = lowering.workload.operator == "dense"
-    taken = dict(knobs) | ({"tile_b": 1} if dense else {})
-    known = {knob.name: knob.values for knob in lowering.space.knobs}
+    values = dict(knobs) | ({"tile_b": 1} if dense else {})
+    knob_values = {knob.name: knob.values for knob in lowering.space.knobs}
     entity: list[Json] = []
     index, sizes = 0, [1]
     for name in _DENSE_KNOBS if dense else TEMPLATE_KNOBS:
-        value, threads = taken[name], name.endswith("_nthread")
+        value, threads = values[name], name.endswith("_nthread")
         entity.append([name, "ot", value] if threads else [name, "sp", [-1, value]])
-        index += known[name].index(value) * math.prod(sizes)
-        sizes.append(len(known[name]))
+        index += knob_values[name].index(value) * math.prod(sizes)
+        sizes.append(len(knob_values[name]))
     return {"index": index, "code_hash": None, "entity": entity}
 
 

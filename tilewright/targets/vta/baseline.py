@@ -1,20 +1,20 @@
-"""Finds what a layer costs before any tuning.
+"""Baseline schedules: what a layer costs before any tuning.
 
-The baseline of a workload is the schedule a user of the stock stack gets without tuning. That is
-TVM's published one (TopHub) where there is one for this hardware. Else it is the stock-valid
-schedule with the lowest closed-form estimate. That rule measures nothing; it is as strong as a rule
-without a simulator can be.
+The baseline of a workload is the schedule that a user of the stock stack gets without tuning. It is
+TVM's published schedule (TopHub) if there is one for this hardware. Otherwise it is the schedule
+with the lowest closed-form estimate among those that are valid in the stock stack. This rule
+measures nothing; it is as strong as a rule without a simulator can be.
 
-The fallback is what the stock compiler itself does without a log. AutoTVM takes the first entry of
+The fallback is what the stock compiler itself does without a log: AutoTVM takes the first entry of
 every knob, which is the smallest tile in one thread. A TopHub schedule counts as a log.
 
-That stack has no max-pools at all; the smallest tiles are what a pool is compared with. Nor does it
-pool a convolution's sums, begin them with a shortcut's or average its results. Those are compared
-with our own schedule of lowest estimate.
+The stock stack has no max-pools; a pool is compared with the schedule of the smallest tiles. It
+also cannot pool a convolution's sums, add a shortcut, or average the results. Such workloads are
+compared with our own schedule of lowest estimate.
 
-The stock compiler's schedules have no way to bring an int8 residual to the accumulators: it adds
-one as an int32 tensor. So does a baseline of a layer with a residual, and its source says so. It is
-what the layer costs there, and no schedule of ours.
+The stock compiler's schedules cannot bring an int8 residual to the accumulators; they add it as an
+int32 tensor. The baseline of a layer with a residual therefore does the same, and its source says
+so. It is the cost of the layer in the stock stack, not a schedule of ours.
 """
 
 from __future__ import annotations
@@ -39,22 +39,28 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.workload import Workload
 
 WIDE_RESIDUAL = " (int32 residual)"
-"""What a source ends with whose schedule adds the residual as an int32 tensor."""
+"""Suffix of a source whose schedule adds the residual as an int32 tensor."""
 
-# What TopHub was tuned for: block, and log2 depths of input, weight and accumulator scratchpad.
+# The machine for which TopHub's schedules were tuned: block sizes (batch, input, output), and log2
+# of the depths of the input, weight and accumulator scratchpads.
 _STOCK_BLOCK = (1, 16, 16)
 _STOCK_DEPTHS = (11, 10, 11)
 
 
 SAMPLED = 1 << 16
-"""Schedules that the estimate is asked about where the stock stack has none."""
+"""Maximum number of schedules that are estimated if the stock stack has no schedule."""
 
 
 @dataclass(frozen=True)
 class PublishedBaseline:
-    """A schedule of the template space, or of ours where that has none: knob values, and
-    where it comes from: `tophub`, `estimate` or `fallback`, with `WIDE_RESIDUAL` behind where the
-    workload has an int8 residual."""
+    """A baseline schedule of the template space, or of our own space if the template has none.
+
+    Attributes:
+        lowering: lowering of the workload, in the form in which it is run.
+        values: knob values of the schedule, shape (knobs,).
+        source: `tophub`, `estimate` or `fallback`, followed by `WIDE_RESIDUAL` if the workload has
+            an int8 residual.
+    """
 
     lowering: Lowering
     values: NDArray[np.int64]
@@ -62,7 +68,15 @@ class PublishedBaseline:
 
 
 def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """The baseline. Raises `WorkloadError` if the template has no schedule at all."""
+    """Return the baseline schedule of a workload.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
+
+    Raises:
+        WorkloadError: no schedule compiles.
+    """
     if workload.operator == "max_pool":
         return fallback_of(workload, spec)
     if _is_ours(workload):
@@ -85,8 +99,17 @@ def baseline_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """The schedule without a log: the first entry of every knob; where that does not lower, the
-    smallest tiles that do. Raises `WorkloadError` if the template has no schedule at all."""
+    """Return the schedule that the stock compiler uses without a log.
+
+    It is the first entry of every knob, or the smallest tiles that compile if that one does not.
+
+    Args:
+        workload: the workload.
+        spec: the machine.
+
+    Raises:
+        WorkloadError: no schedule compiles.
+    """
     if _is_ours(workload):
         return _smallest(workload, spec)
     workload, form = _stock_form(workload)
@@ -103,13 +126,16 @@ def fallback_of(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _is_ours(workload: Workload) -> bool:
-    """Whether only our schedules do all of it at once."""
+    """Return whether only our own schedules can compute the whole workload."""
     return bool(workload.patterns) or any(composed_rows(op) for op in workload.epilogue)
 
 
 def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Of knob values, shape (configs, knobs). Lowering takes far longer than ordering them did, so
-    some are tried at a time, and more of them each time."""
+    """Return the first knob values that compile, or None. `values` has shape (configs, knobs).
+
+    Lowering takes much longer than ordering did, so the values are tried in batches of growing
+    size.
+    """
     begin, count = 0, 64
     while begin < len(values):
         some = values[begin : begin + count]
@@ -121,7 +147,7 @@ def _first_that_lowers(lowering: Lowering, values: NDArray[np.int64]) -> NDArray
 
 
 def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """The schedule of lowest estimate, of some that are drawn, that has a program."""
+    """Return the schedule with the lowest estimate, of a random sample, that compiles."""
     lowering = Lowering.of(workload, spec, "extended")
     space = lowering.space
     flat = np.arange(space.size)
@@ -140,7 +166,7 @@ def _estimated(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
-    """The smallest tiles in the first slots that do."""
+    """Return the schedule with the smallest tiles and the first buffer slots that compiles."""
     lowering = Lowering.of(workload, spec, "extended")
     knobs = lowering.space.knobs
     few = [[knob.values[0]] if knob.name.startswith("tile_") else knob.values for knob in knobs]
@@ -152,7 +178,7 @@ def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _stock_form(workload: Workload) -> tuple[Workload, str]:
-    """The workload as the stock compiler would run it, and what that changes."""
+    """Return the workload as the stock compiler would run it, and the suffix of the source."""
     steps = [EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue]
     changed = tuple(steps) != workload.epilogue
     return workload.with_steps(tuple(steps)), WIDE_RESIDUAL * changed

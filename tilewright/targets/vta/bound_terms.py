@@ -1,4 +1,4 @@
-"""Computes the terms of bounds: cycles and bytes that every schedule needs."""
+"""Terms of lower bounds: cycles and bytes that every schedule needs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from tilewright.targets.workload import Workload
 
 
 class BoundTerms(NamedTuple):
-    """Of a layer whose packed sizes are `geo`: accumulators that a reduction sums up, `other`
-    cycles of compute, bytes of images and of parameters that are read."""
+    """Terms of the lower bound of a workload.
+
+    Attributes:
+        geo: packed sizes of the workload.
+        machine: the machine.
+        sums: number of accumulators that are sums of products.
+        other: cycles of the compute module for everything but these sums.
+        pixels: bytes of images that are read.
+        parameters: bytes of parameters that are read.
+    """
 
     geo: Geometry
     machine: Machine
@@ -25,24 +33,33 @@ class BoundTerms(NamedTuple):
 
     @property
     def planes(self) -> int:
-        """Blocks of output channels of all images."""
+        """Number of blocks of output channels in all images."""
         return self.geo.batches * self.geo.out_blocks
 
     @property
     def results(self) -> int:
-        """Accumulators that the epilogue works on."""
+        """Number of accumulators that the epilogue processes."""
         return self.planes * self.geo.oh * self.geo.ow
 
 
 def needed_pixels(workload: Workload, sums: tuple[int, int] | None = None) -> int:
-    """Pixels of the input image that the first so many rows and columns of the sums read, by
-    default all of them."""
+    """Return the number of input pixels that a part of the sums reads.
+
+    Args:
+        workload: the workload.
+        sums: number of rows and columns of sums, counted from the first; all by default.
+    """
     rows, cols = needed_sides(workload, sums)
     return rows * cols
 
 
 def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Rows and columns of the input image that these sums read."""
+    """Return the numbers of input rows and columns that a part of the sums reads.
+
+    Args:
+        workload: the workload.
+        sums: number of rows and columns of sums, counted from the first; all by default.
+    """
     w = workload
     rows, cols = (w.sums_height, w.sums_width) if sums is None else sums
     rows = needed(w.height, rows, w.stride_h, w.kernel_h, w.dilation_h, w.pad_top)
@@ -52,13 +69,21 @@ def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tup
 
 @lru_cache(maxsize=4096)
 def needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
-    """Input rows (columns) inside the image that at least one output reads."""
+    """Return the number of rows (or columns) inside the image that at least one output reads."""
     read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
     return sum(0 <= row < size for row in read)
 
 
 def fewest_maxima_of(windows: Windows, oh: int, ow: int, rows: int, cols: int) -> int:
-    """Maxima, of rows and of columns apart, of windows that read so many rows and columns."""
+    """Return the minimum number of maxima for windows that are reduced first along one axis.
+
+    Args:
+        windows: geometry of the windows.
+        oh: number of output rows.
+        ow: number of output columns.
+        rows: number of input rows.
+        cols: number of input columns.
+    """
     by_row = fewest_maxima(windows.kernel_h, windows.stride_h, oh)
     by_col = fewest_maxima(windows.kernel_w, windows.stride_w, ow)
     return min(by_row * cols + by_col * oh, by_col * rows + by_row * ow)

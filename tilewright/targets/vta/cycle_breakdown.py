@@ -1,5 +1,6 @@
-"""Breaks a program's cycles down: what its units do, what they wait for, and which waits delay the
-unit that computes.
+"""Breakdown of a program's cycles: what its modules do and what they wait for.
+
+It also tells which waits delay the compute module.
 """
 
 from __future__ import annotations
@@ -27,18 +28,26 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing.errors import CycleError
 from tilewright.targets.vta.timing.simulate import CycleReport, simulate_program
 
-_BARS = 3000  # spans closer together than this share of the window are drawn as one
+_BARS = 3000  # spans that are closer than this fraction of the window are drawn as one
 
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Intervals of cycles on one lane: begins and ends, shape (n,), ascending."""
+    """Intervals of cycles in ascending order.
+
+    Attributes:
+        begins: first cycle of each interval, shape (n,).
+        ends: end cycle of each interval, exclusive, shape (n,).
+    """
 
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
 
     def within(self, first: int, last: int) -> Spans:
-        """What lies in the window [first, last), neighbours merged that no eye could part."""
+        """Return the intervals in the window [first, last).
+
+        Neighbours that are too close to be distinguished in a plot are merged.
+        """
         keep = (self.ends > first) & (self.begins < last)
         begins = np.maximum(self.begins[keep], first)
         ends = np.minimum(self.ends[keep], last)
@@ -48,14 +57,17 @@ class Spans:
         return Spans(begins[np.concatenate([[True], new])], ends[np.concatenate([new, [True]])])
 
     def bars(self) -> list[tuple[float, float]]:
-        """(begin, length), as `Axes.broken_barh` takes them."""
+        """Return pairs of begin and length, as `Axes.broken_barh` takes them."""
         lengths = self.ends - self.begins
         return [(float(b), float(n)) for b, n in zip(self.begins, lengths, strict=True)]
 
 
 def kinds(report: CycleReport) -> NDArray[np.str_]:
-    """Shape (n,): the kind of each instruction: its opcode's name, of a load with the memory's
-    behind it, "no-op" for a transfer of nothing."""
+    """Return the kind of each instruction, shape (n,).
+
+    It is the name of the opcode, for a load followed by the memory, and "no-op" for an empty
+    transfer.
+    """
     opcode = (report.insns[:, 0] & np.uint64(7)).astype(np.int64)
     memory = (report.insns[:, 0] >> np.uint64(7) & np.uint64(7)).astype(np.int64)
     empty = (report.insns[:, 1] & np.uint64(0xFFFF0000)) == 0
@@ -67,48 +79,55 @@ def kinds(report: CycleReport) -> NDArray[np.str_]:
 
 
 def stalls(report: CycleReport) -> dict[tuple[str, str], Spans]:
-    """The gaps between instructions by unit and by what they wait for: fetch unit or token queue.
+    """Return the gaps between instructions, by module and by what the module waits for.
 
-    The k-th pop of a queue takes its k-th token; of two tokens the one that came last is named.
-    The one cycle in which an instruction is taken is no stall.
+    A module waits for the fetch unit ("instruction") or for a token queue. The k-th pop of a queue
+    takes its k-th token. If an instruction waits for two tokens, the later one is reported. The one
+    cycle that it takes to accept an instruction does not count.
+
+    Args:
+        report: timing of a program.
+
+    Returns:
+        Gaps, by module name and reason.
     """
     ran = report.starts >= 0
     arrival, source = _last_tokens(report, ran)
-    found: dict[tuple[str, str], Spans] = {}
+    gaps: dict[tuple[str, str], Spans] = {}
     for module, unit in enumerate(MODULE_NAMES):
         mine = np.flatnonzero(ran & (report.modules == module))
         idle = np.concatenate([[0], report.ends[mine][:-1]])
-        taken = report.starts[mine] - 1
-        seen = np.clip(report.visible[mine], idle, taken)
-        _add_spans(found, (unit, "instruction"), idle, seen)
+        decided = report.starts[mine] - 1
+        seen = np.clip(report.visible[mine], idle, decided)
+        _add_spans(gaps, (unit, "instruction"), idle, seen)
         for queue, name in enumerate(QUEUE_NAMES):
-            chosen = (source[mine] == queue) & (arrival[mine] >= taken)
-            _add_spans(found, (unit, name), seen[chosen], taken[chosen])
-    return found
+            chosen = (source[mine] == queue) & (arrival[mine] >= decided)
+            _add_spans(gaps, (unit, name), seen[chosen], decided[chosen])
+    return gaps
 
 
 def _add_spans(
-    found: dict[tuple[str, str], Spans],
+    spans_of: dict[tuple[str, str], Spans],
     key: tuple[str, str],
     begins: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> None:
     keep = ends > begins
     if keep.any():
-        found[key] = Spans(begins[keep], ends[keep])
+        spans_of[key] = Spans(begins[keep], ends[keep])
 
 
 def _last_tokens(
     report: CycleReport, ran: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each instruction the cycle and the queue of the last token it popped, -1 for none."""
+    """Return cycle and queue of the last token that each instruction popped, -1 for none."""
     arrival = np.full(len(ran), -1, np.int64)
     source = np.full(len(ran), -1, np.int64)
     for queue in range(len(QUEUE_NAMES)):
         pushes = (report.ends >= 0) & _flagged(report, queue, (PUSH_PREV, PUSH_NEXT))
         pops = np.flatnonzero(ran & _flagged(report, queue, (POP_PREV, POP_NEXT)))
         times = np.sort(report.ends[pushes])
-        initial = max(0, len(pops) - len(times))  # those were there before launch
+        initial = max(0, len(pops) - len(times))  # these tokens were in the queue before the launch
         pops = pops[initial:]
         later = times[: len(pops)] > arrival[pops]
         arrival[pops[later]] = times[: len(pops)][later]
@@ -117,13 +136,13 @@ def _last_tokens(
 
 
 def _flagged(report: CycleReport, queue: int, flags: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which instructions pop from (or push to) a token queue."""
-    found = np.zeros(len(report.insns), np.bool_)
+    """Return a mask of the instructions that pop from (or push to) a token queue."""
+    mask = np.zeros(len(report.insns), np.bool_)
     for module, names in enumerate(FLAG_QUEUES):
         for flag in flags:
             if names[flag.bit_length() - 4] == queue:
-                found |= (report.modules == module) & (report.insns[:, 0] & np.uint64(flag) != 0)
-    return found
+                mask |= (report.modules == module) & (report.insns[:, 0] & np.uint64(flag) != 0)
+    return mask
 
 
 UNIT = "compute"
@@ -132,12 +151,21 @@ _WAITS = {"l2g": "reads", "s2g": "writes", "instruction": "reads"}
 
 
 def breakdown(insns: NDArray[np.uint64], spec: VtaSpec, insn_address: int) -> NDArray[np.int64]:
-    """Cycles of a program, `insns` (n, 2), by `PARTS`, shape (4,): they sum to its cycles; -1 for a
-    program that does not run to its end.
+    """Split the cycles of a program into `PARTS`.
 
-    Start-up is all before the first arithmetic on loaded data. From then on, reads are the compute
-    unit's own loads and its waiting for the load unit's or for instructions; writes its waiting for
-    the store unit, which frees accumulators or ends the program; compute is what is left.
+    Start-up is everything before the first arithmetic on loaded data. After that, reads are the
+    compute module's own loads and its waiting for the load module or for instructions. Writes are
+    its waiting for the store module, which frees accumulators or ends the program. Compute is the
+    rest.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        spec: the machine.
+        insn_address: byte address of the instructions.
+
+    Returns:
+        Cycles, shape (4,), which add up to the cycles of the program; -1 for a program that does
+        not finish.
     """
     try:
         report = simulate_program(insns, spec, insn_address)
@@ -146,20 +174,22 @@ def breakdown(insns: NDArray[np.uint64], spec: VtaSpec, insn_address: int) -> ND
     mine = np.flatnonzero((report.modules == MODULE_NAMES.index(UNIT)) & (report.starts >= 0))
     kind = kinds(report)[mine]
     first = _first(report, mine, kind)
-    found = dict.fromkeys(PARTS, 0)
-    found["start-up"] = first
-    loads = np.array([each.startswith("LOAD") for each in kind], np.bool_)
-    found["reads"] = _behind(first, report.starts[mine][loads], report.ends[mine][loads])
+    cycles = dict.fromkeys(PARTS, 0)
+    cycles["start-up"] = first
+    loads = np.array([name.startswith("LOAD") for name in kind], np.bool_)
+    cycles["reads"] = _behind(first, report.starts[mine][loads], report.ends[mine][loads])
     for (unit, reason), gaps in stalls(report).items():
         if unit == UNIT and reason in _WAITS:
-            found[_WAITS[reason]] += _behind(first, gaps.begins, gaps.ends)
-    found["compute"] = report.total - sum(found.values())
-    return np.array([found[part] for part in PARTS], np.int64)
+            cycles[_WAITS[reason]] += _behind(first, gaps.begins, gaps.ends)
+    cycles["compute"] = report.total - sum(cycles.values())
+    return np.array([cycles[part] for part in PARTS], np.int64)
 
 
 def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_]) -> int:
-    """The cycle of the first arithmetic that had waited for the load unit; without any, of the
-    first; else the program's last."""
+    """Return the cycle of the first arithmetic that waited for the load module.
+
+    Without such arithmetic, it is that of the first arithmetic, or the end of the program.
+    """
     works = np.isin(kind, ARITHMETIC)
     waits = (report.insns[mine, 0] & np.uint64(POP_PREV)) != 0
     for chosen in (works & (np.cumsum(waits) > 0), works):
@@ -169,5 +199,5 @@ def _first(report: CycleReport, mine: NDArray[np.int64], kind: NDArray[np.str_])
 
 
 def _behind(first: int, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
-    """Cycles of intervals, without what lies before `first`."""
+    """Return the total length of the intervals after cycle `first`."""
     return int(np.maximum(ends - np.maximum(begins, first), 0).sum())

@@ -1,4 +1,4 @@
-"""Writes and reads instruction listings: one line an instruction, exact in both directions.
+"""Writes and reads instruction listings: one line per instruction, without any loss.
 
     0  LOAD INP  pop=g2l push=l2g sram=0x0 dram=0x2c8 y=9 x=14 stride=14 pad=1,0,1,1
     1  GEMM      pop=l2g push=g2l uop=0:84 loop=14x3 dst=1,0 src=1,1 wgt=0,1
@@ -6,11 +6,11 @@
     3  STORE OUT push=s2g sram=0x0 dram=0x400 y=4 x=196 stride=784
     4  FINISH
 
-`pop=` and `push=` name token queues by their ends: l2g from load to compute (g), g2l back, g2s from
-compute to store, s2g back. `prev!`/`next!` is a flag towards a module that does not exist. Pairs
-are outer,inner loop; `pad=` is above, below, left, right. Fields left out are zero. `rest=` holds
-bits that no field covers, `WORD` a whole undefined instruction. Addresses count elements of the
-memory type. Anything behind `#` is a comment and the leading number is not read.
+`pop=` and `push=` name token queues by their ends: l2g leads from load to compute (g), g2l back,
+g2s from compute to store, and s2g back. `prev!` and `next!` are flags towards a module that does
+not exist. Pairs are outer,inner loop; `pad=` is top, bottom, left, right. Omitted fields are zero.
+`rest=` holds bits that no field covers, and `WORD` a whole undefined instruction. Addresses count
+elements of the memory type. A comment begins with `#`, and the leading number of a line is ignored.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from tilewright.targets.vta.spec import VtaSpec
 
 
 class ListingError(TilewrightError):
-    """A line that is no instruction; the message names it."""
+    """A line is not a valid instruction. The message names the line."""
 
 
-# A token of a line and the fields it stands for
+# Words of a line, and the instruction fields that each stands for
 _GROUPS = {
     "sram": ("sram_base",),
     "dram": ("dram_base",),
@@ -64,7 +64,12 @@ _IN_HEX = ("sram", "dram")
 
 
 def disassemble(insns: NDArray[np.uint64], spec: VtaSpec) -> str:
-    """The listing of a program, `insns` (n, 2) uint64; every 128-bit word has one line."""
+    """Return the listing of a program, one line per instruction.
+
+    Args:
+        insns: instructions, uint64, shape (n, 2).
+        spec: the machine.
+    """
     lay = layout_of(spec)
     width = len(str(max(len(insns) - 1, 0)))
     words = ((high << 64) | low for low, high in insns.tolist())
@@ -72,7 +77,18 @@ def disassemble(insns: NDArray[np.uint64], spec: VtaSpec) -> str:
 
 
 def assemble(text: str, spec: VtaSpec) -> NDArray[np.uint64]:
-    """The program of a listing, (n, 2) uint64. Raises `ListingError` naming line and token."""
+    """Parse a listing.
+
+    Args:
+        text: the listing.
+        spec: the machine.
+
+    Returns:
+        Instructions, uint64, shape (n, 2).
+
+    Raises:
+        ListingError: a line is invalid. The message names the line and the token.
+    """
     lay = layout_of(spec)
     words = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -89,7 +105,12 @@ def assemble(text: str, spec: VtaSpec) -> NDArray[np.uint64]:
 
 
 def line_of(word: int, lay: Layout) -> str:
-    """One instruction, given as a 128-bit integer, without its number."""
+    """Return the line of one instruction, without its number.
+
+    Args:
+        word: the instruction as a 128-bit integer.
+        lay: layout of the instruction fields.
+    """
     values = decode(word, lay)
     opcode = values["opcode"]
     if opcode > ALU:
@@ -134,32 +155,35 @@ def _flag_tokens(values: dict[str, int]) -> list[str]:
 
 
 def _word_of(tokens: list[str], lay: Layout) -> int:
-    """The 128-bit integer of a line's tokens. Raises `ValueError`."""
+    """Return the 128-bit integer that the tokens of a line describe.
+
+    Raise `ValueError` if invalid.
+    """
     if tokens[0] == "WORD":
         if len(tokens) != 2:
             raise ValueError("WORD takes one 128-bit number")
         return _number(tokens[1], 0, (1 << 128) - 1)
     values, rest = _parse_name(tokens)
-    known = {field.name: field for field in fields_of(values["opcode"], lay)}
+    fields = {field.name: field for field in fields_of(values["opcode"], lay)}
     for token in rest:
         key, _, text = token.partition("=")
         if key in ("pop", "push"):
             values[_flag_of(values, key, text)] = 1
         elif key == "rest":
             values["unused"] = _number(text, 0, (1 << 128) - 1)
-        elif key == "reset" and "reset_reg" in known:
+        elif key == "reset" and "reset_reg" in fields:
             values["reset_reg"] = 1
-        elif key in ("imm", "unused_imm") and "imm" in known:
+        elif key in ("imm", "unused_imm") and "imm" in fields:
             values["imm"], values["use_imm"] = _number(text, -32768, 32767), int(key == "imm")
         else:
-            names = [name for name in _GROUPS.get(key, ()) if name in known]
+            names = [name for name in _GROUPS.get(key, ()) if name in fields]
             if not names:
                 raise ValueError(f"unknown token '{token}' for {tokens[0]}")
             texts = text.split(_SEPARATORS.get(key, ","))
             if len(texts) != len(names):
                 raise ValueError(f"'{token}' needs {len(names)} numbers")
             for name, number in zip(names, texts, strict=True):
-                values[name] = _number(number, 0, (1 << known[name].width) - 1)
+                values[name] = _number(number, 0, (1 << fields[name].width) - 1)
     word = encode(values, lay)
     if decode(word, lay)["unused"] != values.get("unused", 0):
         raise ValueError("rest= covers bits that belong to a field")
@@ -167,7 +191,7 @@ def _word_of(tokens: list[str], lay: Layout) -> int:
 
 
 def _parse_name(tokens: list[str]) -> tuple[dict[str, int], list[str]]:
-    """The values that the first one or two tokens stand for, and the tokens behind them."""
+    """Return the values that the first one or two tokens describe, and the remaining tokens."""
     if tokens[0] not in OPCODE_NAMES:
         raise ValueError(f"unknown instruction '{tokens[0]}'; known: {', '.join(OPCODE_NAMES)}")
     opcode = OPCODE_NAMES.index(tokens[0])
@@ -188,7 +212,7 @@ def _parse_name(tokens: list[str]) -> tuple[dict[str, int], list[str]]:
 
 
 def _flag_of(values: dict[str, int], action: str, side: str) -> str:
-    """The flag that pops or pushes a queue in the module of this instruction."""
+    """Return the name of the flag that pops from or pushes to a queue in this module."""
     module = module_of(values["opcode"], values.get("memory_type", 0))
     for name, queue in zip(FLAG_NAMES, FLAG_QUEUES[module], strict=True):
         if name.startswith(action) and (

@@ -1,17 +1,17 @@
-"""Estimates the energy of programs from what they access and compute.
+"""Energy model: estimates the energy of programs from their memory accesses and operations.
 
-    energy = Σ over memories (bytes · energy a byte) + multiplies and adds · their energies
+    energy = Σ over memories (bytes · energy per byte) + operations · energy per operation
 
-The constants are in `energy.json` beside this file, with their sources. `TILEWRIGHT_ENERGY` names
-another file of that form. A byte of a scratchpad costs more the larger it is, by the square root of
-its size. Bytes of DRAM and iterations are what the simulator counts. A GEMM iteration reads an
-input and a weight, reads and writes an accumulator, and writes an output. An ALU iteration does the
-same without input and weight. Left out are leakage, clock, control, padding written to scratchpads,
-and the reset of accumulators. So energy here does not grow with time, and compares schedules and
-machines; it does not predict a board's watts.
+The constants and their sources are in `energy.json` next to this file. The environment variable
+`TILEWRIGHT_ENERGY` can name another file of the same form. The energy per byte of a scratchpad
+grows with the square root of its size. The simulator counts DRAM bytes and iterations. A GEMM
+iteration reads an input and a weight, reads and writes an accumulator, and writes an output. An ALU
+iteration does the same without the input and the weight. Leakage, clock, control, padding that is
+written to scratchpads, and the reset of accumulators are ignored. Energy therefore does not grow
+with time. The model compares schedules and machines; it does not predict the power of a board.
 
-Without a program, estimates of its bytes and instructions take the place of counts. Iterations are
-then those of the layer's blocks.
+For schedules that are not compiled, estimated bytes and instructions replace the counts, and the
+iterations are those of the layer's blocks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ _INSTRUCTION_BYTES = 16
 
 
 class EnergyConstants(BaseModel):
-    """Picojoules a byte of DRAM and of a scratchpad of `sram_bytes`, of an 8-bit multiply and of a
-    32-bit add."""
+    """Energy per operation in picojoules.
+
+    The energies are those of one byte of DRAM, one byte of a scratchpad of size `sram_bytes`, an
+    8-bit multiplication and a 32-bit addition.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -51,7 +54,7 @@ class EnergyConstants(BaseModel):
 
 
 def constants() -> EnergyConstants:
-    """Those of the file that counts. Raises `SpecError`."""
+    """Read the energy constants. Raise `SpecError` if the file is invalid."""
     return _read(Path(os.environ.get(VARIABLE) or _STOCK))
 
 
@@ -76,10 +79,20 @@ def _read(path: Path) -> EnergyConstants:
 def energy_of(
     spec: VtaSpec, counters: Mapping[str, NDArray[np.int64] | NDArray[np.float64]]
 ) -> dict[str, NDArray[np.float64]]:
-    """Picojoules of programs by what spends them, each of shape (n,), from counters (n,) named as
-    those of a measurement; NaN where these are negative. Raises `SpecError` for a file of constants
-    that cannot be used."""
-    known, m = constants(), spec.machine
+    """Return the energy of programs, per consumer.
+
+    Args:
+        spec: the machine.
+        counters: counters of the programs, named like those of a measurement, each of shape (n,);
+            negative if unknown.
+
+    Returns:
+        Picojoules, one array of shape (n,) per consumer; NaN if a counter is unknown.
+
+    Raises:
+        SpecError: the file of constants is invalid.
+    """
+    per_operation, m = constants(), spec.machine
     count = {
         name: np.where(values < 0, np.nan, values.astype(np.float64))
         for name, values in counters.items()
@@ -101,23 +114,37 @@ def energy_of(
     dram = sum((count[name] for name in loaded), count["out_store_bytes"])
     dram = dram + _INSTRUCTION_BYTES * count["instructions"]
     lanes = m.batch * m.block_out
-    mac = known.multiply_picojoules + known.add_picojoules
-    found = {
-        name: each * known.sram_picojoules_per_byte * np.sqrt(sizes[name] / known.sram_bytes)
-        for name, each in moved.items()
+    mac = per_operation.multiply_picojoules + per_operation.add_picojoules
+    energies = {
+        name: accessed_bytes
+        * per_operation.sram_picojoules_per_byte
+        * np.sqrt(sizes[name] / per_operation.sram_bytes)
+        for name, accessed_bytes in moved.items()
     }
-    return found | {
-        "dram": dram * known.dram_picojoules_per_byte,
-        "compute": lanes * (gemms * m.block_in * mac + alus * known.add_picojoules),
+    return energies | {
+        "dram": dram * per_operation.dram_picojoules_per_byte,
+        "compute": lanes * (gemms * m.block_in * mac + alus * per_operation.add_picojoules),
     }
 
 
 def estimated_picojoules(
     spec: VtaSpec, geo: Geometry, operations: int, table: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Of schedules, shape (n,), from their estimates, shape (n, columns) as `ESTIMATES`, and so
-    many ALU operations an output. Raises as `energy_of`."""
-    column = {each.name: table[:, k] for k, each in enumerate(ESTIMATES)}
+    """Return the estimated energy of schedules.
+
+    Args:
+        spec: the machine.
+        geo: geometry of the workload.
+        operations: number of ALU operations per output.
+        table: estimates with the columns `ESTIMATES`, shape (n, columns).
+
+    Returns:
+        Picojoules, shape (n,).
+
+    Raises:
+        SpecError: the file of constants is invalid.
+    """
+    column = {feature.name: table[:, k] for k, feature in enumerate(ESTIMATES)}
     outputs = geo.batches * geo.groups * geo.co * geo.oh * geo.ow
     ones = np.ones(len(table))
     counters = {
@@ -134,9 +161,19 @@ def estimated_picojoules(
 
 
 def least_picojoules(spec: VtaSpec, macs: int, geo: Geometry) -> float:
-    """What no schedule of a layer goes below: its multiplications, on cores that are always full,
-    with weights, and the rows and columns of its input that it reads, loaded once and results
-    stored once. Raises as `energy_of`."""
+    """Return a lower bound of the energy of a layer over all schedules, in picojoules.
+
+    It assumes full utilisation of the GEMM core. Weights and the rows and columns of the input that
+    are needed are loaded once, and results are stored once.
+
+    Args:
+        spec: the machine.
+        macs: number of multiply-accumulates.
+        geo: geometry of the workload.
+
+    Raises:
+        SpecError: the file of constants is invalid.
+    """
     m = spec.machine
     read = _positions(geo.oh, geo.sh, geo.kh, geo.dh, geo.pad_top, geo.h) / geo.h
     read *= _positions(geo.ow, geo.sw, geo.kw, geo.dw, geo.pad_left, geo.w) / geo.w
@@ -150,11 +187,11 @@ def least_picojoules(spec: VtaSpec, macs: int, geo: Geometry) -> float:
         "gemm_iterations": macs / (m.batch * m.block_in * m.block_out),
         "alu_iterations": 0.0,
     }
-    each = energy_of(spec, {name: np.array([float(one)]) for name, one in counters.items()})
-    return float(np.sum(list(each.values())))
+    energies = energy_of(spec, {name: np.array([float(one)]) for name, one in counters.items()})
+    return float(np.sum(list(energies.values())))
 
 
 def _positions(outputs: int, stride: int, kernel: int, dilation: int, pad: int, size: int) -> int:
-    """How many rows (columns) of an image windows read."""
+    """Return the number of rows (or columns) of an image that the windows read."""
     begins = stride * np.arange(outputs)[:, None] + dilation * np.arange(kernel) - pad
     return len(np.unique(begins[(begins >= 0) & (begins < size)]))

@@ -1,7 +1,7 @@
-"""Makes VTA targets and replays of recorded tables from their names.
+"""Target kinds `vta` and `replay`: build VTA targets, and replays of recorded tables, from names.
 
-The name of a VTA is a preset, or a JSON file with the keys of `vta_config.json`. Nothing heavy is
-imported before a target is made.
+The name of a VTA is a preset, or a JSON file with the keys of `vta_config.json`. Heavy modules are
+imported only when a target is built.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewright.targets.vta.spec import VtaSpec, preset_files
 from tilewright.targets.vta.spec_summary import figures, properties
 
 STOCK = "stock"
-"""The template space with the stock compiler's own restrictions."""
+"""Name of the template space with the restrictions of the stock compiler."""
 _TABLES = (".csv", ".gz", ".parquet")
 
 
@@ -60,8 +60,8 @@ def _remarks(text: str) -> Sequence[str]:
     assumed = {} if text in preset_files() else VtaSpec.load(text).assumed
     if not assumed:
         return ()
-    taken = ", ".join(f"{key}={value:g}" for key, value in assumed.items())
-    return [f"{text} leaves out {len(assumed)} keys, the defaults stand in: {taken}"]
+    defaults = ", ".join(f"{key}={value:g}" for key, value in assumed.items())
+    return [f"{text} leaves out {len(assumed)} keys, the defaults stand in: {defaults}"]
 
 
 def _properties(text: str) -> Sequence[Property]:
@@ -96,7 +96,7 @@ KIND = TargetKind(
 
 
 class ReplayError(TilewrightError):
-    """A replay of no table, or of one that is not there."""
+    """A replay target names no table, or a file that does not exist."""
 
 
 def _table_files(text: str) -> list[Path]:

@@ -1,7 +1,7 @@
-"""Lists what the accelerator does with fused patterns, the post-operations that have shapes or
-tensors of their own.
+"""Support of fused patterns: post-operations that have shapes or tensors of their own.
 
-For each pattern, it says which workloads are lowered, by which pipeline, and what that takes.
+For each pattern, the module defines which workloads can be lowered, by which pipeline, and their
+bounds.
 """
 
 from __future__ import annotations
@@ -46,14 +46,22 @@ def _as_it_is(
 
 @dataclass(frozen=True)
 class VtaPattern:
-    """A kind of pattern on the accelerator. It has schedules in the extended space alone.
+    """Support of one kind of pattern.
 
-    `check` raises `WorkloadError` for a workload with one that has no lowering, given whether the
-    space is the extended one. `bound` gives the terms of a workload's bound with those of the
-    pattern. `sums_sides` are the rows and columns of the sums that it reads, where these are not
-    all. A pattern with a pipeline of its own has the name by which `lowering.batch` knows it, a
-    `space` and an `estimator`. `lifted` lifts biases of its own (`lowering.bias_lifting`), in a
-    geometry and the steps of `epilogue_steps`, shape (steps, 3).
+    Workloads with patterns have schedules only in the extended space.
+
+    Attributes:
+        kind: class of the pattern.
+        check: raises `WorkloadError` if a workload with the pattern cannot be lowered; the second
+            argument says whether the space is the extended one.
+        bound: adds the terms of the pattern to the terms of a workload's bound.
+        pipeline: name of the pattern's own pipeline in `lowering.batch`; empty if it has none.
+        space: returns the schedule space, if the pattern has its own pipeline.
+        estimator: estimates schedules, if the pattern has its own pipeline.
+        lifted: lifts the biases of the pattern (`lowering.bias_lifting`), given a geometry and the
+            rows of `epilogue_steps`, shape (steps, 3).
+        sums_sides: returns the numbers of rows and columns of sums that the pattern reads, if it
+            does not read all of them.
     """
 
     kind: type[Pattern]
@@ -67,19 +75,21 @@ class VtaPattern:
 
 
 def _average_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Additions take two cycles each."""
-    own = workload.average
-    assert own is not None
-    each = 2 * (terms.geo.oh * terms.geo.ow - 1) + len(own.epilogue)
-    return terms._replace(other=terms.other + terms.planes * each)
+    """Add the terms of an average. Each addition takes two cycles."""
+    average = workload.average
+    assert average is not None
+    cycles = 2 * (terms.geo.oh * terms.geo.ow - 1) + len(average.epilogue)
+    return terms._replace(other=terms.other + terms.planes * cycles)
 
 
 AVERAGE = VtaPattern(Average, check_averaged, _average_bound)
 
 
 def pooled_sides(workload: Workload) -> tuple[int, int]:
-    """Rows and columns of the sums that a pool behind them reads: the first ones, since its windows
-    leave none out between."""
+    """Return the numbers of rows and columns of sums that a max-pool reads.
+
+    They are the first ones, because the windows leave no gaps.
+    """
     w, p = workload, workload.pool or Pool(1, 1)
     rows = needed(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)
     cols = needed(w.sums_width, w.out_width, p.stride_w, p.kernel_w, 1, p.pad_left)
@@ -87,8 +97,11 @@ def pooled_sides(workload: Workload) -> tuple[int, int]:
 
 
 def _pool_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Each of the sums is reset, and maxima take two cycles each; a bias takes one cycle at least
-    of what is left, as other operations do."""
+    """Add the terms of a max-pool.
+
+    Each of the sums is reset, and each maximum takes two cycles. A bias takes at least one cycle
+    per pooled value, like other operations.
+    """
     pool, g, (rows, cols) = workload.pool, terms.geo, pooled_sides(workload)
     assert pool is not None
     sums, outputs = terms.planes * rows * cols, g.oh * g.ow
@@ -113,27 +126,33 @@ MAX_POOL = VtaPattern(
 def _shortcut_lifted(
     workload: Workload, machine: Machine, geometry: Geometry, epilogue: NDArray[np.int64]
 ) -> Lifted:
-    own, left = lift_of_shortcut(workload, machine)
+    lift, left = lift_of_shortcut(workload, machine)
     steps = geometry.beside_steps
-    first = lifted_epilogue(epilogue[:steps], own)
-    return lifted_shortcut(geometry, own, left), np.concatenate([first, epilogue[steps:]])
+    first = lifted_epilogue(epilogue[:steps], lift)
+    return lifted_shortcut(geometry, lift, left), np.concatenate([first, epilogue[steps:]])
 
 
 def _shortcut_bound(workload: Workload, terms: BoundTerms) -> BoundTerms:
-    """Its own reduction and epilogue, and its image in the place of a residual."""
-    own, g, m = workload.of_shortcut, terms.geo, terms.machine
-    assert own is not None
-    cycles = terms.results * g.beside_ci + _shortcut_cycles(own, terms.results, m)
+    """Add the terms of a shortcut: its reduction and epilogue, and its image.
+
+    The image takes the place of a residual.
+    """
+    shortcut, g, m = workload.of_shortcut, terms.geo, terms.machine
+    assert shortcut is not None
+    cycles = terms.results * g.beside_ci + _shortcut_cycles(shortcut, terms.results, m)
     return terms._replace(
         other=terms.other + cycles,
         parameters=terms.parameters - g.res_bytes,
-        pixels=terms.pixels + g.batches * g.beside_ci * needed_pixels(own) * m.inp_bytes,
+        pixels=terms.pixels + g.batches * g.beside_ci * needed_pixels(shortcut) * m.inp_bytes,
     )
 
 
 def _shortcut_cycles(shortcut: Workload, outputs: int, m: Machine) -> int:
-    """Cycles of what follows a shortcut's sums, for so many accumulators, besides the first value
-    of these: a bias takes one at least, or is loaded."""
+    """Return the cycles of a shortcut's epilogue for the given number of accumulators.
+
+    The first value of the accumulators is not counted. A bias takes at least one cycle, or is
+    loaded.
+    """
     kinds = [op.kind for op in shortcut.epilogue]
     plain = sum(kind != "bias" for kind in kinds) + kinds.count("shr_channel")
     bias = min(outputs, outputs * m.acc_bytes // m.bus_bytes) if "bias" in kinds else 0
@@ -155,15 +174,21 @@ VTA_PATTERNS = {each.kind: each for each in (MAX_POOL, SHORTCUT, AVERAGE)}
 
 
 def patterns_of(workload: Workload) -> tuple[VtaPattern, ...]:
-    """Those of a workload, in its order. Raises `WorkloadError` for one that the accelerator does
-    not know."""
-    for each in workload.patterns:
-        if type(each) not in VTA_PATTERNS:
-            raise WorkloadError(f"{workload}: the accelerator has no lowering for {each.called}")
-    return tuple(VTA_PATTERNS[type(each)] for each in workload.patterns)
+    """Return the supported patterns of a workload, in order.
+
+    Raises:
+        WorkloadError: the accelerator does not support a pattern.
+    """
+    for pattern in workload.patterns:
+        if type(pattern) not in VTA_PATTERNS:
+            raise WorkloadError(f"{workload}: the accelerator has no lowering for {pattern.called}")
+    return tuple(VTA_PATTERNS[type(pattern)] for pattern in workload.patterns)
 
 
 def pipeline_of(workload: Workload) -> VtaPattern | None:
-    """The pattern whose pipeline takes the place of the space's; None where none has one of its
-    own. Raises as `patterns_of` does."""
-    return next((each for each in patterns_of(workload) if each.pipeline), None)
+    """Return the pattern whose own pipeline replaces that of the space, or None.
+
+    Raises:
+        WorkloadError: the accelerator does not support a pattern.
+    """
+    return next((pattern for pattern in patterns_of(workload) if pattern.pipeline), None)

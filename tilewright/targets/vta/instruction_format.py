@@ -1,10 +1,10 @@
-"""Defines the bits of instructions and micro-ops: where each field lies in its word, and how fields
-are packed and read, in compiled code and in whole arrays.
+"""Bits of instructions and micro-ops: field positions, and functions to pack and read fields.
 
-Two little-endian 64-bit words (`lo`, `hi`) hold one instruction. LOAD and STORE are the same for
-every configuration. The fields of GEMM and ALU have widths that follow the scratchpad depths and
-are placed upward, none straddling bit 64. The kernels here are the only place that knows this;
-everything else packs and unpacks through them.
+There are versions for compiled code and for whole arrays. Two little-endian 64-bit words (`lo`,
+`hi`) hold one instruction. LOAD and STORE are the same for every configuration. The widths of the
+fields of GEMM and ALU depend on the scratchpad depths; the fields are placed upwards, and none
+crosses bit 64. Only this module knows these positions; everything else packs and unpacks through
+it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LOAD, STORE, GEMM, FINISH, ALU = 0, 1, 2, 3, 4
 UOP, WGT, INP, ACC, OUT, ACC_8BIT = 0, 1, 2, 3, 4, 5
 # ALU operations
 ALU_MIN, ALU_MAX, ALU_ADD, ALU_SHR, ALU_MUL = 0, 1, 2, 3, 4
-# Dependency flags, as they stand in bits 3..6
+# Dependency flags, at their positions in bits 3 to 6 of an instruction
 POP_PREV, POP_NEXT, PUSH_PREV, PUSH_NEXT = 8, 16, 32, 64
 # Modules
 MODULE_LOAD, MODULE_COMPUTE, MODULE_STORE = 0, 1, 2
 
 
 class Layout(NamedTuple):
-    """Bit offset of each GEMM and ALU field, and the widths that depend on the configuration."""
+    """Bit offsets of the GEMM and ALU fields, and the widths that depend on the configuration."""
 
-    uop_index_bits: int  # u; uop_end has one bit more
+    uop_index_bits: int  # index of a micro-op; uop_end has one bit more
     acc_bits: int  # width of accumulator factors
     inp_bits: int  # width of input factors
     wgt_bits: int  # width of weight factors
@@ -54,14 +54,14 @@ class Layout(NamedTuple):
     alu_opcode: int
     alu_use_imm: int
     alu_imm: int
-    # micro-op
+    # Fields of a micro-op
     uop_dst_bits: int
     uop_src_bits: int
     uop_wgt_bits: int
 
 
 def layout_of(spec: VtaSpec) -> Layout:
-    """The field positions of a configuration."""
+    """Return the field positions of a configuration."""
     m = spec.machine
     loops = [m.log_uop_depth, m.log_uop_depth + 1, LOOP_FIELD_BITS, LOOP_FIELD_BITS]
     acc, inp, wgt = m.acc_factor_bits, m.inp_factor_bits, m.wgt_factor_bits
@@ -72,7 +72,10 @@ def layout_of(spec: VtaSpec) -> Layout:
 
 
 def _place(widths: list[int]) -> list[int]:
-    """Bit offsets of fields placed upward from the head; none straddles bit 64."""
+    """Return the bit offset of each field, given the widths of the fields in bits.
+
+    The fields follow one another after the common head of the instruction, and none crosses bit 64.
+    """
     offsets, position = [], INSTRUCTION_HEAD_BITS
     for width in widths:
         if position < 64 < position + width:
@@ -84,15 +87,18 @@ def _place(widths: list[int]) -> list[int]:
 
 @helper
 def get(lo: int, hi: int, offset: int, width: int) -> int:
-    """The unsigned field of `width` bits at bit `offset` of an instruction."""
+    """Return the unsigned field of `width` bits at bit `offset` of an instruction."""
     word = lo if offset < 64 else hi
     return int(nb.int64((word >> nb.uint64(offset & 63)) & nb.uint64((1 << width) - 1)))
 
 
 @helper
 def put(value: int, offset: int, width: int) -> int:
-    """The word that holds `value` (truncated to `width` bits, as the hardware's fields do) at bit
-    `offset` of an instruction; belongs to `hi` if `offset` ≥ 64."""
+    """Return a word that holds `value` at bit `offset` of an instruction.
+
+    The value is truncated to `width` bits, like the hardware's fields. The word belongs to `hi` if
+    `offset` is at least 64.
+    """
     word: int = (nb.uint64(value) & nb.uint64((1 << width) - 1)) << nb.uint64(offset & 63)
     return word
 
@@ -103,7 +109,25 @@ def pack_memory(
     y_size: int, x_size: int, x_stride: int,
     y_pad_0: int, y_pad_1: int, x_pad_0: int, x_pad_1: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """A LOAD or STORE; sizes and addresses in elements of `memory`."""
+    """Encode a LOAD or STORE.
+
+    Args:
+        opcode: LOAD or STORE.
+        flags: dependency flags.
+        memory: memory type.
+        sram_base: first scratchpad element.
+        dram_base: first element in memory.
+        y_size: number of rows.
+        x_size: number of elements per row.
+        x_stride: distance of two rows in memory, in elements.
+        y_pad_0: zero rows before the data.
+        y_pad_1: zero rows after the data.
+        x_pad_0: zero elements before each row.
+        x_pad_1: zero elements after each row.
+
+    Returns:
+        The low and the high word.
+    """
     lo = (
         nb.uint64(opcode) | nb.uint64(flags) | put(memory, 7, 3)
         | put(sram_base, 10, 16) | put(dram_base, 26, 32)
@@ -138,7 +162,26 @@ def pack_gemm(
     lay: Layout, flags: int, reset: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
     dst_out: int, dst_in: int, src_out: int, src_in: int, wgt_out: int, wgt_in: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """A GEMM; factors in elements of their scratchpad."""
+    """Encode a GEMM, or the reset of accumulators.
+
+    Args:
+        lay: layout of the instruction fields.
+        flags: dependency flags.
+        reset: whether the accumulators are set to zero.
+        uop_bgn: first micro-op.
+        uop_end: end of the micro-ops, exclusive.
+        iter_out: iterations of the outer loop.
+        iter_in: iterations of the inner loop.
+        dst_out: accumulator index step per outer iteration.
+        dst_in: accumulator index step per inner iteration.
+        src_out: input index step per outer iteration.
+        src_in: input index step per inner iteration.
+        wgt_out: weight index step per outer iteration.
+        wgt_in: weight index step per inner iteration.
+
+    Returns:
+        The low and the high word.
+    """
     lo, hi = _pack_loops(lay, uop_bgn, uop_end, iter_out, iter_in)
     lo |= nb.uint64(GEMM) | nb.uint64(flags) | put(reset, 7, 1)
     for value, offset, width in (
@@ -161,7 +204,26 @@ def pack_alu(
     lay: Layout, flags: int, uop_bgn: int, uop_end: int, iter_out: int, iter_in: int,
     dst_out: int, dst_in: int, src_out: int, src_in: int, opcode: int, use_imm: int, imm: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """An ALU operation; `imm` signed, 16 bits."""
+    """Encode an ALU operation.
+
+    Args:
+        lay: layout of the instruction fields.
+        flags: dependency flags.
+        uop_bgn: first micro-op.
+        uop_end: end of the micro-ops, exclusive.
+        iter_out: iterations of the outer loop.
+        iter_in: iterations of the inner loop.
+        dst_out: destination index step per outer iteration.
+        dst_in: destination index step per inner iteration.
+        src_out: source index step per outer iteration.
+        src_in: source index step per inner iteration.
+        opcode: ALU operation.
+        use_imm: whether the second operand is the immediate.
+        imm: the immediate, signed, 16 bits.
+
+    Returns:
+        The low and the high word.
+    """
     lo, hi = _pack_loops(lay, uop_bgn, uop_end, iter_out, iter_in)
     lo |= nb.uint64(ALU) | nb.uint64(flags)
     for value, offset, width in (
@@ -182,7 +244,7 @@ def pack_alu(
 
 @helper
 def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
-    """A micro-op as one unsigned integer of 32 or 64 bits."""
+    """Encode a micro-op as an unsigned integer of 32 or 64 bits."""
     word: int = (
         put(dst, 0, lay.uop_dst_bits)
         | put(src, lay.uop_dst_bits, lay.uop_src_bits)
@@ -193,7 +255,11 @@ def pack_uop(lay: Layout, dst: int, src: int, wgt: int) -> int:
 
 @helper
 def module_of(opcode: int, memory: int) -> int:
-    """The executing module: load for LOAD of inputs and weights, store for STORE, else compute."""
+    """Return the module that executes an instruction.
+
+    The load module executes LOADs of inputs and weights, the store module STOREs, and the compute
+    module everything else.
+    """
     if opcode == STORE:
         return MODULE_STORE
     if opcode == LOAD and memory in (INP, WGT):
@@ -207,12 +273,12 @@ ALU_NAMES = ("MIN", "MAX", "ADD", "SHR", "MUL")
 MODULE_NAMES = ("load", "compute", "store")
 QUEUE_NAMES = ("l2g", "g2l", "g2s", "s2g")
 FLAG_NAMES = ("pop_prev", "pop_next", "push_prev", "push_next")
-# The token queue that each flag names, by module; -1: the module has no such neighbour.
+# The token queue of each flag, by module; -1 if the module has no such neighbour.
 FLAG_QUEUES = ((-1, 1, -1, 0), (0, 3, 1, 2), (2, -1, 3, -1))
 
 
 class Field(NamedTuple):
-    """A named run of bits in the 128-bit instruction."""
+    """A named bit field of the 128-bit instruction."""
 
     name: str
     offset: int
@@ -235,9 +301,9 @@ _MEMORY_FIELDS = (
 
 
 def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
-    """The fields behind the common head (opcode, four flags) of an instruction, lowest bit first.
+    """Return the fields after the common head (opcode and four flags), lowest bit first.
 
-    Empty for FINISH and for undefined opcodes.
+    There are none for FINISH and for undefined opcodes.
     """
     if opcode in (LOAD, STORE):
         return _MEMORY_FIELDS
@@ -273,9 +339,10 @@ def fields_of(opcode: int, lay: Layout) -> tuple[Field, ...]:
 
 
 def decode(word: int, lay: Layout) -> dict[str, int]:
-    """One 128-bit instruction (Python integer) as a mapping from field name to value.
+    """Decode a 128-bit instruction, given as an integer, to a mapping from field name to value.
 
-    Always holds `opcode` and the four flags; `unused` holds the bits no field covers, in place.
+    The mapping always has `opcode` and the four flags. `unused` holds the bits that no field
+    covers, at their positions.
     """
     opcode = word & 7
     values = {"opcode": opcode}
@@ -292,7 +359,10 @@ def decode(word: int, lay: Layout) -> dict[str, int]:
 
 
 def encode(values: dict[str, int], lay: Layout) -> int:
-    """The inverse of `decode`; absent fields are zero, values are truncated to their field."""
+    """Encode an instruction; the inverse of `decode`.
+
+    Absent fields are zero, and values are truncated to the width of their field.
+    """
     word = values.get("unused", 0) | values["opcode"]
     for bit, name in enumerate(FLAG_NAMES, start=3):
         word |= (values.get(name, 0) & 1) << bit
@@ -305,51 +375,82 @@ Words = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
 POPS, PUSHES = 8 | 16, 32 | 64
-"""The flags by which an instruction takes tokens, and those by which it gives some."""
+"""Flags with which an instruction takes tokens, and flags with which it gives tokens."""
 _DRAM_AT, _DRAM_BITS = 26, 32
 
 
 def field(words: Words, offset: int, width: int) -> Rows:
-    """The unsigned field of `width` bits at bit `offset` of instructions, words (n, 2); (n,)."""
+    """Return the unsigned field of `width` bits at bit `offset` of each instruction.
+
+    Args:
+        words: instructions, shape (n, 2).
+        offset: bit offset of the field.
+        width: width of the field in bits.
+
+    Returns:
+        Values, shape (n,).
+    """
     word = words[:, offset >> 6] >> np.uint64(offset & 63)
     return (word & np.uint64((1 << width) - 1)).astype(np.int64)
 
 
 def opcodes(words: Words) -> Rows:
-    """Of instructions, words (n, 2); (n,)."""
+    """Return the opcodes of instructions, from shape (n, 2) to (n,)."""
     return field(words, 0, 3)
 
 
 def memories(words: Words) -> Rows:
-    """The memory types of LOADs and STOREs, words (n, 2); (n,). A STORE's is always OUT."""
+    """Return the memory types of LOADs and STOREs, from shape (n, 2) to (n,).
+
+    The memory type of a STORE is always OUT.
+    """
     return np.where(opcodes(words) == STORE, OUT, field(words, 7, 3))
 
 
 def modules(words: Words) -> Rows:
-    """The module that executes each instruction, words (n, 2); (n,)."""
+    """Return the module that executes each instruction, from shape (n, 2) to (n,)."""
     memory, opcode = field(words, 7, 3), opcodes(words)
     loads = (opcode == LOAD) & ((memory == INP) | (memory == WGT))
     return np.where(opcode == STORE, MODULE_STORE, np.where(loads, MODULE_LOAD, MODULE_COMPUTE))
 
 
 def moves(words: Words) -> NDArray[np.bool_]:
-    """Which instructions, words (n, 2), move data between memory and a scratchpad; (n,)."""
+    """Return a mask of the instructions that move data between memory and a scratchpad.
+
+    Args:
+        words: instructions, shape (n, 2).
+
+    Returns:
+        Mask of shape (n,).
+    """
     opcode = opcodes(words)
     return ((opcode == LOAD) | (opcode == STORE)) & (field(words, 80, 16) > 0)
 
 
 def multiplies(words: Words) -> NDArray[np.bool_]:
-    """Which instructions, words (n, 2), are GEMMs that read inputs and weights; (n,)."""
+    """Return a mask of the GEMMs that read inputs and weights.
+
+    Args:
+        words: instructions, shape (n, 2).
+
+    Returns:
+        Mask of shape (n,).
+    """
     return (opcodes(words) == GEMM) & (field(words, 7, 1) == 0)
 
 
 def dram_bases(words: Words) -> Rows:
-    """Where in memory transfers begin, in elements of their memory type; words (n, 2); (n,)."""
+    """Return the start of each transfer in memory, in elements of its memory type, shape (n,)."""
     return field(words, _DRAM_AT, _DRAM_BITS)
 
 
 def with_dram_bases(words: Words, bases: Rows) -> Words:
-    """The transfers, words (n, 2), with other begins, (n,), each at least 0 and below 2^32."""
+    """Return transfers with new start positions.
+
+    Args:
+        words: instructions, shape (n, 2).
+        bases: new start positions in elements, shape (n,), at least 0 and below 2^32.
+    """
     mask = np.uint64(((1 << _DRAM_BITS) - 1) << _DRAM_AT)
     changed = words.copy()
     changed[:, 0] &= ~mask
@@ -358,18 +459,21 @@ def with_dram_bases(words: Words, bases: Rows) -> Words:
 
 
 def extents(words: Words) -> Rows:
-    """From a transfer's first to behind its last element in memory; words (n, 2); (n,)."""
+    """Return the length of each transfer in memory, from its first to after its last element.
+
+    The lengths are in elements, shape (n,), and include gaps between rows.
+    """
     rows, columns, pitch = (field(words, at, 16) for at in (64, 80, 96))
     return np.where(rows > 0, (rows - 1) * pitch + columns, 0)
 
 
 def element_bytes(m: Machine) -> Rows:
-    """Bytes of an element by memory type, shape (5,)."""
+    """Return the size of an element in bytes by memory type, shape (5,)."""
     return np.array([m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes], np.int64)
 
 
 def no_op(module: int, flags: int) -> Words:
-    """One instruction, (1, 2), that only passes tokens."""
+    """Return an instruction, shape (1, 2), that only passes tokens."""
     opcode, memory = (STORE, UOP) if module == MODULE_STORE else (LOAD, UOP)
     if module == MODULE_LOAD:
         memory = INP

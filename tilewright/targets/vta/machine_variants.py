@@ -1,13 +1,12 @@
-"""Lists accelerators other than the presets: the designs that a co-design search may build, and
-specifications drawn at random.
+"""Machines other than the presets: designs for a co-design search, and random specifications.
 
-A design's value of a knob is what `vta_config.json` calls it: log2 of rows, channels or bytes, the
-port in bits. What is no knob (widths of numbers, bursts, latency, tags) is that of the
-specification one starts from.
+The value of a design's knob has the meaning of its key in `vta_config.json`: log2 of rows, channels
+or bytes, and the port in bits. Properties without a knob (widths of numbers, bursts, latency, tags)
+are those of the specification that the search starts from.
 
-Each choice of a random specification is drawn by itself and evenly: block shape, what the
-scratchpads hold, the memory port. Everything drawn is one of `VtaTarget.hardware_features`, so that
-a model can tell them apart.
+For a random specification, block shape, scratchpad sizes and memory port are drawn independently
+and uniformly. Everything that is drawn is part of `VtaTarget.hardware_features`, so that a model
+can tell the machines apart.
 """
 
 from __future__ import annotations
@@ -28,20 +27,29 @@ KNOBS = (
     Knob("log_inp_buff_size", (13, 14, 15, 16, 17)),
     Knob("log_wgt_buff_size", (15, 16, 17, 18, 19)),
     Knob("log_acc_buff_size", (15, 16, 17, 18, 19)),
-    Knob("log_uop_buff_size", (12, 13)),  # beyond 2^13 bytes more is not built
+    Knob("log_uop_buff_size", (12, 13)),  # the hardware builds at most 2^13 bytes
     Knob("bus_bits", (64, 128, 256, 512)),
 )
 DESIGNS = Space("vta-designs", KNOBS)
-"""72,000 points, of which those are machines that `VtaSpec` does not refuse."""
+"""72,000 points. Those that `VtaSpec` accepts are machines."""
 
 MULTIPLIER_LEVELS = 3
-"""What an 8-bit multiplication delays, in levels of an adder tree."""
+"""Delay of an 8-bit multiplication, in levels of an adder tree."""
 
 
 def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
-    """The specification with other values of some knobs. `clock` is "fixed", or "tree": the RTL
-    multiplies and adds in two stages however large the block, so that the longest path grows with
-    the adder tree's levels, log2 of the input channels of a block. Raises `SpecError`."""
+    """Return a specification with changed hardware knobs.
+
+    Args:
+        spec: the original specification.
+        values: new values, by knob name.
+        clock: "fixed" keeps the clock frequency. "tree" scales it with the longest path: the RTL
+            multiplies and adds in two stages regardless of the block size, so the path grows with
+            the levels of the adder tree, log2 of the input channels per block.
+
+    Raises:
+        SpecError: a knob is unknown, or the machine cannot be built.
+    """
     unknown = sorted(set(values) - {knob.name for knob in KNOBS})
     if unknown:
         raise SpecError(
@@ -49,16 +57,16 @@ def redesigned(spec: VtaSpec, values: Mapping[str, int], clock: str) -> VtaSpec:
             f"{', '.join(knob.name for knob in KNOBS)}"
         )
     keys = spec.model_dump(by_alias=False) | dict(values)
-    made = VtaSpec.from_mapping(keys | {"name": _design_name(keys)})
+    new_spec = VtaSpec.from_mapping(keys | {"name": _design_name(keys)})
     if clock == "fixed":
-        return made
-    levels = [MULTIPLIER_LEVELS + side for side in (spec.log_block_in, made.log_block_in)]
+        return new_spec
+    levels = [MULTIPLIER_LEVELS + side for side in (spec.log_block_in, new_spec.log_block_in)]
     mhz = spec.clock_mhz * levels[0] / levels[1]
-    return made.model_copy(update={"clock_mhz": float(math.floor(mhz * 1000) / 1000)})
+    return new_spec.model_copy(update={"clock_mhz": float(math.floor(mhz * 1000) / 1000)})
 
 
 def _design_name(keys: Mapping[str, object]) -> str:
-    """Rows x channels in x channels out, kilobytes of the scratchpads, the port."""
+    """Return a name with the block shape, the sizes of the scratchpads, and the port."""
     sides = [1 << int(str(keys[f"log_{side}"])) for side in ("batch", "block_in", "block_out")]
     sizes = [
         _size(int(str(keys[f"log_{memory}_buff_size"]))) for memory in ("inp", "wgt", "acc", "uop")
@@ -71,14 +79,14 @@ def _size(log_bytes: int) -> str:
 
 
 _BATCH = (0, 0, 0, 1, 2)
-"""log2 of rows multiplied at once; one row is usual."""
+"""log2 of the number of rows that are multiplied at once. One row is the usual case."""
 _SQUARE = (3, 4, 5, 6)
-"""log2 of the channels of a block, in and out."""
+"""log2 of the channels of a square block."""
 _OBLONG = ((3, 4), (4, 3), (4, 5), (5, 4), (5, 6), (6, 5))
-"""The same where the two differ."""
+"""log2 of the input and output channels of a block that is not square."""
 _SQUARE_SHARE = 0.75
 _DEPTHS = {"inp": range(8, 14), "wgt": range(6, 12), "acc": range(8, 13), "uop": range(10, 14)}
-"""log2 of the elements that a scratchpad holds."""
+"""log2 of the number of elements per scratchpad."""
 _PORTS: Mapping[str, Sequence[int]] = {
     "bus_bits": (64, 128, 256, 512),
     "max_burst_beats": (16, 64, 256),
@@ -87,20 +95,23 @@ _PORTS: Mapping[str, Sequence[int]] = {
 
 
 def variants(count: int, seed: int) -> list[VtaSpec]:
-    """`count` specifications that differ in more than their names, none of them a preset. The first
-    of a larger count are those of a smaller one."""
+    """Draw `count` different random specifications, none of which is a preset.
+
+    A larger count with the same seed begins with the same specifications.
+    """
     rng = np.random.default_rng(seed)
     taken = {VtaSpec.load(name).fingerprint for name in preset_files()}
-    found: list[VtaSpec] = []
-    while len(found) < count:
+    specs: list[VtaSpec] = []
+    while len(specs) < count:
         try:
             spec = VtaSpec.from_mapping(_drawn(rng))
-        except SpecError:  # its instructions do not fit their words
+        # the machine cannot be built, for example because a field does not fit into an instruction
+        except SpecError:
             continue
         if spec.fingerprint not in taken:
             taken.add(spec.fingerprint)
-            found.append(spec.model_copy(update={"name": _random_name(spec)}))
-    return found
+            specs.append(spec.model_copy(update={"name": _random_name(spec)}))
+    return specs
 
 
 def _drawn(rng: np.random.Generator) -> dict[str, object]:
@@ -118,7 +129,7 @@ def _drawn(rng: np.random.Generator) -> dict[str, object]:
         "log_uop_buff_size": depth["uop"] + 2,  # micro-ops of 4 bytes
         "log_inp_buff_size": depth["inp"] + batch + block_in,
         "log_wgt_buff_size": depth["wgt"] + block_in + block_out,
-        "log_acc_buff_size": depth["acc"] + batch + block_out + 2,  # sums of 4 bytes
+        "log_acc_buff_size": depth["acc"] + batch + block_out + 2,  # accumulators of 4 bytes
         **port,
     }
 

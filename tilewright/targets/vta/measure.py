@@ -1,4 +1,4 @@
-"""Times whole batches: lowers into a scratch buffer, simulates, keeps the numbers."""
+"""Times whole batches: lowers into a temporary buffer, simulates, and keeps only the numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTERS = (
     ("gemm_iterations", "gemm_iterations"),
     ("alu_iterations", "alu_iterations"),
 )
-"""Name and field of `ProgramState` of what is counted beside cycles."""
+"""Names of the counters, and the fields of `ProgramState` that they come from."""
 NO_PROGRAM = -(1 << 62)
 COUNTER_NAMES = tuple(name for name, _ in COUNTERS)
 COUNTER_FIELDS = tuple(field for _, field in COUNTERS)
@@ -33,12 +33,20 @@ def time_rows(
     progress: Callable[[int], None] | None = None,
     every_row: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.void], NDArray[np.int64]]:
-    """Lower and time a batch of knob *values* (n, knobs) in one pass.
+    """Lower and time a batch of schedules in one pass.
 
-    Returns failure codes (n,), counts (n,) and cycles (n,): NO_PROGRAM where lowering
-    failed, another negative number where the program does not finish (codes of
-    `targets.vta.timing.kernel`). `progress` is told the number of rows done, from any thread.
-    Rows that are one schedule are lowered and timed once, unless `every_row` is to be.
+    Rows that are the same schedule are lowered and timed only once, unless `every_row` is set.
+
+    Args:
+        lowering: lowering of the workload.
+        values: knob values (not indices), shape (n, knobs).
+        progress: called with the number of finished rows, possibly from another thread.
+        every_row: whether to lower and time every row.
+
+    Returns:
+        Failure codes (n,), counts (n,) and cycles (n,). The cycles are NO_PROGRAM if lowering
+        failed, and another negative number if the program does not finish (codes of
+        `targets.vta.timing.kernel`).
     """
     every = np.arange(len(values))
     rows, which = (every, every) if every_row else lowering.distinct(values)
@@ -50,11 +58,11 @@ def time_rows(
 
     def run(begin: int, end: int) -> None:
         insns, _ = lowering.lower_rows(chosen, begin, end, codes, states, keep=True)
-        made = codes[begin:end] == 0
-        lengths = states["instructions"][begin:end] * made
+        compiled = codes[begin:end] == 0
+        lengths = states["instructions"][begin:end] * compiled
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         timed = simulate_chunk(insns, offsets, lowering.geometry.insn_bytes_at, lowering.spec)
-        cycles[begin:end][made] = timed[made]
+        cycles[begin:end][compiled] = timed[compiled]
         if progress is not None:
             progress(int(alike[begin:end].sum()))
 

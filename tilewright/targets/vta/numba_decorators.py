@@ -1,11 +1,9 @@
-"""Compiles functions with numba: kernels that Python calls, helpers and stages that kernels call.
+"""Decorators that compile functions with numba: kernels, which Python calls, and their parts.
 
-Arguments pass between compiled code without cost: arrays uncounted, named numbers by their address,
-and anything to a stage of a kernel.
-
-Numba counts references, atomically, whenever one compiled function hands an array to another, and
-copies a tuple item by item. Where a helper does no more than one instruction, either takes most of
-the time.
+Arguments are passed between compiled functions without overhead: arrays without reference counts,
+named numbers by address, and anything to a `stage` of a kernel. By default, numba counts references
+atomically whenever one compiled function passes an array to another, and copies tuples item by
+item. Where a helper writes no more than one instruction, this would take most of the time.
 """
 
 from __future__ import annotations
@@ -30,23 +28,26 @@ Numbers = TypeVar("Numbers", bound=NamedTuple)
 Function = TypeVar("Function", bound=Callable[..., object])
 
 KERNELS = 18
-"""Functions under `kernel` in this package; `row_lowering` makes one for each of six lowerings."""
+"""Number of functions in this package that are decorated with `kernel`; `row_lowering` creates one
+for each of six lowerings."""
 
-# What only kernels call needs no wrappers for other callers. A helper allocates nothing, so nothing
-# is counted in it; one that allocates or returns views of arrays is marked. A function that is
-# registered is compiled for the types of its arguments. Under `njit` it would be compiled anew for
-# each constant among them, which took most of the time.
+# Functions that only kernels call need no wrappers for other callers. A helper allocates nothing,
+# so it is compiled without reference counts; functions that allocate or return views of arrays have
+# their own decorators. Registered functions are compiled once for the types of their arguments.
+# `njit` would compile them again for each constant among the arguments, which took most of the
+# compile time.
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 helper = register_jitable(_nrt=False, **_INNER)
 allocating_helper = register_jitable(**_INNER)
-# A part of a kernel that LLVM inlines, so that the records it takes and returns stay in registers.
+# Decorator of a part of a kernel that LLVM inlines, so that its records stay in registers.
 stage = register_jitable(_nrt=False, forceinline=True, **_INNER)
-# A part of a kernel that returns records or views of arrays, which compiled functions cannot.
+# Decorator of a part of a kernel that returns records or views of arrays. Functions that are
+# compiled separately cannot return them.
 view_stage = nb.njit(inline="always")
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function that Python calls: it releases the GIL, and its code is kept on disk."""
+    """Compile a function that Python calls. It releases the GIL, and its code is cached on disk."""
     dispatcher = nb.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
     announce(dispatcher, KernelSet("simulator kernels", KERNELS, nb.core.config.CACHE_DIR))
     return cast(Function, dispatcher)
@@ -54,20 +55,19 @@ def kernel(function: Function) -> Function:
 
 @lru_cache(maxsize=64)
 def as_record(numbers: Numbers) -> Numbers:
-    """The same named integers as a NumPy record, shape (), of which compiled code takes the
-    address."""
+    """Return named integers as a NumPy record, shape (), which compiled code passes by address."""
     kind = np.dtype([(name, np.int64) for name in numbers._fields])
     return cast(Numbers, np.array([tuple(numbers)], kind)[0])
 
 
 @intrinsic
 def unowned(_: Any, lent: types.Type) -> Any:
-    """The same array, or tuple with arrays in it, without an owner: for the arguments of a call,
-    while the caller keeps the owner.
+    """Return the same array, or tuple with arrays, without an owner, for use as a call argument.
 
-    An argument of the caller has one, and so has what the caller uses after the call. Any other
-    array numba frees once it was handed to `unowned`, before the call: lend it as it is, to a
-    function compiled with `_nrt=False`, which counts nothing either.
+    The caller must keep the owner alive. Arguments of the caller have an owner, and so do objects
+    that the caller uses after the call. numba frees any other array after it was passed to
+    `unowned` and before the call; pass such an array directly to a function that is compiled with
+    `_nrt=False`, which does not count references either.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -90,7 +90,7 @@ def set_zero(_: Any, record: Any) -> Any:
 
 @intrinsic
 def rarely(_: Any, condition: types.Type) -> Any:
-    """The same truth value; what is done if it holds is kept out of the way of the rest."""
+    """Return the same truth value, and tell the compiler that it is usually false."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bit = ir.IntType(1)

@@ -1,8 +1,9 @@
-"""Compiles every kernel of the simulator ahead of its first use, in several processes.
+"""Compiles every kernel of the simulator before its first use, in several processes.
 
-A kernel is compiled by running it on something small; numba keeps the code on disk. The jobs of a
-group share helpers, which a process compiles once. `python -m tilewright.targets.vta.precompile 0
-2` does the first and the third group and prints a line per job.
+A kernel is compiled by running it on a small input; numba caches the code on disk. The jobs of a
+group share helpers, which a process compiles only once. `python -m
+tilewright.targets.vta.precompile 0 2` runs the first and the third group and prints one line per
+job.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ DRAM_BYTES = 4096
 
 
 def lower(workload: str, space: SpaceName) -> Callable[[], object]:
-    """Return a job that lowers one config of a workload."""
+    """Return a job that lowers a single config of a workload."""
 
     def job() -> None:
         lowering = Lowering.of(parse_workload(workload), VtaSpec.load(PRESET), space)
@@ -58,7 +59,7 @@ def lower(workload: str, space: SpaceName) -> Callable[[], object]:
 
 
 def enumerate_schedules(space: SpaceName) -> Callable[[], object]:
-    """Return a job that estimates, measures and verifies one config, and times a small space."""
+    """Return a job that estimates, measures and verifies a config, and times a small space."""
 
     def job() -> None:
         target, workload = VtaTarget(VtaSpec.load(PRESET), space), parse_workload(WORKLOAD)
@@ -73,14 +74,14 @@ def enumerate_schedules(space: SpaceName) -> Callable[[], object]:
 
 
 def simulate_stream() -> None:
-    """Time an instruction stream and execute it."""
+    """Time and execute an instruction stream."""
     spec = VtaSpec.load(PRESET)
     simulate_program(assemble(LISTING, spec), spec)
     simulate(Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8)), spec)
 
 
 def lint_stream() -> None:
-    """Lint an instruction stream and list it."""
+    """Lint and disassemble an instruction stream."""
     spec = VtaSpec.load(PRESET)
     program = Program(assemble(LISTING, spec), np.zeros(DRAM_BYTES, np.uint8))
     lint(program, spec)
@@ -93,17 +94,17 @@ GROUPS: tuple[tuple[Callable[[], object], ...], ...] = (
     (lower(POOLED, "extended"), lower(POOL, "extended")),
     (lower(WORKLOAD, "template"), lower(WORKLOAD, "unchecked")),
 )
-"""Jobs by the process that compiles them, the longest group first."""
+"""Jobs, by the process that compiles them; the longest group is first."""
 
 
 REMAINING = tuple(map(enumerate_schedules, get_args(SpaceName)))
-"""Jobs that use the kernels of all groups and compile a few small ones besides."""
+"""Jobs that use the kernels of all groups, and compile a few small ones in addition."""
 
 
 def warm_up(report: Callable[[str], None]) -> None:
-    """Compile all kernels, in as many processes as there are cores.
+    """Compile all kernels, with one process per core.
 
-    A process that dies leaves its kernels to the first command that needs them.
+    If a process dies, its kernels are compiled by the first command that needs them.
 
     Args:
         report: called with a line of progress after each job.

@@ -1,4 +1,4 @@
-"""Defines a VTA program: its instructions and the memory image they work on."""
+"""A VTA program: its instructions, and the memory image that they access."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from numpy.typing import NDArray
 from tilewright.core.errors import TilewrightError
 
 FIRST_ADDRESS = 4096
-"""Where memory begins: the functional simulator's first page holds nothing."""
+"""First address of memory. The first page of the functional simulator is empty."""
 
 
 class ProgramError(TilewrightError):
-    """Bytes that are no VTA program."""
+    """The bytes are not a VTA program."""
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """`insns`, uint64 (instructions, 2): low word, high word. `dram[0]` has address `base`."""
+    """A VTA program.
+
+    Attributes:
+        insns: instructions as low word and high word, uint64, shape (instructions, 2).
+        dram: memory image; `dram[0]` has address `base`.
+        base: byte address of the memory image.
+    """
 
     insns: NDArray[np.uint64]
     dram: NDArray[np.uint8]
@@ -27,17 +33,25 @@ class Program:
 
     @classmethod
     def from_bytes(cls, insns: bytes, dram: bytes, base: int = FIRST_ADDRESS) -> Program:
-        """From 16-byte instructions and a memory image (copied). Raises `ProgramError`."""
+        """Build a program from 16-byte instructions and a memory image, which is copied.
+
+        Raises:
+            ProgramError: the instructions are not a multiple of 16 bytes.
+        """
         return cls(words_of(insns), np.frombuffer(dram, np.uint8).copy(), base)
 
     @property
     def insn_bytes(self) -> bytes:
-        """The instructions as they lie in memory, 16 bytes each."""
+        """The instructions as bytes in memory, 16 bytes each."""
         return self.insns.astype("<u8").tobytes()
 
 
 def words_of(insns: bytes) -> NDArray[np.uint64]:
-    """16-byte instructions as a C-contiguous uint64 array (n, 2). Raises `ProgramError`."""
+    """Convert 16-byte instructions to a C-contiguous uint64 array of shape (n, 2).
+
+    Raises:
+        ProgramError: the length is not a multiple of 16 bytes.
+    """
     if len(insns) % 16:
         raise ProgramError(
             f"the instruction stream is {len(insns)} bytes long, no multiple of 16; "

@@ -1,6 +1,4 @@
-"""Reads tables that the real TVM + VTA stack recorded of its template space, and makes a target of
-them.
-"""
+"""Reads tables that the real TVM + VTA stack recorded for its template space, as replay targets."""
 
 from __future__ import annotations
 
@@ -24,9 +22,10 @@ from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload
 
 SECONDS = ("build_seconds", "run_seconds")
-"""What a table may say a config took."""
+"""Optional columns with the time that a config took."""
 MOST_TEXT = 64 << 20
-"""Bytes of a table's text; pandas needs some ten times as much to read it."""
+"""Maximum size of a table's text in bytes. pandas needs about ten times as much memory to read it.
+"""
 MOST_VALUE, MOST_CYCLES = 1 << 31, 1 << 53
 KNOB_COLUMNS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
 
@@ -38,9 +37,20 @@ def read_stack_table(
     cycles: str = "cycles_pynq",
     clock_mhz: float = 100,
 ) -> MeasurementTable:
-    """A table of the stock TVM+VTA stack (`C4.csv.gz`), the layer's shape from `reference.json`
-    beside it. Rows may be missing: the space is then what the table lists. No hidden features.
-    Raises `TableError`."""
+    """Read a table of the stock TVM + VTA stack, such as `C4.csv.gz`.
+
+    Rows may be missing; the space then consists of the configs that the table lists. There are no
+    hidden features.
+
+    Args:
+        path: the table.
+        reference: file with the shape of the layer; by default `reference.json` next to the table.
+        cycles: column with the cycles.
+        clock_mhz: clock frequency in MHz, to compute seconds.
+
+    Raises:
+        TableError: the table or the reference is invalid.
+    """
     name = path.name.split(".")[0]
     workload = _reference_workload(reference or path.with_name("reference.json"), path, name)
     columns = _read_columns(path, cycles)
@@ -76,7 +86,7 @@ def read_stack_table(
 
 
 def _spent(columns: pd.DataFrame) -> Spent | None:
-    """None if the table does not say."""
+    """Return the times of the configs, or None if the table does not contain them."""
     if not set(SECONDS) <= set(columns.columns):
         return None
     build, run = (columns[name].to_numpy(dtype=np.float64) for name in SECONDS)
@@ -84,7 +94,7 @@ def _spent(columns: pd.DataFrame) -> Spent | None:
 
 
 def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
-    """The columns that matter, checked; -1 cycles where a config is not valid."""
+    """Return the relevant columns after checking them. The cycles of invalid configs are -1."""
     try:
         wanted = (*KNOB_COLUMNS, "status", "failure", "reason", cycles)
         empty = {name: [""] for name in (cycles, *SECONDS)}
@@ -120,8 +130,14 @@ def _read_columns(path: Path, cycles: str) -> pd.DataFrame:
 
 
 def _text(path: Path) -> bytes:
-    """The file, unpacked if its name asks for that. Raises `TableError` for one that is too large,
-    `OSError`, `EOFError` or `zlib.error`."""
+    """Return the content of the file, decompressed if its name ends with `.gz`.
+
+    Raises:
+        TableError: the content is too large.
+        OSError: the file cannot be read.
+        EOFError: the compressed data is incomplete.
+        zlib.error: the compressed data is damaged.
+    """
     with path.open("rb") as packed:
         handle = gzip.GzipFile(fileobj=packed) if path.name.endswith(".gz") else packed
         text = handle.read(MOST_TEXT + 1)
@@ -133,7 +149,7 @@ def _text(path: Path) -> bytes:
 
 
 def _whole(numbers: pd.DataFrame, least: int, most: int) -> pd.DataFrame:
-    """Whole numbers within bounds. Raises `ValueError`."""
+    """Convert numbers to integers within bounds. Raise `ValueError` if one is out of bounds."""
     floats = numbers.astype("float64")
     if not ((floats >= least) & (floats <= most)).to_numpy().all():
         raise ValueError(f"a number is not between {least} and {most}")
@@ -161,12 +177,16 @@ def _reference_workload(path: Path, table: Path, name: str) -> Workload:
 
 
 HARDWARE = "vta-pynq"
-"""What the tables were made on: their cycles are those of the column `cycles_pynq`."""
+"""Hardware on which the tables were recorded: their cycles are those of the column `cycles_pynq`.
+"""
 
 
 def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget:
-    """Replays these tables, with the closed-form estimates of the hardware they were made on.
-    Raises `TableError`."""
+    """Return a target that replays tables, with the estimates of the recorded hardware.
+
+    Raises:
+        TableError: a table is invalid, or two tables are of the same layer.
+    """
     spec = VtaSpec.load(HARDWARE)
     tables = [read_stack_table(path, clock_mhz=spec.clock_mhz) for path in files]
     seen: dict[str, Path] = {}
@@ -185,7 +205,10 @@ def recorded_target(files: Sequence[Path], name: str = "replay") -> ReplayTarget
 
 @dataclass(frozen=True)
 class _CarriedEstimates:
-    """The template's estimates, of configs in the spaces of tables, by the workload's id."""
+    """Estimates of the template space, for configs of the spaces in recorded tables.
+
+    `spaces` maps the ID of a workload to the space of its table.
+    """
 
     template: VtaTarget
     spaces: Mapping[str, Space]
@@ -196,14 +219,17 @@ class _CarriedEstimates:
 
 
 def _carried(configs: Configs, here: Space, there: Space) -> Configs:
-    """The same schedules as configs of another space with these knobs. A table that lists a part of
-    a space need not know every value of a knob. Raises `TableError`."""
+    """Convert configs of one space to the same schedules in another space with the same knobs.
+
+    A table that lists only a part of a space may lack some values of a knob. Raise `TableError` if
+    a value does not exist in the other space.
+    """
     values = here.values(configs)
     columns = []
     for k, knob in enumerate(there.knobs):
-        known = np.asarray(knob.values)
-        index = np.minimum(np.searchsorted(known, values[:, k]), len(known) - 1)
-        if not np.array_equal(known[index], values[:, k]):
+        known_values = np.asarray(knob.values)
+        index = np.minimum(np.searchsorted(known_values, values[:, k]), len(known_values) - 1)
+        if not np.array_equal(known_values[index], values[:, k]):
             raise TableError(
                 f"a table lists values of {knob.name} that the template does not have "
                 f"({', '.join(map(str, knob.values))}); is reference.json that of another layer?"

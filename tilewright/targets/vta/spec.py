@@ -1,9 +1,9 @@
-"""Describes a VTA: block shape, scratchpads, memory port, and whether its instructions fit their
-words.
+"""Specification of a VTA: block shape, scratchpads and memory port.
 
-The keys are those of the original stack's `vta_config.json` (logarithms to base 2). The memory port
-is added, which the Chisel generator keeps in its own source. A specification whose instructions or
-micro-ops would not fit their words is refused with the sum that shows it.
+The keys are those of the original stack's `vta_config.json` (logarithms to base 2), and those of
+the memory port, which the Chisel generator keeps in its own source code. A specification whose
+instructions or micro-ops do not fit into their words is rejected, and the error shows the sum of
+the field widths.
 """
 
 from __future__ import annotations
@@ -22,15 +22,22 @@ from tilewright.core.errors import SpecError, UnknownName, nearest
 from tilewright.core.files import as_object, read_json
 
 INSTRUCTION_BITS = 128
-LOOP_FIELD_BITS = 14  # iter_out, iter_in
+LOOP_FIELD_BITS = 14  # width of iter_out and iter_in
 INSTRUCTION_HEAD_BITS = 8  # opcode, four dependency flags, reset_reg
 
 
 def scratchpad_problems(
     element_bits: Mapping[str, int], depth_logs: tuple[int, int, int, int]
 ) -> list[str]:
-    """Elements that are no whole bytes; scratchpads (uop, input, weight, accumulator) of 2^log
-    elements that hold too few or that no address reaches."""
+    """Return what is wrong with the element sizes and depths of the scratchpads.
+
+    A depth can be too small or too large.
+
+    Args:
+        element_bits: size of an element in bits, by name.
+        depth_logs: log2 of the number of elements of the uop, input, weight and accumulator
+            scratchpads.
+    """
     problems = []
     for name, bits in element_bits.items():
         if bits % 8:
@@ -53,7 +60,18 @@ def scratchpad_problems(
 def word_problems(
     u: int, i: int, w: int, a: int, inp_f: int, wgt_f: int, acc_f: int, uop_bits: int
 ) -> list[str]:
-    """Field sums that do not fit: the micro-op word, then the GEMM and ALU instruction."""
+    """Return the problems of the micro-op, GEMM and ALU words whose fields do not fit.
+
+    Args:
+        u: log2 of the micro-op depth.
+        i: log2 of the input depth.
+        w: log2 of the weight depth.
+        a: log2 of the accumulator depth.
+        inp_f: width of an input factor field.
+        wgt_f: width of a weight factor field.
+        acc_f: width of an accumulator factor field.
+        uop_bits: width of a micro-op.
+    """
     problems = []
     src = max(a, i)
     if a + src + w > uop_bits:
@@ -77,7 +95,7 @@ def word_problems(
 
 
 def field_end(widths: list[int], start: int = INSTRUCTION_HEAD_BITS) -> int:
-    """The bit after the last field when fields are placed upward and none straddles bit 64."""
+    """Return the bit after the last field, if fields are placed upwards and none crosses bit 64."""
     position = start
     for width in widths:
         if position < 64 < position + width:
@@ -87,13 +105,13 @@ def field_end(widths: list[int], start: int = INSTRUCTION_HEAD_BITS) -> int:
 
 
 NOT_OF_THE_MACHINE = frozenset({"TARGET", "HW_VER"})
-"""Keys of `vta_config.json` that pick a driver and a bitstream: read over."""
+"""Keys of `vta_config.json` that select a driver and a bitstream. They are ignored."""
 DEEPEST = 1 << 20
-"""Elements of a scratchpad as built: addresses have 16 bits."""
+"""Maximum number of elements of a scratchpad as built."""
 
 
 class Machine(NamedTuple):
-    """The integers compiled code needs of a `VtaSpec`, in one argument."""
+    """The integers of a `VtaSpec` that compiled code needs, as a single argument."""
 
     batch: int
     block_in: int
@@ -101,16 +119,16 @@ class Machine(NamedTuple):
     inp_bits: int
     wgt_bits: int
     acc_bits: int
-    inp_bytes: int  # of one scratchpad element
+    inp_bytes: int  # bytes of one scratchpad element
     wgt_bytes: int
     acc_bytes: int
     out_bytes: int
     uop_bytes: int
-    log_uop_depth: int  # u, i, w, a: addressable elements, log2
+    log_uop_depth: int  # log2 of the number of addressable elements
     log_inp_depth: int
     log_wgt_depth: int
     log_acc_depth: int
-    uop_built: int  # elements in the built hardware
+    uop_built: int  # number of elements that the hardware really has
     inp_built: int
     wgt_built: int
     acc_built: int
@@ -126,7 +144,7 @@ class Machine(NamedTuple):
 
 
 def _log(name: str, default: int, lowest: int, highest: int, meaning: str) -> Any:
-    """A logarithm to base 2; `meaning` ends with the unit, in brackets."""
+    """Return the field of a base-2 logarithm. `meaning` ends with the unit in brackets."""
     return _key(
         default,
         meaning,
@@ -144,10 +162,11 @@ def _key(default: int | float | str | None, meaning: str, **limits: Any) -> Any:
 
 
 class VtaSpec(BaseModel):
-    """A VTA configuration. Immutable; two equal specifications have one `fingerprint`.
+    """Specification of a VTA. It is immutable; equal specifications have equal fingerprints.
 
-    Buffer sizes are log2 of bytes, widths log2 of bits. Reads and writes `vta_config.json`:
-    `LOG_BLOCK` there sets both `LOG_BLOCK_IN` and `LOG_BLOCK_OUT` unless they are given.
+    Buffer sizes are log2 of bytes, widths are log2 of bits. The specification is read from and
+    written to the form of `vta_config.json`. `LOG_BLOCK` sets both `LOG_BLOCK_IN` and
+    `LOG_BLOCK_OUT` unless they are given.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
@@ -202,7 +221,7 @@ class VtaSpec(BaseModel):
     source: str = _key("", "where the figures come from")
 
     def model_post_init(self, context: Any) -> None:
-        """Raises `SpecError` for a machine whose instructions cannot address its scratchpads."""
+        """Raise `SpecError` if the instructions cannot address the scratchpads."""
         for problem in self._encoding_problems():
             raise SpecError(f"specification '{self.name}' cannot be encoded: {problem}")
 
@@ -210,8 +229,13 @@ class VtaSpec(BaseModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> VtaSpec:
-        """From the keys of `vta_config.json` (and the port's); a program's other keys are not read.
-        Raises `SpecError`."""
+        """Build a specification from the keys of `vta_config.json` and of the memory port.
+
+        Other keys are ignored.
+
+        Raises:
+            SpecError: a value is invalid.
+        """
         values = dict(values)
         block = values.pop("LOG_BLOCK", values.pop("log_block", None))
         if block is not None:
@@ -230,8 +254,12 @@ class VtaSpec(BaseModel):
 
     @classmethod
     def load(cls, name_or_path: str) -> VtaSpec:
-        """A preset by name, or a JSON file by path, where a key that nobody knows is a mistake.
-        Raises `SpecError` or `UnknownName`."""
+        """Load a preset by name, or a JSON file by path. Unknown keys in a file are errors.
+
+        Raises:
+            SpecError: the file cannot be read, or the specification is invalid.
+            UnknownName: there is no such preset.
+        """
         presets = preset_files()
         if name_or_path in presets:
             keys = as_object(read_json(presets[name_or_path].read_text()))
@@ -260,8 +288,10 @@ class VtaSpec(BaseModel):
 
     @property
     def assumed(self) -> dict[str, int | float]:
-        """The keys that were not given, with the default that stands in for each; what only some
-        machines have is left out."""
+        """Keys that were not given, with their default values.
+
+        Keys without a default are omitted.
+        """
         return {
             field.serialization_alias or name: field.default
             for name, field in type(self).model_fields.items()
@@ -272,33 +302,33 @@ class VtaSpec(BaseModel):
 
     @property
     def batch(self) -> int:
-        """Rows of an input element."""
+        """Number of rows per input element."""
         return 1 << self.log_batch
 
     @property
     def block_in(self) -> int:
-        """Input channels of a block."""
+        """Number of input channels per block."""
         return 1 << self.log_block_in
 
     @property
     def block_out(self) -> int:
-        """Output channels of a block."""
+        """Number of output channels per block."""
         return 1 << self.log_block_out
 
     @property
     def macs_per_cycle(self) -> int:
-        """Multiply-accumulates of one GEMM iteration, which takes a cycle."""
+        """Number of multiply-accumulates per GEMM iteration, which takes one cycle."""
         return self.batch * self.block_in * self.block_out
 
     @cached_property
     def fingerprint(self) -> str:
-        """A content hash of everything that changes a program or its cycles (the name does not)."""
+        """Content hash of everything that changes a program or its cycles. The name is excluded."""
         values = self.model_dump(exclude={"name", "source"})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
     def machine(self) -> Machine:
-        """The numbers that compiled code needs."""
+        """The integers that compiled code needs, as a named tuple."""
         u, i, w, a = self._depth_logs()
         element = self._element_bytes()
         return Machine(
@@ -317,7 +347,8 @@ class VtaSpec(BaseModel):
             log_inp_depth=i,
             log_wgt_depth=w,
             log_acc_depth=a,
-            # The shipped hardware holds 2048 micro-ops whatever the software assumes.
+            # The Chisel hardware holds 2048 micro-ops regardless of LOG_UOP_BUFF_SIZE
+            # (core/Configs.scala).
             uop_built=self.uop_depth or min(1 << u, 2048),
             inp_built=self.inp_depth or 1 << i,
             wgt_built=self.wgt_depth or 1 << w,
@@ -346,7 +377,7 @@ class VtaSpec(BaseModel):
         return {name: bits // 8 for name, bits in self._element_bits().items()}
 
     def _depth_logs(self) -> tuple[int, int, int, int]:
-        """log2 of the addressable elements of uop, inp, wgt, acc (u, i, w, a)."""
+        """Return log2 of the addressable elements of uop, inp, wgt and acc (u, i, w, a)."""
         return (
             self.log_uop_buff_size - (self.log_uop_width - 3),
             self.log_inp_buff_size - self.log_batch - self.log_block_in - self.log_inp_width + 3,
@@ -378,13 +409,13 @@ class VtaSpec(BaseModel):
 
 
 def _refuse_unknown(values: Mapping[str, object]) -> None:
-    """Raises `SpecError` for a key nobody knows, naming the one it is most like."""
+    """Raise `SpecError` for an unknown key, and suggest the most similar one."""
     fields = VtaSpec.model_fields
-    known = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
-    read = {*known, *fields, "log_block", *NOT_OF_THE_MACHINE}
+    keys = [fields[name].serialization_alias or name for name in fields] + ["LOG_BLOCK"]
+    read = {*keys, *fields, "log_block", *NOT_OF_THE_MACHINE}
     for key in values:
         if key not in read:
-            near = nearest(str(key), known)
+            near = nearest(str(key), keys)
             meant = f"did you mean {near}?" if near else "remove or correct it:"
             raise SpecError(
                 f"specification '{values.get('name', 'custom')}' has an unknown key {key}; {meant} "
@@ -393,6 +424,6 @@ def _refuse_unknown(values: Mapping[str, object]) -> None:
 
 
 def preset_files() -> dict[str, Path]:
-    """The shipped specifications by name."""
+    """Return the paths of the shipped specifications, by preset name."""
     folder = Path(str(resources.files("tilewright.targets.vta") / "presets"))
     return {path.stem: path for path in sorted(folder.glob("*.json"))}

@@ -1,4 +1,4 @@
-"""Describes a VTA on paper: its keys with unit and meaning, derived figures, and its area."""
+"""Summary of a VTA for users: its keys with unit and meaning, derived figures, and its area."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEYS, SIZES, AREA = "specification", "what follows", "area (model)"
 
 
 def figures(spec: VtaSpec) -> dict[str, str]:
-    """What tells machines apart, by the name of a table's column."""
+    """Return the figures that distinguish machines, by column name of a table."""
     m = spec.machine
     buffers = (
         m.uop_built * m.uop_bytes, m.inp_built * m.inp_bytes,
@@ -26,7 +26,7 @@ def figures(spec: VtaSpec) -> dict[str, str]:
 
 
 def properties(spec: VtaSpec) -> list[Property]:
-    """Every key, what the machine is made of, and how large it is."""
+    """Return all keys, derived sizes and area figures of a machine."""
     return [*_keys(spec), *_sizes(spec), *_area(spec)]
 
 

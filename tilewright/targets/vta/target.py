@@ -1,6 +1,4 @@
-"""Implements the VTA as a target: schedules are lowered to real programs, the cycle simulator
-times.
-"""
+"""VTA as a target: schedules are lowered to real programs, and the cycle simulator times them."""
 
 from __future__ import annotations
 
@@ -77,27 +75,31 @@ from tilewright.targets.vta.workload_bound import bound_cycles, roofline_cycles,
 from tilewright.targets.workload import Workload
 
 INSNS, UOPS, COUNTERS = "instructions", "uops", "counters"
-"""The parts of a batch's programs: words (…, 2), words (…,), counts (1, counters)."""
+"""Parts of a batch's programs: instruction words (…, 2), micro-op words (…,) and counts (1,
+counters)."""
 
 
 MEASURED_BY = (
     "spec.py", "instruction_format.py", "fused_patterns.py", "lowering", "timing", "functional",
     "measure.py", "verify.py",
 )  # fmt: skip
-"""Sources of lowering and simulators: results may change when one of them does."""
+"""Source files of lowering and simulators. Results may change when one of them does."""
 CAPABILITIES = (
     Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks,
     HasBreakdown, HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums,
     TimesStreams, Verifies, WritesAutoTvm,
 )  # fmt: skip
-"""What a VTA can do beyond `Target`."""
+"""Optional capabilities that `VtaTarget` implements."""
 
 
 class VtaTarget:
-    """Implements `targets.base.Target` for one specification and one space, and what its map of
-    `capabilities` names.
+    """Implementation of `targets.base.Target` and `CAPABILITIES` for one specification and space.
 
-    `stock` adds the stock compiler's own restrictions to the template space, as typed failures.
+    Args:
+        spec: the machine.
+        space: name of the schedule space.
+        stock: whether to apply the restrictions of the stock compiler to the template space.
+            Restricted configs are typed failures.
     """
 
     deterministic = True
@@ -106,17 +108,17 @@ class VtaTarget:
         self.spec = spec
         self.space_name: SpaceName = space
         self.stock = stock
-        self.lowering = lru_cache(maxsize=64)(self._bind)  # of a workload in this space
+        self.lowering = lru_cache(maxsize=64)(self._bind)  # by workload
         self.capabilities = offers(self, *CAPABILITIES)
 
     @property
     def name(self) -> str:
-        """That of the specification."""
+        """Name of the specification."""
         return self.spec.name
 
     @property
     def fingerprint(self) -> str:
-        """Of the specification, the space, and the sources of lowering and simulators."""
+        """Digest of the specification, the space, and the sources of lowering and simulators."""
         sources = source_digest(Path(__file__).parent, MEASURED_BY)
         parts = [self.spec.fingerprint, self.space_name, self.stock, sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -143,8 +145,11 @@ class VtaTarget:
         return _lowered(self.lowering(workload), configs)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Cycles by the simulator; in the space `unchecked` the numbers are checked as well. The
-        batch may be of another space than the target's."""
+        """Time a batch with the cycle simulator.
+
+        In the space `unchecked`, the results are checked, too. The batch may be of another space
+        than the target's.
+        """
         lowering = self.lowering_of(lowered)
         rows = np.flatnonzero(lowered.ok)
         cycles = _cycles(lowering, lowered.rows(rows) if len(rows) < len(lowered) else lowered)
@@ -185,36 +190,56 @@ class VtaTarget:
         return Features(table, ESTIMATES)
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """What a user of the stock stack gets without tuning, see `targets.vta.baseline`. Raises
-        `WorkloadError`."""
+        """Return the schedule that a user of the stock stack gets without tuning.
+
+        See `targets.vta.baseline`.
+
+        Raises:
+            WorkloadError: no schedule compiles.
+        """
         return self._baseline(baseline_of(workload, self.spec))
 
     def fallback(self, workload: Workload) -> BaselineSchedule:
-        """What the stock compiler does without a log, see `targets.vta.baseline`. Raises
-        `WorkloadError`."""
+        """Return the schedule that the stock compiler uses without a log.
+
+        See `targets.vta.baseline`.
+
+        Raises:
+            WorkloadError: no schedule compiles.
+        """
         return self._baseline(fallback_of(workload, self.spec))
 
     def roofline(self, workload: Workload) -> Latency:
-        """See `targets.vta.workload_bound.roofline_cycles`."""
+        """Return the roofline of a workload, see `targets.vta.workload_bound.roofline_cycles`."""
         return self._latency(roofline_cycles(workload, self.spec))
 
     def bound(self, workload: Workload) -> Latency:
-        """See `targets.vta.workload_bound.bound_cycles`."""
+        """Return a lower bound on the latency of all schedules (`workload_bound.bound_cycles`)."""
         return self._latency(bound_cycles(workload, self.spec))
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
-        """See `targets.vta.cycle_breakdown`."""
+        """Split the cycles of each program into parts, see `targets.vta.cycle_breakdown`."""
         lowering = self.lowering_of(lowered)
-        found = np.full((len(lowered), len(PARTS)), -1, np.int64)
+        cycles = np.full((len(lowered), len(PARTS)), -1, np.int64)
         for row in np.flatnonzero(lowered.ok).tolist():
             insns = lowered.programs[INSNS][row]
-            found[row] = breakdown(insns, lowering.spec, lowering.geometry.insn_bytes_at)
-        return found
+            cycles[row] = breakdown(insns, lowering.spec, lowering.geometry.insn_bytes_at)
+        return cycles
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """See `targets.vta.estimates.schedule_bound`. What bounds every schedule bounds each, and
-        is all that is known of other spaces, of pools, of patterns and of steps that are made
-        up."""
+        """Return a lower bound on the cycles of each schedule.
+
+        The bounds come from `targets.vta.estimates.schedule_bound`. The bound of the workload holds
+        for each of its schedules. Nothing better is known for other spaces than the extended one,
+        for pools, for patterns and for steps that consist of ALU operations.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Cycles, shape (n,).
+        """
         bound, lowering = float(bound_cycles(workload, self.spec)), self.lowering(workload)
         plain = workload.operator != "max_pool" and not workload.patterns
         composed = any(composed_rows(op) for op in workload.epilogue)
@@ -225,13 +250,27 @@ class VtaTarget:
         return np.maximum(bound_extended(geometry, machine, lowering.epilogue, values), bound)
 
     def costs(self, workload: Workload) -> Costs:
-        """What trials cost a user who has the board: half a millisecond to lower one here, about a
-        second to send it there, run it and check its output. Simulating takes less than either."""
+        """Return typical costs of a trial for a user with a board.
+
+        Lowering a schedule takes about half a millisecond. Sending it to the board, running it and
+        checking its output takes about a second. Simulating it takes less than either.
+        """
         return Costs(compiling=0.0005, measuring=1.0)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Runs each program bit-exactly on random tensors that lie as those of its space do; those
-        of the space `unchecked` as the hardware does, where what does not fit wraps around."""
+        """Run each program bit-exactly on random tensors and count wrong output values.
+
+        The tensors are laid out as in the program's space. Programs of the space `unchecked` run as
+        on the hardware, where indices wrap around.
+
+        Args:
+            lowered: the programs.
+            seed: seed of the random tensors.
+
+        Returns:
+            Number of wrong values, shape (configs,); -1 if a program does not exist or does not
+            finish.
+        """
         lowering, wrong = self.lowering_of(lowered), np.full(len(lowered), -1, np.int64)
         semantics: SemanticsName = "chisel" if lowering.kind == "unchecked" else "functional"
         for row in np.flatnonzero(lowered.ok).tolist():
@@ -247,69 +286,115 @@ class VtaTarget:
         seconds: float,
         written: float,
     ) -> str:
-        """See `targets.vta.autotvm`. Raises `WorkloadError`."""
+        """Return a schedule as one line of an AutoTVM log, see `targets.vta.autotvm.record`.
+
+        Args:
+            workload: the workload.
+            space: name of the schedule space.
+            knobs: knob values of the schedule, by name.
+            seconds: measured latency in seconds.
+            written: Unix timestamp of the measurement, in seconds.
+
+        Raises:
+            WorkloadError: the stock compiler does not have the schedule, or cannot build it.
+        """
         return autotvm.record(workload, self.spec, space, knobs, seconds, written)
 
     def area(self) -> dict[str, float]:
-        """Gate equivalents, see `targets.vta.area`."""
-        found = area_of(self.spec)
-        return {"total": found.gates, "relative": found.relative, "sram_bits": found.sram_bits}
+        """Return the area in gate equivalents, see `targets.vta.area`."""
+        machine_area = area_of(self.spec)
+        return {
+            "total": machine_area.gates,
+            "relative": machine_area.relative,
+            "sram_bits": machine_area.sram_bits,
+        }
 
     def energy(self, measured: Measurements) -> dict[str, NDArray[np.float64]]:
-        """See `targets.vta.energy`. Raises `SpecError`."""
+        """Return the energy of measured programs in picojoules, see `targets.vta.energy`.
+
+        Raises:
+            SpecError: the file of energy constants is invalid.
+        """
         return energy_of(self.spec, measured.counters)
 
     def estimated_energy(self, workload: Workload, configs: Configs) -> NDArray[np.float64]:
-        """See `targets.vta.energy`. Raises `SpecError`."""
+        """Return the estimated energy of each config in picojoules, shape (n,).
+
+        See `targets.vta.energy`.
+
+        Raises:
+            SpecError: the file of energy constants is invalid.
+        """
         geometry, operations = self.lowering(workload).geometry, alu_operations(workload)
         table = self.estimate(workload, configs).matrix
         return estimated_picojoules(self.spec, geometry, operations, table)
 
     def least_energy(self, workload: Workload) -> float:
-        """See `targets.vta.energy`. Raises `SpecError`."""
+        """Return a lower bound of the energy of a workload in picojoules, over all schedules.
+
+        See `targets.vta.energy`.
+
+        Raises:
+            SpecError: the file of energy constants is invalid.
+        """
         return least_picojoules(self.spec, workload.macs, self.lowering(workload).geometry)
 
     def designs(self) -> Space:
-        """See `targets.vta.machine_variants`."""
+        """Return the space of hardware designs, see `targets.vta.machine_variants`."""
         return DESIGNS
 
     def redesigned(self, values: Mapping[str, int], clock: str = "fixed") -> VtaTarget:
-        """See `targets.vta.machine_variants`. Raises `SpecError`."""
+        """Return a target for this machine with changed hardware knobs.
+
+        Args:
+            values: new values, by knob name.
+            clock: rule for the clock frequency, "fixed" or "tree" (see
+                `targets.vta.machine_variants.redesigned`).
+
+        Raises:
+            SpecError: the machine cannot be built.
+        """
         return VtaTarget(redesigned(self.spec, values, clock), self.space_name, self.stock)
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
-        """One stream a segment, see `targets.vta.board`."""
+        """Build a network with one stream per segment, see `targets.vta.board`."""
         return build(graph, schedules, self.spec)
 
     def open(
         self, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]]
     ) -> BuiltProgram:
-        """On a board that is simulated."""
+        """Load a built network on a simulated board."""
         return VtaProgram.open(files, layers, self.spec)
 
     def stream_timer(self) -> StreamTimer:
-        """See `targets.vta.board.stream_timer`."""
+        """Return a timer for networks, see `targets.vta.board.stream_timer`."""
         return VtaStreamTimer(self.spec)
 
     @property
     def pools_sums(self) -> bool:
-        """In the extended space."""
+        """Whether the target can max-pool the sums of a convolution.
+
+        Only the extended space can.
+        """
         return self.space_name == "extended"
 
     @property
     def blocks(self) -> Blocks:
-        """Of the GEMM core."""
+        """Block size of the GEMM core."""
         return Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
 
     @property
     def specification(self) -> dict[str, Json]:
-        """The keys of `vta_config.json`."""
+        """The specification as JSON, with the keys of `vta_config.json`."""
         return self.spec.model_dump(by_alias=True, exclude={"source"})
 
     # -- shared ------------------------------------------------------------------------------
 
     def _bind(self, workload: Workload) -> Lowering:
-        """Raises `WorkloadError` for what the accelerator does not compute."""
+        """Return the lowering of a workload.
+
+        Raise `WorkloadError` if the accelerator cannot compute it.
+        """
         if workload.dequantises:
             raise WorkloadError(
                 f"{self.name} computes in integers, and '{workload.epilogue[0]}' makes reals of "
@@ -329,20 +414,22 @@ class VtaTarget:
         return Lowering.of(workload, self.spec, self.space_name, self.stock)
 
     def lowering_of(self, lowered: Lowered) -> Lowering:
-        """What a batch was lowered by, as far as its programs show: only lowering itself asks for
-        the stock compiler's restrictions."""
+        """Return the lowering of a batch, without the stock compiler's restrictions.
+
+        Only lowering itself depends on these restrictions; the programs do not show them.
+        """
         if lowered.space in ("", self.space_name):
             return self.lowering(lowered.workload)
         return Lowering.of(lowered.workload, self.spec, cast(SpaceName, lowered.space))
 
-    def _baseline(self, found: PublishedBaseline) -> BaselineSchedule:
-        space = found.lowering.space
+    def _baseline(self, baseline: PublishedBaseline) -> BaselineSchedule:
+        space = baseline.lowering.space
         config = [
             knob.values.index(int(value))
-            for knob, value in zip(space.knobs, found.values, strict=True)
+            for knob, value in zip(space.knobs, baseline.values, strict=True)
         ]
-        lowered = _lowered(found.lowering, np.array([config], dtype=np.int32))
-        return BaselineSchedule(found.source, space, lowered, self.measure(lowered))
+        lowered = _lowered(baseline.lowering, np.array([config], dtype=np.int32))
+        return BaselineSchedule(baseline.source, space, lowered, self.measure(lowered))
 
     def _latency(self, cycles: int) -> Latency:
         return Latency(cycles / (self.spec.clock_mhz * 1e6), cycles)
@@ -351,8 +438,16 @@ class VtaTarget:
         self, lowering: Lowering, lowered: Lowered, values: NDArray[np.int64],
         rows: NDArray[np.int64], cycles: NDArray[np.int64], counters: NDArray[np.int64],
     ) -> Measurements:  # fmt: skip
-        """`rows` (p,) are those with a program, `values` (p, knobs) their knob values, `cycles`
-        (p,) theirs, negative where a program hangs; `counters` (n, counters) those of all."""
+        """Assemble the measurements of a batch.
+
+        Args:
+            lowering: lowering of the workload.
+            lowered: the batch of n configs.
+            values: knob values of the configs that have a program, shape (p, knobs).
+            rows: indices of these configs, shape (p,).
+            cycles: their cycles, negative if the program hangs, shape (p,).
+            counters: counters of all configs, shape (n, counters).
+        """
         status = np.array(["compile_error"] * len(lowered), dtype=object)
         status[[reason.startswith("run:") for reason in lowered.reasons]] = "run_error"
         reason = lowered.reasons.copy()
@@ -377,9 +472,9 @@ class VtaTarget:
 
 def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
     codes, states, insns, uops = lowering.programs(lowering.space.values(configs))
-    made = codes == 0
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(made)])
-    counters = Ragged(columns(states[made], COUNTER_FIELDS), offsets)
+    compiled = codes == 0
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(compiled)])
+    counters = Ragged(columns(states[compiled], COUNTER_FIELDS), offsets)
     programs = {INSNS: insns, UOPS: uops, COUNTERS: counters}
     return replace(_described(lowering, configs, codes, states), programs=programs)
 
@@ -387,7 +482,7 @@ def _lowered(lowering: Lowering, configs: Configs) -> Lowered:
 def _described(
     lowering: Lowering, configs: Configs, codes: NDArray[np.int64], states: NDArray[np.void]
 ) -> Lowered:
-    """A batch without its programs, from what lowering returned."""
+    """Return a lowered batch without its programs, from the results of lowering."""
     failed = codes != 0
     hidden = columns(states, HIDDEN_FIELDS).astype(np.float64)
     hidden[failed] = np.nan
@@ -404,7 +499,7 @@ def _described(
 
 
 def _cycles(lowering: Lowering, compiled: Lowered) -> NDArray[np.int64]:
-    """Of programs that are all there, shape (p,)."""
+    """Return the cycles of programs, all of which exist, shape (p,)."""
     if not len(compiled):
         return np.empty(0, np.int64)
     insns = compiled.programs[INSNS]

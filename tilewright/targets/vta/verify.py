@@ -1,4 +1,4 @@
-"""Verifies that a schedule computes the right numbers, on the functional simulator."""
+"""Verifies that a schedule computes correct results, on the functional simulator."""
 
 from __future__ import annotations
 
@@ -28,8 +28,19 @@ def wrong_values(
     seed: int = 0,
     semantics: SemanticsName = "functional",
 ) -> int:
-    """Output values of a lowered program that differ from the integer reference, on random tensors
-    of the full range; instructions (n, 2), micro-ops (m,). -1 if it does not run to its end."""
+    """Run a lowered program on random tensors and count wrong output values.
+
+    Args:
+        lowering: lowering of the workload.
+        insns: instructions, shape (n, 2).
+        uops: micro-ops, shape (m,).
+        seed: seed of the random tensors.
+        semantics: which implementation of the instruction set to follow.
+
+    Returns:
+        Number of output values that differ from the integer reference; -1 if the program does not
+        finish.
+    """
     workload, machine, geometry = lowering.workload, lowering.machine, lowering.geometry
     tensors = random_tensors(workload, machine, seed)
     program = Program(insns, pack_image(workload, machine, geometry, tensors, uops), PAGE_BYTES)
@@ -42,11 +53,16 @@ def wrong_values(
 
 
 def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> NDArray[np.bool_]:
-    """Which configs of the unchecked space, by knob *values* (n, 3), give wrong numbers; (n,).
+    """Return which configs of the unchecked space compute wrong results, shape (n,).
 
-    As the hardware behaves: what does not fit wraps around. A config that fits is right (see
-    `ml2tuner_space.fits`). The others run, on as few channels as show the same collisions, and
-    first their first groups of tiles only: that is where nearly every wrong one shows.
+    Programs behave as on the hardware: indices that do not fit wrap around. A config that fits is
+    correct (see `ml2tuner_space.fits`). The others are run on as few channels as show the same
+    collisions, first only their first groups of tiles, because nearly every error shows there.
+
+    Args:
+        lowering: lowering of the workload.
+        values: knob values (not indices), shape (n, 3).
+        seed: seed of the random tensors.
     """
     geo, m = lowering.geometry, lowering.machine
     wrong = np.zeros(len(values), np.bool_)
@@ -64,10 +80,10 @@ def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> 
 
 
 def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
-    """The same schedule on fewer channels, with the same tiles meeting in each group of threads.
+    """Return the same lowering with fewer channels and the same tiles in each group of threads.
 
-    Two input blocks repeat what any number does. Output blocks vary fastest over the threads: a
-    count equal modulo `threads` puts every change of pixels at the same thread.
+    Two input blocks repeat what any number of them does. Output blocks vary fastest over the
+    threads: a count that is equal modulo `threads` puts every change of pixels at the same thread.
     """
     workload, geo, m = lowering.workload, lowering.geometry, lowering.machine
     if geo.groups > 1:
@@ -83,7 +99,7 @@ def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
 
 @dataclass(frozen=True)
 class _Bound:
-    """A lowering with tensors to run on and what they must give."""
+    """A lowering with operands in memory and the expected output."""
 
     lowering: Lowering
     image: NDArray[np.uint8]
@@ -98,7 +114,7 @@ class _Bound:
         return cls(lowering, image, reference(workload, m, tensors))
 
     def differs(self, values: NDArray[np.int64], groups: int) -> bool:
-        """Whether the output of a program cut after some groups differs where it is stored."""
+        """Return whether the stored output is wrong if the program ends after `groups` groups."""
         geo, m = self.lowering.geometry, self.lowering.machine
         insns, uops = self.lowering.cut_program(values, groups)
         words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)

@@ -1,4 +1,4 @@
-"""Bounds what no schedule of a layer can beat."""
+"""Lower bounds of workloads: cycles that no schedule of a layer can beat."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ from tilewright.targets.workload import Workload
 
 
 def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
-    """Cycles that each resource needs at least: the compute module, the read channel, the write
-    channel. Raises `WorkloadError` for a layer that the machine cannot run.
+    """Return the minimum number of cycles of each resource.
 
-    One module executes GEMM, accumulator reset and epilogue, an iteration a cycle, on whole blocks,
-    and loads accumulators, a beat a cycle. Maxima of pooled sums and additions of averaged results
-    take two cycles each. Read are the pixels that some output needs, weights, bias and residual
-    once, a shortcut's too; written the output once; both in packed blocks.
+    The resources are the compute module, the read channel and the write channel. The compute module
+    executes GEMM, accumulator reset and epilogue with one iteration per cycle, on whole blocks, and
+    loads accumulators with one beat per cycle. Maxima of pooled sums and additions of averaged
+    results take two cycles each. The read channel transfers the pixels that some output needs, and
+    weights, biases and residual once, including those of a shortcut. The write channel transfers
+    the output once. Both transfer packed blocks.
+
+    Raises:
+        WorkloadError: the machine cannot run the workload.
     """
     if workload.operator == "max_pool":
         return _pool_bounds(workload, spec)
@@ -51,8 +55,11 @@ def bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
 
 
 def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
-    """Those of a max-pool. Every pixel that an output reads is reset and brought by the GEMM core;
-    maxima, of rows and of columns apart, take two cycles each."""
+    """Return the bounds of a max-pool.
+
+    Every pixel that an output reads is reset and moved by the GEMM core. Maxima of rows and of
+    columns are separate and take two cycles each.
+    """
     w, m, g = workload, spec.machine, geometry_of(workload, spec.machine)
     rows, cols = needed_sides(w)
     maxima = fewest_maxima_of(w, g.oh, g.ow, rows, cols)
@@ -66,18 +73,22 @@ def _pool_bounds(workload: Workload, spec: VtaSpec) -> dict[str, int]:
 
 
 def bound_cycles(workload: Workload, spec: VtaSpec) -> int:
-    """The largest of `bounds`. Raises as it does."""
+    """Return the largest of `bounds`.
+
+    Raises:
+        WorkloadError: the machine cannot run the workload.
+    """
     return max(bounds(workload, spec).values())
 
 
 def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
-    """Cycles of compute besides the reduction, for so many accumulators.
+    """Return the minimum cycles of compute in addition to the reduction.
 
-    Each begins with a reset, or with an int32 tensor that is loaded anyway and, behind a reset,
-    takes two cycles to add. A bias takes one at least (as weights of a constant), unless it is
-    loaded as such a tensor; a residual one by the identity, and a shift beyond what a weight holds.
-    A shift by an amount a channel takes two: only the ALU shifts, and there the amounts are a
-    second operand.
+    Each accumulator begins with a reset, or with an int32 tensor that is loaded anyway and would
+    otherwise take two cycles to add after a reset. A bias takes at least one cycle (as weights of a
+    constant), unless it is loaded as such a tensor. A residual takes one cycle through the
+    identity, and a second one if its scale exceeds what a weight can hold. A shift per channel
+    takes two cycles: only the ALU can shift, and the amounts are a second operand there.
     """
     kinds = [op.kind for op in workload.epilogue]
     plain = sum(kind not in ("bias", "add") for kind in kinds) + shifted_residuals(workload)
@@ -92,23 +103,27 @@ def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
 
 
 def shifted_residuals(workload: Workload) -> int:
-    """Residuals that take a second iteration: the identity cannot hold their power of two."""
+    """Return the number of residuals that need a second iteration.
+
+    They do if the identity cannot hold their power of two.
+    """
     return sum(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS for op in workload.epilogue)
 
 
 def _parameter_bytes(workload: Workload, g: Geometry, m: Machine) -> int:
-    """Without those of output blocks that no image has, see `Geometry`."""
+    """Return the bytes of parameters, without those of output blocks that no image has."""
     surplus = g.groups * g.co - g.out_blocks
     block = g.ci * g.kh * g.kw * m.wgt_bytes + len(channel_vectors(workload)) * m.acc_bytes
     return g.wgt_bytes + g.bias_bytes + g.add_bytes + g.res_bytes - surplus * block
 
 
 def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
-    """max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
+    """Return the roofline of a workload in cycles.
 
-    Compulsory are the input pixels some output needs, the weights, bias and residual once, those of
-    a shortcut too, and the output once. The element widths are the machine's; blocks that are only
-    padding do not count.
+    It is max(MACs / (BATCH·BLOCK_IN·BLOCK_OUT), compulsory DRAM bytes / bus bytes), rounded up.
+    Compulsory transfers are the input pixels that some output needs, weights, biases and residual
+    once, including those of a shortcut, and the output once. The element widths are the machine's.
+    Padding to blocks does not count.
     """
     w, m = workload, spec.machine
     bits = _operand_bits(w, m) + w.batch * w.out_channels * w.out_height * w.out_width * m.inp_bits
@@ -118,10 +133,10 @@ def roofline_cycles(workload: Workload, spec: VtaSpec) -> int:
 
 
 def _operand_bits(w: Workload, m: Machine) -> int:
-    """What is read at least, a shortcut's operands excepted."""
+    """Return the minimum number of bits that are read, without the operands of a shortcut."""
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     if w.operator == "max_pool":
-        weights = 0  # the identity is the machine's need, not the layer's
+        weights = 0  # the identity matrix is needed by this machine, not by the layer
     outputs = w.batch * w.out_channels * w.results_height * w.results_width
     kinds = [op.kind for op in w.epilogue]
     return (
@@ -134,8 +149,10 @@ def _operand_bits(w: Workload, m: Machine) -> int:
 
 
 def _needed_pixels(workload: Workload) -> int:
-    """Pixels of the input image that at least one output reads."""
+    """Return the number of input pixels that at least one output reads."""
     if workload.operator == "max_pool":
         return needed_pixels(workload)
-    sides = (each.sums_sides for each in patterns_of(workload) if each.sums_sides is not None)
+    sides = (
+        pattern.sums_sides for pattern in patterns_of(workload) if pattern.sums_sides is not None
+    )
     return needed_pixels(workload, next((of(workload) for of in sides), None))

@@ -1,1 +1,4 @@
-"""Lowers schedules to streams of commands: the loop form, and the nest form for any workload."""
+"""Lowers schedules to command streams.
+
+The loop form uses the hardware's matrix-product loop; the nest form can run any workload.
+"""

@@ -25,12 +25,19 @@ from tilewright.targets.gemmini.spec import GemminiMachine, GemminiSpec
 from tilewright.targets.workload import Workload
 
 COMMANDS = "commands"
-"""The part of a batch's programs: (commands, 3), uint64."""
+"""Name of the only part of a batch's programs: commands, uint64, shape (commands, 3) per program.
+"""
 
 
 @dataclass(frozen=True)
 class WorkloadLowering:
-    """Lowers schedules of one workload on one machine."""
+    """Lowering of one workload on one machine.
+
+    Attributes:
+        workload: the workload.
+        spec: the machine.
+        geometry: sizes and memory layout of the workload.
+    """
 
     workload: Workload
     spec: GemminiSpec
@@ -38,37 +45,63 @@ class WorkloadLowering:
 
     @classmethod
     def of(cls, workload: Workload, spec: GemminiSpec) -> WorkloadLowering:
-        """Prepare a workload. Raises `WorkloadError` for a workload that the machine does not
-        compute, or that is too large for every schedule."""
-        made = cls(workload, spec, BlockGeometry.of(workload))
+        """Prepare the lowering of a workload.
+
+        Args:
+            workload: the workload.
+            spec: the machine.
+
+        Raises:
+            WorkloadError: the machine cannot run the workload, or no schedule of it fits the
+                machine.
+        """
+        lowering = cls(workload, spec, BlockGeometry.of(workload))
         try:
-            check_program(made.geometry, spec.machine, made.vendor[1])
+            check_program(lowering.geometry, spec.machine, lowering.vendor[1])
         except LoweringFailure as failure:
             raise WorkloadError(
                 f"{workload}: no schedule runs on {spec.name}, for in the smallest program "
                 f"{failure}; leave it to the CPU"
             ) from None
-        return made
+        return lowering
 
     @cached_property
     def space(self) -> Space:
-        """The search space of schedules."""
+        """The schedule space of the workload."""
         return space_of(self.geometry, self.vendor[1])
 
     @cached_property
     def vendor(self) -> tuple[str, TileSchedule]:
-        """The vendor's rule by name, and the schedule that it chooses."""
+        """Name of the vendor library's tiling rule, and the schedule that the rule chooses."""
         return vendor_schedule(self.geometry, self.spec.machine)
 
     def config_of(self, schedule: TileSchedule) -> tuple[int, ...]:
-        """Return the indices of a schedule's values in the space. Raises `ValueError` for a
-        schedule outside the space."""
+        """Return the config of a schedule.
+
+        Args:
+            schedule: knob values.
+
+        Returns:
+            Knob indices in the space.
+
+        Raises:
+            ValueError: the schedule is outside the space.
+        """
         pairs = zip(self.space.knobs, schedule, strict=True)
         return tuple(knob.values.index(value) for knob, value in pairs)
 
     def program(self, space: str, knobs: Mapping[str, int]) -> CommandTable:
-        """Return the commands of knob values, shape (n, 3). Raises `WorkloadError`."""
-        knobs = {**TileSchedule._field_defaults, **knobs}  # earlier files have no dataflow
+        """Return the commands of a schedule, shape (n, 3).
+
+        Args:
+            space: name of the schedule space.
+            knobs: knob values, by name.
+
+        Raises:
+            WorkloadError: the space or the knobs are unknown, or the schedule does not compile.
+        """
+        # files of earlier versions do not contain the dataflow
+        knobs = {**TileSchedule._field_defaults, **knobs}
         if space != self.space.name or set(knobs) != set(TileSchedule._fields):
             raise WorkloadError(f"{self.workload}: no schedule of the space '{self.space.name}'")
         try:
@@ -77,11 +110,11 @@ class WorkloadLowering:
             raise WorkloadError(f"{self.workload}: its schedule fails: {failure}") from None
 
     def lower(self, configs: Configs) -> Lowered:
-        """Compile configs (n, knobs)."""
+        """Compile a batch of configs, shape (n, knobs)."""
         n, machine = len(configs), self.spec.machine
         failures, reasons = np.full(n, "", object), np.full(n, "", object)
         hidden = np.full((n, len(HIDDEN)), np.nan)
-        made: list[CommandTable] = []
+        command_tables: list[CommandTable] = []
         for row, values in enumerate(self.space.values(configs).tolist()):
             try:
                 program = program_of(self.geometry, machine, TileSchedule(*values))
@@ -90,8 +123,8 @@ class WorkloadLowering:
             except LoweringFailure as failure:
                 program = np.zeros((0, 3), np.uint64)
                 failures[row], reasons[row] = failure.name, failure.reason
-            made.append(program)
-        programs = {COMMANDS: Ragged.of(made)} if made else {}
+            command_tables.append(program)
+        programs = {COMMANDS: Ragged.of(command_tables)} if command_tables else {}
         return Lowered(
             self.workload, configs, failures, reasons, Features(hidden, HIDDEN), programs,
             self.space.name,
@@ -99,16 +132,19 @@ class WorkloadLowering:
 
 
 def check_program(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> None:
-    """Raise `LoweringFailure` for a schedule without a program."""
+    """Raise `LoweringFailure` if a schedule does not compile."""
     (check_loops if schedule.form == LOOP else check_tiles)(g, m, schedule)
 
 
 def program_of(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> CommandTable:
-    """Return the commands of a schedule, shape (n, 3). Raises `LoweringFailure`."""
+    """Return the commands of a schedule, shape (n, 3).
+
+    Raise `LoweringFailure` if it does not compile.
+    """
     return (loop_program if schedule.form == LOOP else nest_program)(g, m, schedule)
 
 
 def stream_from(program: CommandTable) -> CommandStream:
-    """Return commands, shape (n, 3), as the simulators take them."""
+    """Convert commands of shape (n, 3) to the stream that the simulators take."""
     rs1, rs2 = (np.ascontiguousarray(program[:, part]) for part in (1, 2))
     return CommandStream(program[:, 0].astype(np.uint8), rs1, rs2)

@@ -1,4 +1,4 @@
-"""Encodes commands: arrays of (function code, first operand, second operand)."""
+"""Encodes commands as triples of function code, first operand and second operand."""
 
 from __future__ import annotations
 
@@ -20,36 +20,52 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.lowering.epilogue import StoreEpilogue
 
 Command = tuple[int, int, int]
-"""Function code and the two operands."""
+"""Function code and the two operands of a command."""
 CommandTable = NDArray[np.uint64]
-"""CommandTable (n, 3): funct, rs1, rs2."""
+"""Table of commands, shape (n, 3), with the columns funct, rs1 and rs2."""
 ACCUMULATOR, ACCUMULATES = 1 << 31, 1 << 30
 
 
 def operand(address: Any, columns: Any, rows: Any) -> Any:
-    """Encode a local address with its size; integers or arrays of them."""
+    """Encode a local address with its size. The arguments are integers, or arrays of integers."""
     return address | columns << 32 | rows << 48
 
 
 def commands(rows: Sequence[Command]) -> CommandTable:
-    """Return a table of commands, shape (n, 3)."""
+    """Convert a sequence of commands to a table of shape (n, 3)."""
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
 def encode_array_config(dataflow: int = WEIGHT_STATIONARY) -> Command:
-    """Encode the CONFIG of the array: strides of one row, no scale, no shift."""
+    """Encode the CONFIG command of the array, with row strides of 1, no scaling and no shift."""
     return CONFIG, CONFIG_EX | dataflow << 2 | 1 << 16 | SCALE_ONE << 32, 1 << 48
 
 
 def encode_load_config(state: int, stride: int, block_stride: int) -> Command:
-    """Encode the CONFIG of a load state: rows `stride` bytes apart in memory, blocks of columns
-    `block_stride` rows apart."""
+    """Encode the CONFIG command of a load state.
+
+    Args:
+        state: index of the load state, 0 to 2.
+        stride: distance of rows in main memory, in bytes.
+        block_stride: distance of column blocks in the local memory, in rows.
+    """
     return CONFIG, CONFIG_LD | state << 3 | block_stride << 16 | SCALE_ONE << 32, stride
 
 
 class StoredPool(NamedTuple):
-    """How a store pools: sides of the square window and its stride, pixels missing above and on the
-    left, columns of the whole output, and rows and columns of the store's results and sums."""
+    """Pooling configuration of a store.
+
+    Attributes:
+        size: side length of the square window.
+        stride: stride of the window.
+        above: number of padding rows above the sums.
+        left: number of padding columns to the left of the sums.
+        out_columns: number of columns of the whole output image.
+        rows: number of output rows that the store writes.
+        columns: number of output columns that the store writes.
+        sum_rows: number of rows of sums that the store reads.
+        sum_columns: number of columns of sums that the store reads.
+    """
 
     size: int
     stride: int
@@ -65,8 +81,13 @@ class StoredPool(NamedTuple):
 def encode_store_config(
     stride: int, epilogue: StoreEpilogue, pool: StoredPool | None = None
 ) -> Command:
-    """Encode the CONFIG of the store unit: rows `stride` bytes apart in memory, scaled, cut at zero
-    by a relu, perhaps pooled."""
+    """Encode the CONFIG command of the store unit.
+
+    Args:
+        stride: distance of rows in main memory, in bytes.
+        epilogue: scale and ReLU of the store.
+        pool: pooling of the store; None for no pooling.
+    """
     bits = int(np.float32(epilogue.scale).view(np.uint32))
     word = CONFIG_ST | (RELU if epilogue.relu else 0) << 2
     if pool is not None:

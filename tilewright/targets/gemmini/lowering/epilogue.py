@@ -1,9 +1,9 @@
-"""What one MVOUT does to sums as it stores them: scale, round, saturate, relu, max-pool.
+"""Epilogues that one MVOUT can compute: scale, round, saturate, ReLU and max-pool.
 
-Epilogues and pools that no store computes are refused. The store unit pools by reading
-accumulators, finishing each value, and writing the largest of a window. What follows a sum is
-monotonic, so this is the result of the largest sum. Pixels beyond the sums' border count as zeros,
-where a max-pool ignores them; behind a relu that is the same.
+Other epilogues and pools are rejected. The store unit pools by reading accumulators, converting
+each value to its final form, and storing the maximum of each window. The conversion is monotonic,
+so this equals the converted maximum. Pixels outside the image count as zeros, whereas a max-pool
+ignores them; after a ReLU, both give the same result.
 """
 
 from __future__ import annotations
@@ -19,26 +19,33 @@ from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
 
 MOST_FLOOR_SHIFT = 15
-"""Bits up to which a scale a little above a power of two rounds every sum as a shift does."""
+"""Maximum right shift that can be replaced by a multiplication with a scale slightly above a power
+of two, so that every sum is rounded as by the shift."""
 MOST_FACTOR = 127 * 64
-"""Of a residual: each 127 take another product."""
+"""Maximum factor of a residual. Each 127 of the factor needs one more product."""
 MOST_CHAINED = ((1 << (ARRAY_OUTPUT_BITS - 1)) - 1) // (1 << 14)
-"""Products of two int8, each at most 2^14, whose sum has so few bits whatever the data."""
+"""Number of int8 products, each at most 2^14, whose sum fits into the array's output width for any
+data."""
+# No limit: more products than any chain has.
 ALL_CHAINED = 1 << 30
 _REST = "the accumulator is scaled, rounded and saturated to int8 as it is stored"
 MOST_SIDE = 3
-"""Pixels of a window, of a stride and of a pad: fields of two bits."""
+"""Maximum size of a pooling window, stride or padding, in pixels. These fields have two bits."""
 MOST_PIXELS = 255
-"""Rows and columns of a store's sums and of its results, and columns of the output."""
+"""Maximum number of rows and columns of a pooled store's sums and outputs. These fields have eight
+bits."""
 
 
 @dataclass(frozen=True)
 class StoreEpilogue:
-    """What is added to sums, and what storing makes of them.
+    """The values that are added to the sums, and how sums are converted when they are stored.
 
-    `constant` is added to each sum, beside a `has_bias` value a channel; `residual` is the factor
-    of an int8 tensor that is added, 0 where none is. `scale` multiplies, in float32; `relu` cuts
-    negative results.
+    Attributes:
+        has_bias: whether one value per channel is added.
+        constant: constant that is added to each sum.
+        residual: factor of the int8 tensor that is added; 0 if there is none.
+        scale: float32 factor of the store.
+        relu: whether negative results become 0.
     """
 
     has_bias: bool
@@ -49,15 +56,16 @@ class StoreEpilogue:
 
     @property
     def loads_sums(self) -> bool:
-        """Whether accumulators begin with values from memory."""
+        """Whether accumulators are initialised with values from memory."""
         return self.has_bias or self.constant != 0
 
     @property
     def most_chained(self) -> int:
-        """Products whose sum the array may put out at once, if they are all of an output.
+        """Number of products that the array may sum before it outputs the result.
 
-        Where nothing is added to the sum, those that saturate at 20 bits do so at 8 bits, too, if
-        the scale is large enough.
+        The array saturates its output to 20 bits. If nothing else is added to the sum, all products
+        of an output are in one chain and the scale is large enough, then a sum that saturates at 20
+        bits also saturates at 8 bits, so that the number is unlimited.
         """
         adds = self.loads_sums or self.residual
         hides = np.rint(np.float32(self.scale) * np.float32(1 - (1 << (ARRAY_OUTPUT_BITS - 1))))
@@ -65,11 +73,14 @@ class StoreEpilogue:
 
 
 def store_epilogue(workload: Workload) -> StoreEpilogue:
-    """Return the epilogue of a workload. Raises `WorkloadError` for steps that no store computes.
+    """Convert the epilogue of a workload to that of a store.
 
-    A floor, `>> N`, is the nearest integer of what is less by half, except for ties. A scale of the
-    next larger float32 breaks ties upwards. It breaks negative ties downwards, but a relu cuts
-    them.
+    A right shift `>> N` rounds down. This equals rounding the value minus one half to the nearest
+    integer, except for ties. Using the next larger float32 number as the scale breaks ties upwards.
+    It breaks ties of negative values downwards, but a ReLU sets those to 0.
+
+    Raises:
+        WorkloadError: no store computes the epilogue.
     """
     steps = list(workload.epilogue)
     relu = _clips(workload, steps)
@@ -101,7 +112,10 @@ def store_epilogue(workload: Workload) -> StoreEpilogue:
 
 
 def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
-    """Take the clips off the end of the steps; whether the lower one is a relu."""
+    """Remove the clipping steps from the end of the steps.
+
+    Return whether the lower clip is a ReLU.
+    """
     high, low = 127, -128
     seen = set()
     while steps and steps[-1].kind in ("min", "max"):
@@ -124,7 +138,16 @@ def _refused(workload: Workload, why: str) -> WorkloadError:
 
 
 def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
-    """Raise `WorkloadError` for a pool of a workload's sums that no store computes."""
+    """Raise an error if the store unit cannot compute a max-pool.
+
+    Args:
+        w: the workload.
+        pool: the max-pool of its sums.
+        epilogue: the epilogue of the store.
+
+    Raises:
+        WorkloadError: the pool is not supported.
+    """
     sides = {pool.kernel_h, pool.kernel_w}, {pool.stride_h, pool.stride_w}
     why = ""
     if any(len(side) > 1 or max(side) > MOST_SIDE for side in sides):
@@ -142,11 +165,20 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
 
 
 def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
-    """Return how many sums lie under `out` results of one direction, without a border."""
+    """Return how many sums are needed for `out` adjacent pooled results in one dimension."""
     return (out - 1) * pool_stride + kernel
 
 
 def sums_under(first: int, out: int, stride: int, kernel: int, pad: int, size: int) -> range:
-    """Return the sums of one direction, of `size`, under `out` results from `first` on."""
+    """Return the range of sums that pooled results need in one dimension, clipped to the image.
+
+    Args:
+        first: index of the first result.
+        out: number of results.
+        stride: stride of the pool.
+        kernel: window size of the pool.
+        pad: padding before the image.
+        size: number of sums in the image.
+    """
     begin = first * stride - pad
     return range(max(begin, 0), min(begin + sums_covered(out, stride, kernel), size))

@@ -1,11 +1,11 @@
-"""A workload as products of blocks: sizes, groups of channels, addresses, chains of products.
+"""Geometry of a workload as products of blocks: sizes, channel groups, addresses and chains.
 
-Activations lie in memory pixel by pixel (NHWC), weights as (group, kernel row, kernel column, input
-channel, output channel). A pixel and a row of weights begin where a request for memory can. Such
-rows are 16 or 32 bytes apart, or a multiple of 64.
+Activations are stored pixel by pixel (NHWC). Weights are stored as (group, kernel row, kernel
+column, input channel, output channel). Pixels and rows of weights begin at addresses where a memory
+request can begin, so that their distance is 16 or 32 bytes, or a multiple of 64.
 
-In its output-stationary data flow, the array keeps the sums of a chain of products. How long a
-chain may be says `epilogue.StoreEpilogue.most_chained`.
+In the output-stationary data flow, the array keeps the sums of a chain of products.
+`epilogue.StoreEpilogue.most_chained` limits the length of a chain.
 """
 
 from __future__ import annotations
@@ -26,39 +26,76 @@ from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.workload import Workload
 
+# Main memory of the simulated system is 0x80000000 to 0x8fffffff. The RTL serves no other
+# addresses.
 MEMORY_BASE = 0x80000000
 MEMORY_BYTES = 1 << 28
-"""What the machine's main memory has, from `MEMORY_BASE` on."""
+"""Size of the machine's main memory in bytes, which begins at `MEMORY_BASE`."""
 PAGE_BYTES = 4096
+# Largest value of an int8 weight.
 MOST_WEIGHT = 127
 ROLES = ("data", "weight", "bias", "residual", "identity", "output")
 
 
 def round_up(size: int, block: int = DIM) -> int:
-    """Return the next multiple of a block."""
+    """Round a size up to the next multiple of a block."""
     return -(-size // block) * block
 
 
 def blocks(size: int) -> int:
-    """Return how many blocks of 16 hold `size` elements."""
+    """Return the number of blocks of 16 that hold `size` elements."""
     return -(-size // DIM)
 
 
 def aligned_row(size: int) -> int:
-    """Return the bytes from one row of `size` bytes to the next, so that each row begins where a
-    request can: a request has 16, 32 or 64 bytes, at a multiple of its size."""
+    """Return the distance in bytes of rows of `size` bytes that are aligned for requests.
+
+    A memory request has 16, 32 or 64 bytes and begins at a multiple of its size.
+    """
     least = round_up(size)
     return least if least <= MAX_REQUEST_BYTES // 2 else round_up(size, MAX_REQUEST_BYTES)
 
 
 @dataclass(frozen=True)
 class BlockGeometry:
-    """Sizes in elements. A matrix product, and a convolution of single pixels, is `flat`: an image
-    of height 1 whose pixels are the rows of the matrix. Groups that share blocks are one of
-    `groups`; each has `in_channels` and `out_channels`, the last may have fewer
-    (`in_channels_of`). Strides are bytes from a pixel to the next, and of weights from those of one
-    input channel and tap to the next. `most_chained` are products that the array may sum itself.
-    Of `sums_height` × `sums_width` sums a `pool` leaves the output; else they are as many."""
+    """Sizes and memory layout of a workload, in elements and bytes.
+
+    Groups of channels that share a block are merged into one of `groups`.
+
+    Attributes:
+        flat: whether the workload is a matrix product, or a convolution of single pixels. Its image
+            then has height 1, and the pixels are the rows of the matrix.
+        images: number of images.
+        height: height of the input.
+        width: width of the input.
+        out_height: height of the output.
+        out_width: width of the output.
+        kernel_h: height of the kernel.
+        kernel_w: width of the kernel.
+        stride_h: vertical stride.
+        stride_w: horizontal stride.
+        dilation_h: vertical dilation.
+        dilation_w: horizontal dilation.
+        pad_top: padding rows above the image.
+        pad_left: padding columns to the left of the image.
+        groups: number of groups after merging.
+        merged: number of the workload's groups in each merged group.
+        in_channels: input channels per merged group. The last group may have fewer, see
+            `in_channels_of`.
+        out_channels: output channels per merged group. The last group may have fewer.
+        all_in_channels: input channels of all groups.
+        all_out_channels: output channels of all groups.
+        epilogue: epilogue of the stores.
+        data_stride: bytes from one input pixel to the next.
+        residual_stride: bytes from one residual pixel to the next.
+        output_stride: bytes from one output pixel to the next.
+        weight_stride: bytes from the weights of one input channel and kernel tap to the next.
+        addresses: address of each tensor, by role.
+        most_chained: maximum number of products that the array may sum in one chain.
+        pool: max-pool of the sums, if any.
+        sums_height: height of the sums before the pool; equal to `out_height` without a pool.
+        sums_width: width of the sums before the pool; equal to `out_width` without a pool.
+    """
 
     flat: bool
     images: int
@@ -75,7 +112,7 @@ class BlockGeometry:
     pad_top: int
     pad_left: int
     groups: int
-    merged: int  # of the workload's groups in one of these
+    merged: int  # number of the workload's groups in one merged group
     in_channels: int
     out_channels: int
     all_in_channels: int
@@ -93,8 +130,17 @@ class BlockGeometry:
 
     @classmethod
     def of(cls, workload: Workload, row_bytes: Callable[[int], int] = aligned_row) -> BlockGeometry:
-        """On tensors one after another from `MEMORY_BASE` on, whose rows of channels are so many
-        bytes apart. Raises `WorkloadError` for what the array does not compute."""
+        """Compute the geometry of a workload whose tensors are stored consecutively.
+
+        The first tensor is at `MEMORY_BASE`.
+
+        Args:
+            workload: the workload.
+            row_bytes: returns the distance in bytes of rows with a given number of channels.
+
+        Raises:
+            WorkloadError: the accelerator cannot compute the workload.
+        """
         w = workload
         if (
             w.dtype != "int8"
@@ -115,7 +161,7 @@ class BlockGeometry:
         merged = _groups_together(w)
         groups = -(-w.groups // merged)
         pixels = w.batch * w.height * w.width
-        made = cls(
+        geometry = cls(
             flat,
             1 if flat else w.batch,
             1 if flat else w.height,
@@ -139,42 +185,45 @@ class BlockGeometry:
             1 if flat else w.sums_height,
             pixels if flat else w.sums_width,
         )  # fmt: skip
-        return replace(made, addresses=made.in_order(MEMORY_BASE))
+        return replace(geometry, addresses=geometry.in_order(MEMORY_BASE))
 
     def in_channels_of(self, group: int) -> int:
-        """Return the input channels that a group really has."""
+        """Return the actual number of input channels of a group."""
         return min(self.in_channels, self.all_in_channels - group * self.in_channels)
 
     def out_channels_of(self, group: int) -> int:
-        """Return the output channels that a group really has."""
+        """Return the actual number of output channels of a group."""
         return min(self.out_channels, self.all_out_channels - group * self.out_channels)
 
     @property
     def has_loops(self) -> bool:
-        """Whether the accelerator's own loop computes the workload."""
+        """Whether the hardware loop LOOP_WS can compute the workload."""
         return self.flat and not self.epilogue.residual
 
     @property
     def tap_bytes(self) -> int:
-        """Bytes of the weights of one tap of one group."""
+        """Bytes of the weights of one kernel tap of one group."""
         return round_up(self.in_channels) * self.weight_stride
 
     @property
     def identities(self) -> list[int]:
-        """Weights that multiply a residual; their sum is its factor."""
-        left, found = self.epilogue.residual, []
+        """Factors of the identity matrices that multiply a residual.
+
+        Their sum is the residual's factor.
+        """
+        left, factors = self.epilogue.residual, []
         while left > 0:
-            found.append(min(left, MOST_WEIGHT))
-            left -= found[-1]
-        return found
+            factors.append(min(left, MOST_WEIGHT))
+            left -= factors[-1]
+        return factors
 
     @property
     def pixels(self) -> int:
-        """Pixels of the output, in all images."""
+        """Number of output pixels in all images."""
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return rows and columns of the sums under a tile of the output, at most."""
+        """Return the maximum height and width of the sums that a tile of the output needs."""
         if self.pool is None:
             return height, width
         rows = sums_covered(height, self.pool.stride_h, self.pool.kernel_h)
@@ -183,7 +232,7 @@ class BlockGeometry:
 
     @property
     def least_sums(self) -> tuple[int, int]:
-        """Rows and columns of sums of an image that its output needs at least."""
+        """Minimum height and width of the sums of an image that its output needs."""
         rows, columns = self.sums_of(self.out_height, self.out_width)
         if self.pool is None:
             return rows, columns
@@ -194,36 +243,45 @@ class BlockGeometry:
         )
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of each tensor, by role."""
-        found = {
+        """Return the size of each tensor in bytes, by role."""
+        tensor_bytes = {
             "data": self.images * self.height * self.width * self.data_stride,
             "weight": self.groups * self.kernel_h * self.kernel_w * self.tap_bytes,
             "output": self.pixels * self.output_stride,
         }
         if self.epilogue.loads_sums:
-            found["bias"] = 4 * self.groups * self.weight_stride
+            tensor_bytes["bias"] = 4 * self.groups * self.weight_stride
         if self.epilogue.residual:
-            found["residual"] = self.pixels * self.residual_stride
-            found["identity"] = len(self.identities) * DIM * self.weight_stride
-        return found
+            tensor_bytes["residual"] = self.pixels * self.residual_stride
+            tensor_bytes["identity"] = len(self.identities) * DIM * self.weight_stride
+        return tensor_bytes
 
     def in_order(self, base: int) -> dict[str, int]:
-        """Return addresses of the tensors one after another, each on a page of its own. Raises
-        `WorkloadError` if they do not fit the memory."""
-        found, at = {}, base
+        """Return addresses that place the tensors one after the other, each on its own page.
+
+        Args:
+            base: address of the first tensor.
+
+        Raises:
+            WorkloadError: the tensors exceed the memory.
+        """
+        addresses, at = {}, base
         for role, size in self.sizes().items():
-            found[role] = at
+            addresses[role] = at
             at += round_up(size, PAGE_BYTES)
         if at > MEMORY_BASE + MEMORY_BYTES:
             raise WorkloadError(
                 f"its tensors take {(at - base) >> 20} MiB, and the machine's memory has "
                 f"{MEMORY_BYTES >> 20}; split the workload, or leave it to the CPU"
             )
-        return found
+        return addresses
 
 
 def _groups_together(w: Workload) -> int:
-    """The fewest neighbouring groups whose channels fill whole blocks, or all of them."""
+    """Return the smallest number of adjacent groups whose channels fill whole blocks.
+
+    If no number does, return the number of all groups.
+    """
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
     count = 1
     while count < w.groups and (count * per_in % DIM or count * per_out % DIM):
@@ -232,14 +290,20 @@ def _groups_together(w: Workload) -> int:
 
 
 def summed_inputs(g: BlockGeometry, columns: int) -> int:
-    """Return how many of `columns` input channels of a block one output sums. If groups share
-    blocks, the weights of the other groups are zeros."""
+    """Return how many of the `columns` input channels of a block contribute to one output.
+
+    If groups share a block, the weights of the other groups are zero.
+    """
     return min(columns, g.in_channels // g.merged)
 
 
 def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
-    """Return whether a chain ends with each block, given the inputs that each block sums: as late
-    as `most` allows."""
+    """Return for each block whether a chain ends with it. Chains are as long as possible.
+
+    Args:
+        inputs: number of products that each block adds to an output.
+        most: maximum number of products per chain.
+    """
     ends, total = [False] * len(inputs), 0
     for place, count in enumerate(inputs):
         if place and total + count > most:
@@ -249,12 +313,12 @@ def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
 
 
 def has_chains(g: BlockGeometry) -> bool:
-    """Return True if there may be chains of several blocks, which save writing sums to the
-    accumulator.
+    """Return whether chains of several blocks are possible.
 
-    The scale of the epilogue is left out: workloads that differ in it alone share their schedules
-    (`targets.workload.canonical`), so they need one space. Where a small scale allows no chains,
-    each block of an output-stationary program is a chain of its own.
+    Chains write fewer sums to the accumulator. The scale of the epilogue is ignored: workloads that
+    differ only in the scale share their schedules (`targets.workload.canonical`), so they need the
+    same space. If a small scale forbids chains, each block of an output-stationary program is a
+    chain of its own.
     """
     inputs = list(_inputs(g))
     adds = g.epilogue.loads_sums or g.epilogue.residual
@@ -263,7 +327,7 @@ def has_chains(g: BlockGeometry) -> bool:
 
 
 def _inputs(g: BlockGeometry) -> Iterator[int]:
-    """Of all products that make an output, in their order."""
+    """Yield the number of products that each block adds to an output, in block order."""
     for _ in range(g.kernel_h * g.kernel_w):
         for block in range(blocks(g.in_channels)):
             yield summed_inputs(g, min(DIM, g.in_channels - block * DIM))

@@ -1,4 +1,4 @@
-"""Programs of the loop form: a matrix product as a sequence of LOOP_WS, one per tile."""
+"""Programs in the loop form: a matrix product as a sequence of LOOP_WS commands, one per tile."""
 
 from __future__ import annotations
 
@@ -27,19 +27,27 @@ from tilewright.targets.gemmini.lowering.schedule_space import PIXELS_OUTSIDE, T
 from tilewright.targets.gemmini.lowering.tile_fit import LoweringFailure, check_rows
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
+# Longer programs are rejected, which bounds the time for simulating one.
 MOST_LOOPS = 1 << 14
 
 
 def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """Return the commands of a flat workload without a residual, shape (n, 3). Raises
-    `LoweringFailure`.
+    """Return the commands of a flat workload without a residual, shape (n, 3).
 
-    Two loops alternate, each with half of both memories. As in the vendor's library, an operand of
-    at most two tiles is loaded once: each of its tiles stays in a half.
+    Two loops alternate, each with half of both local memories. As in the vendor's library, an
+    operand with at most two tiles is loaded only once; each of its tiles stays in one half.
+
+    Args:
+        g: geometry of the workload.
+        m: the machine.
+        s: the schedule.
+
+    Raises:
+        LoweringFailure: the tile does not fit, or there are too many tiles.
     """
     check_loops(g, m, s)
     counts = _counts(g, s)
-    found = [
+    command_list = [
         encode_array_config(),
         encode_store_config(g.output_stride, g.epilogue),
         encode_load_config(0, g.data_stride, DIM),
@@ -48,13 +56,12 @@ def loop_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> Comman
     ]
     for group in range(g.groups):
         for i, j, k in _tiles(counts, s.order):
-            found += _loop(g, s, group, (i, j, k), counts)
-    return commands(found)
+            command_list += _loop(g, s, group, (i, j, k), counts)
+    return commands(command_list)
 
 
 def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
-    """Raise `LoweringFailure` if a tile does not fit its half of a memory, or if there are too many
-    tiles."""
+    """Raise `LoweringFailure` if a tile exceeds its half of a memory or the loops are too many."""
     tile_i = blocks(s.tile_w)
     operands, sums = (tile_i + s.tile_n) * s.tile_k * DIM, tile_i * s.tile_n * DIM
     check_rows(
@@ -67,7 +74,7 @@ def check_loops(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> None:
 
 
 def _counts(g: BlockGeometry, s: TileSchedule) -> tuple[int, int, int]:
-    """Tiles along rows, output channels and input channels."""
+    """Return the number of tiles along rows, output channels and input channels."""
     return (
         -(-blocks(g.out_width) // blocks(s.tile_w)), -(-blocks(g.out_channels) // s.tile_n),
         -(-blocks(g.in_channels) // s.tile_k),
@@ -88,7 +95,7 @@ def _loop(
     tile: tuple[int, int, int],
     counts: tuple[int, int, int],
 ) -> list[Command]:
-    """One LOOP_WS with all its settings."""
+    """Return one LOOP_WS command preceded by its configuration commands."""
     (i, j, k), at = tile, g.addresses
     (first_i, size_i), (first_j, size_j), (first_k, size_k) = (
         (step * place, min(step, size - step * place))

@@ -1,4 +1,4 @@
-"""Layout of a single workload's tensors in memory: packs operands, and reads the output back."""
+"""Memory layout of a single workload's tensors: packs operands and reads the output back."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ Array = NDArray[Any]
 
 
 def random_tensors(workload: Workload, seed: int) -> dict[str, Array]:
-    """`data` (n, c, h, w) and `weight` (o, c/groups, kh, kw) over all of int8; where there are,
-    `bias` (o,) over 20 bits and `residual` (n, o, oh, ow) over all of int8."""
+    """Draw random operands of a workload.
+
+    Returns:
+        `data` (n, c, h, w) and `weight` (o, c/groups, kh, kw) over the range of int8, and, if the
+        epilogue reads them, `bias` (o,) over 20 bits and `residual` (n, o, oh, ow) over the range
+        of int8.
+    """
     w, rng = workload, np.random.default_rng(seed)
 
     def draw(*shape: int) -> Array:
@@ -41,81 +46,101 @@ def random_tensors(workload: Workload, seed: int) -> dict[str, Array]:
 
 
 def pixel_rows(image: Array, stride: int) -> NDArray[np.int8]:
-    """Return an image (n, c, h, w) as it lies in memory: (pixels, stride), zero behind the
-    channels."""
+    """Convert an image to its memory layout.
+
+    Args:
+        image: shape (n, c, h, w).
+        stride: bytes per pixel.
+
+    Returns:
+        Array of shape (pixels, stride), with zeros after the channels.
+    """
     rows = image.transpose(0, 2, 3, 1).reshape(-1, image.shape[1])
-    made = np.zeros((len(rows), stride), np.int8)
-    made[:, : rows.shape[1]] = rows
-    return made
+    padded_rows = np.zeros((len(rows), stride), np.int8)
+    padded_rows[:, : rows.shape[1]] = rows
+    return padded_rows
 
 
 def pack_weight(g: BlockGeometry, weight: Array) -> NDArray[np.int8]:
-    """Return weights (o, c/groups, kh, kw) as they lie in memory: (groups, kh, kw, c, o), zero
-    between groups."""
+    """Convert weights of shape (o, c/groups, kh, kw) to their memory layout.
+
+    Returns:
+        Array of shape (groups, kh, kw, c, o). Weights between different groups that share a block
+        are zero.
+    """
     per_out = g.out_channels // g.merged
     o, per_in, kh, kw = weight.shape
-    made = np.zeros((g.groups, kh, kw, round_up(g.in_channels), g.weight_stride), np.int8)
+    packed = np.zeros((g.groups, kh, kw, round_up(g.in_channels), g.weight_stride), np.int8)
     for first in range(0, o, per_out):
         own = first // per_out
         group, place = divmod(own, g.merged)
         rows = slice(place * per_in, (place + 1) * per_in)
         columns = slice(place * per_out, (place + 1) * per_out)
-        made[group, :, :, rows, columns] = weight[first : first + per_out].transpose(2, 3, 1, 0)
-    return made
+        packed[group, :, :, rows, columns] = weight[first : first + per_out].transpose(2, 3, 1, 0)
+    return packed
 
 
 def pack_bias(g: BlockGeometry, bias: Array | None) -> NDArray[np.int32]:
-    """Return the values that accumulators begin with, (groups, columns): a bias (o,) and the
-    constant."""
-    made = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
+    """Return the initial values of the accumulators, shape (groups, columns).
+
+    They are the bias of shape (o,), if there is one, plus the constant of the epilogue.
+    """
+    packed = np.full((g.groups, g.weight_stride), g.epilogue.constant, np.int32)
     if bias is not None:
         for group in range(g.groups):
-            own = bias[group * g.out_channels :][: g.out_channels_of(group)]
-            made[group, : len(own)] += own.astype(np.int32)
-    return made
+            values = bias[group * g.out_channels :][: g.out_channels_of(group)]
+            packed[group, : len(values)] += values.astype(np.int32)
+    return packed
 
 
 def identity_blocks(g: BlockGeometry) -> NDArray[np.int8]:
-    """Return the diagonal blocks (n · 16, columns) that multiply a residual, in rows as long as
-    those of weights."""
-    made = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
-    made[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
-    return made
+    """Return the diagonal matrices that multiply a residual, shape (n · 16, columns).
+
+    Their rows have the same distance in memory as those of weights.
+    """
+    packed = np.zeros((len(g.identities), DIM, g.weight_stride), np.int8)
+    packed[:, :, :DIM] = np.eye(DIM, dtype=np.int8) * np.array(g.identities, np.int8)[:, None, None]
+    return packed
 
 
 def constants(g: BlockGeometry, weight: Array, bias: Array | None) -> dict[str, Array]:
-    """Return what lies in memory beside activations, by role, given weights (o, c/groups, kh, kw)
-    and a bias (o,)."""
-    found: dict[str, Array] = {"weight": pack_weight(g, weight)}
+    """Return the constant tensors of a workload in their memory layout, by role.
+
+    Args:
+        g: geometry of the workload.
+        weight: weights, shape (o, c/groups, kh, kw).
+        bias: biases, shape (o,); None if there are none.
+    """
+    arrays: dict[str, Array] = {"weight": pack_weight(g, weight)}
     if g.epilogue.loads_sums:
-        found["bias"] = pack_bias(g, bias)
+        arrays["bias"] = pack_bias(g, bias)
     if g.epilogue.residual:
-        found["identity"] = identity_blocks(g)
-    return found
+        arrays["identity"] = identity_blocks(g)
+    return arrays
 
 
 def unpack_weight(
     g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]
 ) -> NDArray[np.int8]:
-    """Return weights (o, c/groups, kh, kw) out of a memory image."""
+    """Read weights of shape (o, c/groups, kh, kw) from a memory image."""
     w, rows = workload, round_up(g.in_channels)
     at = g.addresses["weight"] - MEMORY_BASE
     shape = (g.groups, g.kernel_h, g.kernel_w, rows, g.weight_stride)
     packed = image[at : at + int(np.prod(shape))].view(np.int8).reshape(shape)
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
-    made = np.zeros((w.out_channels, per_in, g.kernel_h, g.kernel_w), np.int8)
+    weights = np.zeros((w.out_channels, per_in, g.kernel_h, g.kernel_w), np.int8)
     for group in range(w.groups):
         block, place = divmod(group, g.merged)
         own = packed[
             block, :, :, place * per_in : (place + 1) * per_in,
             place * per_out : (place + 1) * per_out,
         ]  # fmt: skip
-        made[group * per_out : (group + 1) * per_out] = own.transpose(3, 2, 0, 1)
-    return made
+        weights[group * per_out : (group + 1) * per_out] = own.transpose(3, 2, 0, 1)
+    return weights
 
 
 def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return a bias (o,) out of a memory image, without the constant."""
+    """Read a bias of shape (o,) from a memory image, and subtract the constant of the epilogue."""
     at = g.addresses["bias"] - MEMORY_BASE
     raw = image[at : at + 4 * g.groups * g.weight_stride].view(np.int32)
     rows = raw.reshape(g.groups, g.weight_stride)[:, : g.out_channels].reshape(-1)
@@ -123,7 +148,15 @@ def unpack_bias(g: BlockGeometry, image: NDArray[np.uint8]) -> NDArray[np.int32]
 
 
 def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:
-    """Return all tensors of a workload at their addresses, (bytes,) from `MEMORY_BASE` on."""
+    """Return a memory image with all tensors of a workload at their addresses.
+
+    Args:
+        g: geometry of the workload.
+        tensors: operands by name.
+
+    Returns:
+        Array of shape (bytes,); the first byte is at `MEMORY_BASE`.
+    """
     parts = constants(g, tensors["weight"], tensors.get("bias"))
     parts["data"] = pixel_rows(tensors["data"], g.data_stride)
     if g.epilogue.residual:
@@ -136,13 +169,13 @@ def memory_image(g: BlockGeometry, tensors: Mapping[str, Array]) -> NDArray[np.u
 
 
 def write_array(image: NDArray[np.uint8], at: int, values: Array) -> None:
-    """Write the bytes of an array of any shape into a memory image (bytes,)."""
+    """Write the bytes of an array into a memory image of shape (bytes,), at position `at`."""
     raw = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     image[at : at + len(raw)] = raw
 
 
 def read_output(g: BlockGeometry, workload: Workload, image: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """Return the output (n, o, oh, ow) out of a memory image."""
+    """Read the output of shape (n, o, oh, ow) from a memory image."""
     w, at = workload, g.addresses["output"] - MEMORY_BASE
     rows = image[at : at + g.pixels * g.output_stride].view(np.int8)
     pixels = rows.reshape(w.batch, w.out_height, w.out_width, g.output_stride)

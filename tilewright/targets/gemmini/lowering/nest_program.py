@@ -1,9 +1,9 @@
-"""Programs of the nest form: loads, PRELOAD and COMPUTE pairs, and stores of any workload.
+"""Programs in the nest form: loads, pairs of PRELOAD and COMPUTE, and stores, for any workload.
 
-The scratchpad's lower half holds data, its upper half weights, so that the array never reads two
-operands from one bank. While a stage multiplies, the operands of the next are loaded and the tile
-before it is stored, as far as there are buffers. Products are PRELOAD and COMPUTE pairs, in either
-data flow.
+The lower half of the scratchpad holds data and the upper half holds weights, so that the array
+never reads two operands from one bank. While one stage multiplies, the operands of the next stage
+are loaded and the previous tile is stored, if there are enough buffers. Products are pairs of
+PRELOAD and COMPUTE commands, in either data flow.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 from tilewright.targets.patterns.max_pool import Pool
 
 Pairs = NDArray[np.uint64]
-"""(products, 2, 3): a PRELOAD and its COMPUTE."""
+"""Products as commands, shape (products, 2, 3): a PRELOAD and its COMPUTE."""
 
 
 class Places(NamedTuple):
-    """First rows of a stage's operands in the scratchpad, and of its sums in the accumulator."""
+    """First rows of a stage's operands in the scratchpad and of its sums in the accumulator."""
 
     data: int
     weights: int
@@ -77,8 +77,16 @@ class Places(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Blocks of weights (blocks,), in order: the output block of each, the first row of its data
-    (for the tile's first pixel) and of its own, channels, and 1 where sums begin with it."""
+    """Blocks of weights in the order of their use; all arrays have shape (blocks,).
+
+    Attributes:
+        n: index of the output block.
+        data: scratchpad row of the data for the tile's first pixel.
+        weights: scratchpad row of the weights.
+        k_columns: number of input channels.
+        n_columns: number of output channels.
+        begins: 1 if the block is the first one to write its sums, else 0.
+    """
 
     n: NDArray[np.int64]
     data: NDArray[np.int64]
@@ -88,7 +96,7 @@ class _Blocks(NamedTuple):
     begins: NDArray[np.int64]
 
     def by_output(self) -> _Blocks:
-        """All of an output block before those of the next."""
+        """Return the blocks sorted by output block."""
         order = np.argsort(self.n, kind="stable")
         return _Blocks(*(column[order] for column in self))
 
@@ -96,9 +104,17 @@ class _Blocks(NamedTuple):
 def stage_products(
     g: BlockGeometry, s: TileSchedule, patch: Patch, stage: TileStage, places: Places
 ) -> Pairs:
-    """Return the products of a stage, shape (products, 2, 3)."""
-    groups = np.array(pixel_groups(stage.tile), np.int64)  # (groups, 3)
-    sums = places.sums + sum_rows(g, stage.tile).T  # (output blocks, groups)
+    """Return the products of a stage, shape (products, 2, 3).
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule.
+        patch: layout of the input pixels in the scratchpad.
+        stage: the stage.
+        places: location of the stage's operands and sums.
+    """
+    groups = np.array(pixel_groups(stage.tile), np.int64)  # shape (groups, 3)
+    sums = places.sums + sum_rows(g, stage.tile).T  # shape (output blocks, groups)
     if stage.is_residual:
         blocks = _residual_blocks(g, s, stage, places)
         pixels = groups[:, 0] * s.tile_w + groups[:, 1]
@@ -107,55 +123,73 @@ def stage_products(
         pixels = groups[:, 0] * patch.line_rows + groups[:, 1]
     if s.dataflow == OUTPUT_STATIONARY:
         most = g.most_chained if stage.is_first and stage.is_last else MOST_CHAINED
-        made = _chains(g, s, stage, sums, blocks.by_output(), pixels, groups[:, 2], most)
+        products = _chains(g, s, stage, sums, blocks.by_output(), pixels, groups[:, 2], most)
     else:
         if not stage.is_residual and s.walk != ALL_CHANNELS_FIRST:
             blocks = blocks.by_output()
-        made = _by_weights(sums, blocks, pixels, groups[:, 2])
-    return made.reshape(-1, 2, 3).astype(np.uint64)
+        products = _by_weights(sums, blocks, pixels, groups[:, 2])
+    return products.reshape(-1, 2, 3).astype(np.uint64)
 
 
 def _by_weights(
     places: NDArray[np.int64], blocks: _Blocks, pixels: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Each block of weights is loaded once, and meets all groups of pixels:
-    (blocks, groups, 2, 3)."""
+    """Return products that load each block of weights once and use it for all groups of pixels.
+
+    Returns:
+        Commands of shape (blocks, groups, 2, 3).
+    """
     number = np.arange(len(pixels))[None, :]
     _, data, weights, k_columns, n_columns, begins = (column[:, None] for column in blocks)
     sums = places[blocks.n] | ACCUMULATOR | np.where(begins == 1, 0, ACCUMULATES)
     fresh = number == 0
-    made = np.empty((len(blocks.n), len(pixels), 2, 3), np.int64)
-    made[..., 0, 0] = PRELOAD
-    made[..., 0, 1] = operand(np.where(fresh, weights, GARBAGE), n_columns, k_columns)
-    made[..., 0, 2] = operand(sums, n_columns, rows)
-    made[..., 1, 0] = np.where(fresh, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
-    made[..., 1, 1] = operand(data + pixels, k_columns, rows)
-    made[..., 1, 2] = operand(GARBAGE, DIM, DIM)
-    return made
+    commands = np.empty((len(blocks.n), len(pixels), 2, 3), np.int64)
+    commands[..., 0, 0] = PRELOAD
+    commands[..., 0, 1] = operand(np.where(fresh, weights, GARBAGE), n_columns, k_columns)
+    commands[..., 0, 2] = operand(sums, n_columns, rows)
+    commands[..., 1, 0] = np.where(fresh, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
+    commands[..., 1, 1] = operand(data + pixels, k_columns, rows)
+    commands[..., 1, 2] = operand(GARBAGE, DIM, DIM)
+    return commands
 
 
 def _chains(
     g: BlockGeometry, s: TileSchedule, stage: TileStage, places: NDArray[np.int64], blocks: _Blocks,
     pixels: NDArray[np.int64], rows: NDArray[np.int64], most: int,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Sums stay in the array for a chain of blocks, which are by output block: (output blocks,
-    groups, blocks of one, 2, 3), or groups first."""
+    """Return products whose sums stay in the array for a chain of blocks.
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule.
+        stage: the stage.
+        places: accumulator row of each output block and group of pixels, shape (output blocks,
+            groups).
+        blocks: the blocks of weights, sorted by output block.
+        pixels: offset of each group's data in a plane of the patch, shape (groups,).
+        rows: number of pixels of each group, shape (groups,).
+        most: maximum number of products per chain.
+
+    Returns:
+        Commands of shape (output blocks, groups, blocks per output block, 2, 3), or with the first
+        two axes swapped, depending on the schedule's `walk`.
+    """
     n_blocks = stage.tile.n_blocks
     parts = _Blocks(*(column.reshape(n_blocks, 1, -1) for column in blocks))
     inputs = [DIM if stage.is_residual else summed_inputs(g, c) for c in parts.k_columns[0, 0]]
     ends = np.array(chain_ends(inputs, most))
     starts = np.roll(ends, 1)
-    # The first chain of a stage writes where its first block does.
+    # The first chain of a stage writes to the same rows as the first block of the stage.
     adds = (np.cumsum(starts) > 1) | (parts.begins[..., :1] == 0)
     sums = places[:, :, None] | ACCUMULATOR | np.where(adds, ACCUMULATES, 0)
-    made = np.empty((n_blocks, len(pixels), len(ends), 2, 3), np.int64)
-    made[..., 0, 0] = PRELOAD
-    made[..., 0, 1] = operand(GARBAGE, DIM, DIM)
-    made[..., 0, 2] = operand(np.where(ends, sums, GARBAGE), parts.n_columns, rows[:, None])
-    made[..., 1, 0] = np.where(starts, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
-    made[..., 1, 1] = operand(parts.data + pixels[:, None], parts.k_columns, rows[:, None])
-    made[..., 1, 2] = operand(parts.weights, parts.n_columns, parts.k_columns)
-    return np.moveaxis(made, 0, 1) if s.walk == ALL_CHANNELS_FIRST else made
+    commands = np.empty((n_blocks, len(pixels), len(ends), 2, 3), np.int64)
+    commands[..., 0, 0] = PRELOAD
+    commands[..., 0, 1] = operand(GARBAGE, DIM, DIM)
+    commands[..., 0, 2] = operand(np.where(ends, sums, GARBAGE), parts.n_columns, rows[:, None])
+    commands[..., 1, 0] = np.where(starts, COMPUTE_PRELOADED, COMPUTE_ACCUMULATED)
+    commands[..., 1, 1] = operand(parts.data + pixels[:, None], parts.k_columns, rows[:, None])
+    commands[..., 1, 2] = operand(parts.weights, parts.n_columns, parts.k_columns)
+    return np.moveaxis(commands, 0, 1) if s.walk == ALL_CHANNELS_FIRST else commands
 
 
 def _weight_blocks(g: BlockGeometry, patch: Patch, stage: TileStage, places: Places) -> _Blocks:
@@ -176,7 +210,7 @@ def _weight_blocks(g: BlockGeometry, patch: Patch, stage: TileStage, places: Pla
 def _residual_blocks(
     g: BlockGeometry, s: TileSchedule, stage: TileStage, places: Places
 ) -> _Blocks:
-    """Each block of the residual with all identities."""
+    """Return the blocks that multiply each block of the residual with all identity matrices."""
     tile, count = stage.tile, len(g.identities)
     n, which = (axis.ravel() for axis in np.indices((tile.n_blocks, count)))
     columns = _columns(g.out_channels_of(tile.group), tile.n + n)
@@ -185,26 +219,29 @@ def _residual_blocks(
 
 
 def _columns(total: int, block: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Channels that blocks have, of `total`."""
+    """Return how many of `total` channels each block has."""
     return np.minimum(DIM, total - block * DIM)
 
 
 def _tap_row(g: BlockGeometry, patch: Patch, tap: int) -> int:
-    """The row of a plane that a tap reads for the tile's first output."""
+    """Return the row of a plane that a kernel tap reads for the tile's first output."""
     row_phase, row = patch.rows.place(tap // g.kernel_w)
     column_phase, column = patch.columns.place(tap % g.kernel_w)
     return patch.at(row_phase, row, column_phase, column)
 
 
 def nest_program(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> CommandTable:
-    """Return the commands of any workload, shape (n, 3). Raises `LoweringFailure`."""
+    """Return the commands of any workload, shape (n, 3).
+
+    Raise `LoweringFailure` if it does not fit.
+    """
     check_tiles(g, m, s)
     return _Nest(g, m, s, Patch.of(g, s)).program()
 
 
 @dataclass
 class _Buffer:
-    """One of `count` buffers of an operand, `rows` apart, and what it holds."""
+    """A ring of `count` buffers for one operand, `rows` rows apart, and the current content."""
 
     base: int
     rows: int
@@ -214,15 +251,18 @@ class _Buffer:
 
     @property
     def row(self) -> int:
-        """Where it begins."""
+        """First row of the current buffer."""
         return self.base + self.number * self.rows
 
     def turn(self) -> None:
-        """Take the next one."""
+        """Switch to the next buffer."""
         self.number = (self.number + 1) % self.count
 
     def take(self, content: object) -> bool:
-        """Have it hold this, in the next buffer; whether that has to be loaded."""
+        """Make `content` the current content, in the next buffer.
+
+        Return whether it must be loaded.
+        """
         if self.holds == content:
             return False
         if self.holds is not None:
@@ -233,7 +273,7 @@ class _Buffer:
 
 @dataclass
 class _Nest:
-    """A program that is being written."""
+    """Builder of a program in the nest form."""
 
     g: BlockGeometry
     m: GemminiMachine
@@ -251,7 +291,11 @@ class _Nest:
         self.sums = _Buffer(0, buffer_rows(self.g, m, s), s.out_buffers)
 
     def program(self) -> CommandTable:
-        """All stages. What has a second buffer is loaded a stage ahead, or stored one later."""
+        """Return the commands of all stages.
+
+        With double buffers, operands are loaded one stage ahead and results are stored one stage
+        later.
+        """
         g, s = self.g, self.s
         self._put(
             encode_array_config(s.dataflow), encode_store_config(g.output_stride, g.epilogue),
@@ -292,44 +336,52 @@ class _Nest:
         self.made.append(commands(given))
 
     def _multiply(self, pairs: Pairs, *beside: Sequence[Command]) -> None:
-        """Products, and the other commands spread among them or before them."""
+        """Append the products to the program, together with the pending loads and stores.
+
+        The loads and stores are interleaved with the products, or precede them.
+        """
         if self.s.form != SPREAD:
-            self.made += [commands(each) for each in beside]
+            self.made += [commands(commands_beside) for commands_beside in beside]
             self.made.append(pairs.reshape(-1, 3))
             return
         places = [np.repeat(np.arange(len(pairs)) + 1.0, 2)]
-        for each in beside:
-            places.append((np.arange(len(each)) + 0.5) * len(pairs) / max(len(each), 1))
+        for commands_beside in beside:
+            places.append(
+                (np.arange(len(commands_beside)) + 0.5) * len(pairs) / max(len(commands_beside), 1)
+            )
         every = np.concatenate([pairs.reshape(-1, 3), *map(commands, beside)])
         self.made.append(every[np.argsort(np.concatenate(places), kind="stable")])
 
     def _loaded(self, stage: TileStage) -> tuple[list[Command], Places]:
-        """What loads a stage's operands, as far as they are not there, and where they are."""
-        g, tile, found = self.g, stage.tile, list[Command]()
+        """Return the commands that load a stage's operands, and the operands' places.
+
+        Operands that are already in the scratchpad are not loaded again.
+        """
+        g, tile, loads = self.g, stage.tile, list[Command]()
         where = (tile.group, tile.image, tile.out_y, tile.out_x)
         part = ("residual", tile.n) if stage.is_residual else ("data", stage.k)
         if self.data.take((where, part)):
             if stage.is_residual:
                 plane = self.s.tile_h * self.s.tile_w
-                found.append(encode_load_config(0, g.residual_stride, plane))
-                found += load_residual(g, self.s, tile, self.data.row)
-                found.append(self._data_stride())
+                loads.append(encode_load_config(0, g.residual_stride, plane))
+                loads += load_residual(g, self.s, tile, self.data.row)
+                loads.append(self._data_stride())
             else:
-                found += load_patch(g, self.patch, stage, self.data.row)
-        own = "identity" if stage.is_residual else (tile.group, tile.n, stage.k)
-        if self.weights.take(own):
+                loads += load_patch(g, self.patch, stage, self.data.row)
+        content = "identity" if stage.is_residual else (tile.group, tile.n, stage.k)
+        if self.weights.take(content):
             if stage.is_residual:
-                found += load_identities(g, self.weights.row)
+                loads += load_identities(g, self.weights.row)
             else:
-                found += load_weights(g, stage, self.weights.row)
-        return found, Places(self.data.row, self.weights.row, self.sums.row)
+                loads += load_weights(g, stage, self.weights.row)
+        return loads, Places(self.data.row, self.weights.row, self.sums.row)
 
     def _begun(self, tile: Tile) -> list[Command]:
-        """What loads the values that a tile's sums begin with, into the next buffer."""
+        """Return the commands that load the initial values of a tile's sums."""
         g = self.g
         if not g.epilogue.loads_sums:
             return []
-        total, found = g.out_channels_of(tile.group), list[Command]()
+        total, loads = g.out_channels_of(tile.group), list[Command]()
         groups, places = pixel_groups(tile), sum_rows(g, tile).tolist()
         for block in range(tile.n_blocks):
             columns = channels_in(total, tile.n + block)
@@ -337,12 +389,12 @@ class _Nest:
             address = g.addresses["bias"] + 4 * channel
             for (_, _, rows), own in zip(groups, places, strict=True):
                 row = self.sums.row + own[block]
-                found.append((MVIN3, address, operand(row | ACCUMULATOR, columns, rows)))
-        return found
+                loads.append((MVIN3, address, operand(row | ACCUMULATOR, columns, rows)))
+        return loads
 
     def _stores(self, tile: Tile, sums: int) -> list[Command]:
-        """MVOUTs of a tile."""
-        g, found = self.g, list[Command]()
+        """Return the MVOUT commands of a tile."""
+        g, stores = self.g, list[Command]()
         total = g.out_channels_of(tile.group)
         if g.pool is not None:
             return self._pooled_stores(tile, g.pool, sums)
@@ -354,12 +406,15 @@ class _Nest:
                 columns = channels_in(total, tile.n + block, count)
                 address = pixel + tile.group * g.out_channels + (tile.n + block) * DIM
                 row = sums + own[block]
-                found.append((MVOUT, address, operand(row | ACCUMULATOR, columns, rows)))
-        return found
+                stores.append((MVOUT, address, operand(row | ACCUMULATOR, columns, rows)))
+        return stores
 
     def _pooled_stores(self, tile: Tile, pool: Pool, sums: int) -> list[Command]:
-        """A CONFIG where the last tile had another shape, and an MVOUT a block of channels."""
-        g, found = self.g, list[Command]()
+        """Return the MVOUT commands of a pooled tile, one per block of channels.
+
+        A CONFIG command precedes them if the shape differs from that of the previous tile.
+        """
+        g, stores = self.g, list[Command]()
         total = g.out_channels_of(tile.group)
         how = StoredPool(
             pool.kernel_h, pool.stride_h, tile.y - (tile.out_y * pool.stride_h - pool.pad_top),
@@ -368,17 +423,17 @@ class _Nest:
         )  # fmt: skip
         if how != self.stored:
             self.stored = how
-            found.append(encode_store_config(g.output_stride, g.epilogue, how))
+            stores.append(encode_store_config(g.output_stride, g.epilogue, how))
         pixel = (tile.image * g.out_height + tile.out_y) * g.out_width + tile.out_x
         address = g.addresses["output"] + pixel * g.output_stride + tile.group * g.out_channels
         for block, row in enumerate(sum_rows(g, tile)[0].tolist()):
             columns = channels_in(total, tile.n + block)
             place = operand((sums + row) | ACCUMULATOR, columns, 1)
-            found.append((MVOUT, address + (tile.n + block) * DIM, place))
-        return found
+            stores.append((MVOUT, address + (tile.n + block) * DIM, place))
+        return stores
 
     def _products(self, stage: TileStage, places: Places) -> Pairs:
-        """Those of equal stages are made once."""
+        """Return the products of a stage. Equal stages are computed once and cached."""
         tile, g = stage.tile, self.g
         at_end = (
             g.out_channels_of(tile.group) - tile.n * DIM < tile.n_blocks * DIM,

@@ -1,7 +1,8 @@
-"""Loads of a stage's operands: the pixels under a tile, weights, a residual, identities.
+"""Loads of a stage's operands: input pixels, weights, residuals and identity matrices.
 
-The array shall read consecutive rows, whatever the stride. So pixels lie by their remainder modulo
-the stride, their phase: those that a tap reads follow one another.
+The array reads consecutive rows, whatever the stride of the convolution. Pixels are therefore
+sorted by their position modulo the stride (their phase), so that the pixels which one kernel tap
+reads are consecutive.
 """
 
 from __future__ import annotations
@@ -17,50 +18,75 @@ from tilewright.targets.gemmini.lowering.tiles import Tile, TileStage, channels_
 from tilewright.targets.gemmini.spec import DIM
 
 ZEROS = 0
-"""The memory address whose MVIN writes zeros."""
+"""Memory address from which an MVIN reads zeros."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of a patch: by phase the first and the number of positions that are read."""
+    """One dimension of a patch, split into phases.
+
+    Attributes:
+        stride: stride of the convolution.
+        dilation: dilation of the convolution.
+        phases: the phases (positions modulo the stride) that kernel taps read.
+        length: number of positions per phase for a whole tile.
+    """
 
     stride: int
     dilation: int
     phases: tuple[int, ...]
-    length: int  # positions of a phase, of a whole tile
+    length: int
 
     @classmethod
     def of(cls, kernel: int, stride: int, dilation: int, tile: int) -> Axis:
-        """For so many outputs a tile."""
+        """Compute the phases for a tile.
+
+        Args:
+            kernel: kernel size.
+            stride: stride of the convolution.
+            dilation: dilation of the convolution.
+            tile: number of outputs per tile.
+        """
         phases = sorted({tap * dilation % stride for tap in range(kernel)})
         return cls(stride, dilation, tuple(phases), tile + (kernel - 1) * dilation // stride)
 
     def place(self, tap: int) -> tuple[int, int]:
-        """Return which phase a tap reads, and its position there for the tile's first output."""
+        """Return the index of the phase that a kernel tap reads for the tile's first output.
+
+        Returns:
+            The index of the phase, and the position within the phase.
+        """
         position, phase = divmod(tap * self.dilation, self.stride)
         return self.phases.index(phase), position
 
     def read(self, kernel: int, phase: int, outputs: int) -> tuple[int, int]:
-        """Return first and end position of a phase that `outputs` outputs read."""
-        own = [
+        """Return the first and the end position of a phase that `outputs` outputs read."""
+        positions = [
             tap * self.dilation // self.stride
             for tap in range(kernel)
             if tap * self.dilation % self.stride == phase
         ]
-        return own[0], own[-1] + outputs
+        return positions[0], positions[-1] + outputs
 
 
 @dataclass(frozen=True)
 class Patch:
-    """How the pixels under a tile lie in the scratchpad: a plane of `plane_rows` rows for each
-    block of channels, in it (row phase, row, column phase, column)."""
+    """Layout of a tile's input pixels in the scratchpad.
+
+    Each block of channels is a plane of `plane_rows` rows. Within a plane, pixels are ordered by
+    row phase, row, column phase and column.
+
+    Attributes:
+        rows: the vertical dimension.
+        columns: the horizontal dimension.
+    """
 
     rows: Axis
     columns: Axis
 
     @classmethod
     def of(cls, g: BlockGeometry, s: TileSchedule) -> Patch:
-        """Return the patch of a whole tile."""
+        """Return the layout for a whole tile of a schedule."""
         height, width = g.sums_of(s.tile_h, s.tile_w)
         return cls(
             Axis.of(g.kernel_h, g.stride_h, g.dilation_h, height),
@@ -69,24 +95,30 @@ class Patch:
 
     @property
     def line_rows(self) -> int:
-        """Rows of a line of pixels."""
+        """Number of scratchpad rows per line of pixels."""
         return len(self.columns.phases) * self.columns.length
 
     @property
     def plane_rows(self) -> int:
-        """Rows of a block of channels."""
+        """Number of scratchpad rows per block of channels."""
         return len(self.rows.phases) * self.rows.length * self.line_rows
 
     def at(self, row_phase: int, row: int, column_phase: int, column: int) -> int:
-        """Return the row of a pixel in a plane; phases are given by their index."""
+        """Return the row of a pixel within a plane. Phases are given by their indices."""
         line = row_phase * self.rows.length + row
         return line * self.line_rows + column_phase * self.columns.length + column
 
 
 def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> list[Command]:
-    """Return MVINs of the pixels under a tile, from scratchpad row `base` on; zeros around the
-    image."""
-    tile, found = stage.tile, list[Command]()
+    """Return the MVIN commands that load a tile's input pixels, with zeros around the image.
+
+    Args:
+        g: geometry of the workload.
+        patch: layout of the pixels.
+        stage: the stage.
+        base: first row in the scratchpad.
+    """
+    tile, loads = stage.tile, list[Command]()
     total = g.in_channels_of(tile.group)
     image = g.addresses["data"] + tile.image * g.height * g.width * g.data_stride
     top = tile.y * g.stride_h - g.pad_top
@@ -104,16 +136,19 @@ def load_patch(g: BlockGeometry, patch: Patch, stage: TileStage, base: int) -> l
                     columns = channels_in(total, stage.k + block, count)
                     at = base + block * patch.plane_rows + patch.at(p, row, q, 0)
                     channel = tile.group * g.in_channels + (stage.k + block) * DIM
-                    found += _line(
+                    loads += _line(
                         at, columns, (first, last), inside,
                         image + (y * g.width + x) * g.data_stride + channel,
                         g.stride_w * g.data_stride,
                     )  # fmt: skip
-    return found
+    return loads
 
 
 def _inside(x: int, stride: int, width: int, first: int, last: int) -> tuple[int, int] | None:
-    """The positions of first … last − 1 whose pixels x + position · stride are in the image."""
+    """Return the range of positions in first … last − 1 whose pixels are inside the image.
+
+    The pixel of a position is x + position · stride. Return None if the range is empty.
+    """
     begin = max(first, -(x // stride))
     end = min(last, -(-(width - x) // stride))
     return (begin, end) if begin < end else None
@@ -123,21 +158,40 @@ def _line(
     at: int, columns: int, positions: tuple[int, int], inside: tuple[int, int] | None, memory: int,
     stride: int,
 ) -> list[Command]:  # fmt: skip
-    """MVINs of positions of a row of pixels, of which those `inside` are in memory."""
+    """Return the MVIN commands that load a line of pixels, up to 16 pixels each.
+
+    Args:
+        at: scratchpad row of position 0.
+        columns: number of columns of each row.
+        positions: first and end position of the line.
+        inside: first and end position that are in memory; zeros are written for all others. None if
+            there are none.
+        memory: address of position 0 in main memory.
+        stride: distance of two positions in main memory, in bytes.
+    """
     first, last = positions
     begin, end = (last, last) if inside is None else inside
-    found = []
+    loads = []
     for start, stop, is_data in ((first, begin, False), (begin, end, True), (end, last, False)):
         for position in range(start, stop, DIM):
             rows = min(DIM, stop - position)
             address = memory + position * stride if is_data else ZEROS
-            found.append((MVIN, address, operand(at + position, columns, rows)))
-    return found
+            loads.append((MVIN, address, operand(at + position, columns, rows)))
+    return loads
 
 
 def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> list[Command]:
-    """Return MVINs of the residual of a tile: a plane of the tile's pixels for each block."""
-    found = []
+    """Return the MVIN commands that load a tile's residual.
+
+    Each block of channels is a plane with the tile's pixels.
+
+    Args:
+        g: geometry of the workload.
+        s: the schedule.
+        tile: the tile.
+        base: first row in the scratchpad.
+    """
+    loads = []
     total, plane = g.out_channels_of(tile.group), s.tile_h * s.tile_w
     for block in range(0, tile.n_blocks, BLOCKS_PER_REQUEST):
         count = min(BLOCKS_PER_REQUEST, tile.n_blocks - block)
@@ -149,13 +203,21 @@ def load_residual(g: BlockGeometry, s: TileSchedule, tile: Tile, base: int) -> l
                 address = g.addresses["residual"] + channel
                 address += output_pixel(g, tile, y, x) * g.residual_stride
                 place = base + block * plane + y * s.tile_w + x
-                found.append((MVIN, address, operand(place, columns, rows)))
-    return found
+                loads.append((MVIN, address, operand(place, columns, rows)))
+    return loads
 
 
 def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]:
-    """Return MVIN2s of a stage's weights, 16 rows per block: (tap, input block, output block)."""
-    tile, found, at = stage.tile, list[Command](), base
+    """Return the MVIN2 commands that load a stage's weights, 16 rows per block.
+
+    The blocks are ordered by kernel tap, input block and output block.
+
+    Args:
+        g: geometry of the workload.
+        stage: the stage.
+        base: first row in the scratchpad.
+    """
+    tile, loads, at = stage.tile, list[Command](), base
     n_total, k_total = g.out_channels_of(tile.group), g.in_channels_of(tile.group)
     group = g.addresses["weight"] + tile.group * g.kernel_h * g.kernel_w * g.tap_bytes
     for tap in range(g.kernel_h * g.kernel_w):
@@ -166,13 +228,13 @@ def load_weights(g: BlockGeometry, stage: TileStage, base: int) -> list[Command]
                 columns = channels_in(n_total, tile.n + block, count)
                 rows = channels_in(k_total, k)
                 address = line + (tile.n + block) * DIM
-                found.append((MVIN2, address, operand(at + block * DIM, columns, rows)))
+                loads.append((MVIN2, address, operand(at + block * DIM, columns, rows)))
             at += tile.n_blocks * DIM
-    return found
+    return loads
 
 
 def load_identities(g: BlockGeometry, base: int) -> list[Command]:
-    """Return MVIN2s of the identities, whose rows are as far apart as those of weights."""
+    """Return the MVIN2 commands that load the identity matrices for a residual."""
     return [
         (MVIN2, g.addresses["identity"] + row * g.weight_stride, operand(base + row, DIM, DIM))
         for row in range(0, len(g.identities) * DIM, DIM)
@@ -180,5 +242,5 @@ def load_identities(g: BlockGeometry, base: int) -> list[Command]:
 
 
 def output_pixel(g: BlockGeometry, tile: Tile, y: int, x: int) -> int:
-    """Return which pixel of the output a tile's (y, x) is."""
+    """Return the index of the output pixel at position (y, x) of a tile."""
     return (tile.image * g.out_height + tile.y + y) * g.out_width + tile.x + x

@@ -1,4 +1,4 @@
-"""Hidden features of a program: commands, bytes, fed rows, occupied memory."""
+"""Hidden features of a program: commands, bytes, rows fed to the array and occupied memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.targets.gemmini.isa import (
 from tilewright.targets.gemmini.spec import DIM, MAX_REQUEST_BYTES, GemminiMachine
 
 LEAST_ROWS = 4
-"""Rows that the array takes at least for a product without new weights."""
+"""Minimum number of cycles that the array needs for a product without new weights."""
 
 HIDDEN = (
     Feature("commands", "instructions", "", "commands the processor issues"),
@@ -55,8 +55,13 @@ HIDDEN = (
 def hidden_row(
     m: GemminiMachine, stream: CommandStream, plain: CommandStream
 ) -> NDArray[np.float64]:
-    """Return the features of a program (n,), given also without loops (m,), in the order of
-    `HIDDEN`."""
+    """Return the hidden features of a program, in the order of `HIDDEN`.
+
+    Args:
+        m: the machine.
+        stream: the program.
+        plain: the program with unrolled loops.
+    """
     funct = plain.funct
     columns, rows = _field(plain.rs2, 32, 7), _field(plain.rs2, 48, 5)
     is_load = (funct == MVIN) | (funct == MVIN2) | (funct == MVIN3)
@@ -100,7 +105,10 @@ def _requests(columns: Any, rows: Any, which: NDArray[np.bool_]) -> int:
 
 
 def _covered(address: Any, rows: Any, which: NDArray[np.bool_], room: int) -> float:
-    """The share of a memory's rows that these commands' first blocks of columns touch."""
+    """Return the fraction of a local memory's rows that the selected commands access.
+
+    Only the first block of columns of each command counts.
+    """
     begin = address[which] & (room - 1)
     edges = np.zeros(room + 1, np.int64)
     np.add.at(edges, begin, 1)

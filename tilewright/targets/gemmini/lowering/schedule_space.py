@@ -1,4 +1,4 @@
-"""Schedules and their search space: tiles, their order, buffers, and the form of the program."""
+"""Schedules and their search space: tile sizes, loop order, buffers and the form of the program."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ from tilewright.targets.gemmini.lowering.geometry import BlockGeometry, blocks, 
 from tilewright.targets.gemmini.spec import DIM
 
 LOOP, SPREAD, FIRST = 0, 1, 2
-"""Forms of a program: the accelerator's own loop over a tile; commands for each product, with the
-loads of the next tile spread among them, or before them."""
+"""Forms of a program. `LOOP` uses the hardware's own loop for each tile. `SPREAD` and `FIRST` issue
+commands for each product; the loads of the next tile are interleaved with them (`SPREAD`) or
+precede them (`FIRST`)."""
 PIXELS_OUTSIDE, CHANNELS_OUTSIDE = 0, 1
 WEIGHTS_OF_A_CHANNEL_FIRST, ALL_CHANNELS_FIRST = 0, 1
+# Maximum number of values of a knob.
 MOST_VALUES = 8
 MOST_TILE_BLOCKS = 64
-"""No side of a tile is longer: half an accumulator holds 32 blocks."""
+"""Maximum side length of a tile in blocks. Half an accumulator of the default machine holds 32
+blocks."""
 
 
 class TileSchedule(NamedTuple):
-    """`tile_h` and `tile_w` are in pixels of the output, `tile_n` and `tile_k` in blocks of output
-    and input channels.
+    """Knob values of a schedule.
 
-    `order` says which loop over tiles is outside. Of programs without the accelerator's loop, there
-    are `in_buffers` for operands and `out_buffers` for sums, `store_blocks` are stored by one
-    command, and `walk` says whether products with all weights of a block of output channels come
-    before those of the next. `dataflow` is what stays in their array, weights or sums. A loop has
-    two buffers of each, and weights in the array.
+    Attributes:
+        form: form of the program: `LOOP`, `SPREAD` or `FIRST`.
+        order: the outer loop over tiles: `PIXELS_OUTSIDE` or `CHANNELS_OUTSIDE`.
+        tile_h: tile height in output pixels.
+        tile_w: tile width in output pixels.
+        tile_n: tile size in blocks of output channels.
+        tile_k: tile size in blocks of input channels.
+        in_buffers: number of operand buffers. A `LOOP` always has two.
+        out_buffers: number of buffers for sums. A `LOOP` always has two.
+        store_blocks: number of channel blocks that one store command writes.
+        walk: whether all products of one block of output channels precede those of the next.
+        dataflow: whether weights or sums stay in the array. A `LOOP` keeps the weights.
     """
 
     form: int
@@ -45,8 +54,12 @@ class TileSchedule(NamedTuple):
 
 
 def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
-    """Return the search space: all combinations of sensible values, those of the vendor's rule
-    among them."""
+    """Return the search space: all combinations of useful knob values.
+
+    Args:
+        g: geometry of the workload.
+        rule: schedule of the vendor's rule, whose values are included.
+    """
     values: dict[str, tuple[int, ...]] = {
         "form": (LOOP, SPREAD, FIRST) if g.has_loops else (SPREAD, FIRST),
         "order": (PIXELS_OUTSIDE, CHANNELS_OUTSIDE),
@@ -71,21 +84,27 @@ def space_of(g: BlockGeometry, rule: TileSchedule) -> Space:
 
 
 def _widths(g: BlockGeometry) -> tuple[int, ...]:
-    """Of a tile, in pixels of the output: whole blocks, or, of pooled ones, equal parts."""
+    """Return the candidate tile widths in output pixels.
+
+    They are whole blocks, or equal parts of the width if the sums are pooled.
+    """
     if g.pool is not None:
         return _thinned({-(-g.out_width // parts) for parts in range(1, g.out_width + 1)})
     return tuple(sorted({min(g.out_width, DIM * step) for step in _steps(blocks(g.out_width))}))
 
 
 def _steps(count: int, most: int = MOST_VALUES) -> tuple[int, ...]:
-    """Equal parts of a number of blocks, and powers of two."""
-    found = {-(-count // parts) for parts in range(1, count + 1)}
-    found |= {1 << k for k in range(count.bit_length())}
-    return _thinned({step for step in found if step <= min(count, MOST_TILE_BLOCKS)}, most)
+    """Return candidate sizes for a number of blocks: equal parts and powers of two."""
+    sizes = {-(-count // parts) for parts in range(1, count + 1)}
+    sizes |= {1 << k for k in range(count.bit_length())}
+    return _thinned({step for step in sizes if step <= min(count, MOST_TILE_BLOCKS)}, most)
 
 
 def _request_steps(count: int) -> tuple[int, ...]:
-    """Of a number of blocks of channels; of many, those that are read by whole requests."""
+    """Return candidate sizes for a number of channel blocks.
+
+    If there are too many, only sizes that whole memory requests can load are kept.
+    """
     values = _steps(count, most=MOST_TILE_BLOCKS)
     if len(values) <= MOST_VALUES:
         return values
@@ -102,7 +121,7 @@ def _request_steps(count: int) -> tuple[int, ...]:
 
 
 def _thinned(found: set[int], most: int = MOST_VALUES) -> tuple[int, ...]:
-    """At most so many in order, evenly by rank, the ends among them."""
+    """Return at most `most` values in ascending order, evenly by rank, including both ends."""
     values, last = sorted(found), len(found) - 1
     if last < most:
         return tuple(values)

@@ -1,4 +1,4 @@
-"""Checks that the tiles of a nest fit the scratchpad and the accumulator; failures of lowering."""
+"""Checks that the tiles of a nest program fit into the local memories."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from tilewright.targets.gemmini.lowering.operand_loads import Patch
 from tilewright.targets.gemmini.lowering.schedule_space import TileSchedule
 from tilewright.targets.gemmini.spec import DIM, GemminiMachine
 
+# Longer programs are rejected, which bounds the time and memory for lowering and simulating one.
 MOST_PRODUCTS = 1 << 19
 MOST_BLOCK_STRIDE = (1 << 14) - 1
-"""Rows between blocks of channels: a field of 14 bits."""
+"""Maximum distance of channel blocks in rows. The field has 14 bits."""
 
 
 class LoweringFailure(Exception):
-    """A schedule has no program: the class of the failure, and the reason."""
+    """A schedule does not compile.
+
+    Args:
+        name: class of the failure.
+        reason: explanation of the failure.
+    """
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(reason)
@@ -22,14 +28,24 @@ class LoweringFailure(Exception):
 
 
 def check_rows(name: str, what: str, rows: int, room: int) -> None:
-    """Raise `LoweringFailure` if something takes more rows than there are."""
+    """Raise `LoweringFailure` if `rows` exceeds the available `room`.
+
+    Args:
+        name: class of the failure.
+        what: description of what needs the rows.
+        rows: required number of rows.
+        room: available number of rows.
+    """
     if rows > room:
         raise LoweringFailure(name, f"{what} takes {rows} rows, and there are {room}")
 
 
 def buffer_rows(g: BlockGeometry, m: GemminiMachine, s: TileSchedule) -> int:
-    """Return the accumulator rows of a tile's sums. Pooled sums lie in one bank: the hardware lets
-    a store wait for sums up to the end of the bank that it begins in."""
+    """Return the number of accumulator rows that are available for the sums of a tile.
+
+    Pooled sums must lie in one bank, because the hardware makes a pooled store wait for all sums up
+    to the end of the bank in which it begins.
+    """
     rows = m.accumulator_rows // s.out_buffers
     return rows if g.pool is None else min(rows, m.accumulator_bank_rows)
 

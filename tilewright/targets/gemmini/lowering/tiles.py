@@ -1,4 +1,4 @@
-"""Tiles of a workload's output, and the stages in which each tile is summed."""
+"""Tiles of a workload's output, and the stages in which each tile is computed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,22 @@ from tilewright.targets.gemmini.spec import DIM
 
 
 class Tile(NamedTuple):
-    """Part of the output: `height` × `width` sums of an image from (`y`, `x`) on, and `n_blocks`
-    blocks of a group's channels from block `n` on. They make `out_height` × `out_width` pixels of
-    the output from (`out_y`, `out_x`) on: the same ones, where nothing is pooled."""
+    """A part of the output of a workload.
+
+    Attributes:
+        group: index of the channel group.
+        image: index of the image.
+        y: first row of sums.
+        x: first column of sums.
+        height: number of rows of sums.
+        width: number of columns of sums.
+        n: index of the first block of output channels in the group.
+        n_blocks: number of blocks of output channels.
+        out_y: first row of the output. Equal to `y` without a pool, like the following fields.
+        out_x: first column of the output.
+        out_height: number of rows of the output.
+        out_width: number of columns of the output.
+    """
 
     group: int
     image: int
@@ -35,8 +48,16 @@ class Tile(NamedTuple):
 
 
 class TileStage(NamedTuple):
-    """The products of a tile with some input channels: `k_blocks` blocks from block `k` on; or,
-    where `is_residual`, of the residual with identities."""
+    """The part of a tile's products that uses some of the input channels, or the residual.
+
+    Attributes:
+        tile: the tile.
+        k: index of the first block of input channels.
+        k_blocks: number of blocks of input channels.
+        is_first: whether this is the first stage of the tile.
+        is_last: whether this is the last stage of the tile.
+        is_residual: whether the stage multiplies the residual by identity matrices.
+    """
 
     tile: Tile
     k: int
@@ -47,7 +68,7 @@ class TileStage(NamedTuple):
 
 
 def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
-    """Yield the tiles in the schedule's order."""
+    """Yield the tiles in the order of the schedule."""
     n_blocks = blocks(g.out_channels)
     pixels = list(
         product(range(g.images), range(0, g.out_height, s.tile_h), range(0, g.out_width, s.tile_w))
@@ -58,19 +79,19 @@ def tiles(g: BlockGeometry, s: TileSchedule) -> Iterator[Tile]:
             places = [(place, n) for place in pixels for n in channels]
         else:
             places = [(place, n) for n in channels for place in pixels]
-        own = blocks(g.out_channels_of(group))
+        out_blocks = blocks(g.out_channels_of(group))
         for (image, y, x), n in places:
-            if n < own:
+            if n < out_blocks:
                 height, width = min(s.tile_h, g.out_height - y), min(s.tile_w, g.out_width - x)
                 rows, columns = _sums(g, y, height, x, width)
                 yield Tile(
                     group, image, rows.start, columns.start, len(rows), len(columns), n,
-                    min(s.tile_n, own - n), y, x, height, width,
+                    min(s.tile_n, out_blocks - n), y, x, height, width,
                 )  # fmt: skip
 
 
 def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[range, range]:
-    """The sums under pixels of the output."""
+    """Return the ranges of rows and columns of sums that an area of the output needs."""
     p = g.pool
     if p is None:
         return range(y, y + height), range(x, x + width)
@@ -82,27 +103,35 @@ def _sums(g: BlockGeometry, y: int, height: int, x: int, width: int) -> tuple[ra
 
 def stages(g: BlockGeometry, s: TileSchedule) -> list[TileStage]:
     """Return the stages of all tiles, in order."""
-    found = []
+    stage_list = []
     for tile in tiles(g, s):
         k_blocks = blocks(g.in_channels_of(tile.group))
         firsts = range(0, k_blocks, s.tile_k)
         residual = bool(g.epilogue.residual)
         for k in firsts:
             last = k == firsts[-1] and not residual
-            found.append(TileStage(tile, k, min(s.tile_k, k_blocks - k), k == 0, last))
+            stage_list.append(TileStage(tile, k, min(s.tile_k, k_blocks - k), k == 0, last))
         if residual:
-            found.append(TileStage(tile, 0, tile.n_blocks, False, True, True))
-    return found
+            stage_list.append(TileStage(tile, 0, tile.n_blocks, False, True, True))
+    return stage_list
 
 
 def pixel_groups(tile: Tile) -> list[tuple[int, int, int]]:
-    """Return the pixels of each product: (row, first column, pixels), up to 16 of a row."""
+    """Return the pixels of each product of a tile.
+
+    Returns:
+        Row, first column and number of pixels of each group; up to 16 pixels of one row.
+    """
     return [(y, x, count) for y in range(tile.height) for x, count in _runs(tile.width)]
 
 
 def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
-    """Return where a group's sums of a block of channels begin, as rows behind the tile's first,
-    shape (groups, blocks). Each has a block of 16 rows; pooled sums lie side by side."""
+    """Return where the sums of each group of pixels begin, relative to the tile's first row.
+
+    Returns:
+        Accumulator rows, shape (groups, channel blocks). Each group has a block of 16 rows; pooled
+        sums are stored without gaps.
+    """
     groups, n = np.array(pixel_groups(tile), np.int64), np.arange(tile.n_blocks)
     if g.pool is None:
         return (np.arange(len(groups))[:, None] * tile.n_blocks + n) * DIM
@@ -110,8 +139,11 @@ def sum_rows(g: BlockGeometry, tile: Tile) -> NDArray[np.int64]:
 
 
 def _runs(width: int) -> list[tuple[int, int]]:
-    """A row in as few runs as there can be, by first column and pixels. The last is a whole block:
-    the step that also loads the next weights takes 16 cycles, however few rows it has."""
+    """Split a row of pixels into as few groups as possible, given as first column and pixel count.
+
+    The last group is a whole block if possible, because the step that also loads the next weights
+    takes 16 cycles regardless of its number of rows.
+    """
     runs = -(-width // DIM)
     if runs == 1:
         return [(0, width)]
@@ -120,5 +152,5 @@ def _runs(width: int) -> list[tuple[int, int]]:
 
 
 def channels_in(total: int, first_block: int, count: int = 1) -> int:
-    """Return how many of `total` channels `count` blocks have."""
+    """Return how many of `total` channels are in `count` blocks, starting at `first_block`."""
     return min(count * DIM, total - first_block * DIM)

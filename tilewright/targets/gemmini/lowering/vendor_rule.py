@@ -1,15 +1,16 @@
-"""Chooses tiles by the rules of the vendor's library (gemmini.h of May 2023), reimplemented.
+"""Tiling rules of the vendor's library (gemmini.h of May 2023), reimplemented.
 
-`tiled_matmul_auto`: two tiles share each memory, as its loops alternate between halves. Tiles of
-equal numbers of rows and columns come first: as many blocks as half the accumulator holds, as deep
-as half the scratchpad allows. Then columns, rows and depth grow by turns, a block at a time. They
-end where the halves hold no more or the matrix has no more blocks.
+`tiled_matmul_auto`: two tiles share each local memory, because the library's loops alternate
+between halves. The search starts with a tile of equal numbers of row and column blocks: as many as
+half the accumulator holds, and as deep as half the scratchpad allows. Then columns, rows and depth
+grow in turn by one block each, until the halves are full or the matrix is covered.
 
-`tiled_conv_auto`: the whole layer is the first tile. Its longest side shrinks until both halves
-hold the tile, columns of up to 16 pixels last; then columns, and then whatever still can, grow. The
-library runs such tiles on a state machine that is not simulated here. In its place stands our nest,
-which rounds columns of sums to blocks and gives data and weights a half of the scratchpad each. A
-tile that this cannot hold shrinks once more, by the same rule.
+`tiled_conv_auto`: the first tile is the whole layer. Its longest side shrinks until both halves
+hold the tile; columns of up to 16 pixels shrink last. Then the columns grow, and after them all
+other sides that still can. The library runs these tiles on a state machine that is not simulated
+here. We use our nest form instead, which rounds columns of sums up to blocks and gives data and
+weights one half of the scratchpad each. A tile that does not fit this layout shrinks again by the
+same rule.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ MATMUL_RULE, CONVOLUTION_RULE = "tiled_matmul_auto", "tiled_conv_auto"
 Sizes = tuple[int, ...]
 SIDES = 7
 ROWS, COLUMNS, OUT_CHANNELS, IN_CHANNELS = 1, 2, 3, 6
-"""Places in a convolution's tile: images, rows, columns, output channels, kernel rows, kernel
-columns, input channels."""
+"""Indices of the sides of a convolution's tile. The sides are images, rows, columns, output
+channels, kernel rows, kernel columns and input channels."""
 
 
 def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSchedule]:
-    """Return the rule's name, and the schedule that it chooses. If none of its tiles fits, that is
-    the smallest tile with single buffers: if that does not fit, no schedule does."""
+    """Return the name of the vendor's rule for a workload, and the schedule that it chooses.
+
+    If no tile of the rule fits, the schedule is the smallest tile with single buffers. If that does
+    not fit either, no schedule does.
+    """
     if not g.flat:
         return CONVOLUTION_RULE, _in_nest(vendor_convolution_tile(g, m), g, m)
     i, j, k = vendor_tile(blocks(g.out_width), blocks(g.out_channels), blocks(g.in_channels), m)
@@ -49,7 +53,11 @@ def vendor_schedule(g: BlockGeometry, m: GemminiMachine) -> tuple[str, TileSched
 
 
 def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
-    """Return blocks of rows, columns and depth of a tile, of a product of i × k by k × j blocks."""
+    """Return the tile of a matrix product of i × k by k × j blocks.
+
+    Returns:
+        Numbers of blocks of rows, columns and depth.
+    """
     half_scratchpad, half_accumulator = (
         rows // 2 // DIM for rows in (m.scratchpad_rows, m.accumulator_rows)
     )
@@ -64,9 +72,11 @@ def vendor_tile(i: int, j: int, k: int, m: GemminiMachine) -> Sizes:
 
 
 def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
-    """Return the sides of a tile of a convolution, see `ROWS`. The library has no groups except
-    depthwise ones, which it computes one channel at a time; others have the tile of one of
-    `g.groups`."""
+    """Return the sides of the tile of a convolution, in the order of `ROWS`.
+
+    The library only supports ungrouped and depthwise convolutions, and computes the latter one
+    channel at a time. For other groups, the tile is computed for one of `g.groups`.
+    """
     is_depthwise = g.in_channels == g.out_channels == g.merged
     channels = (1, 1) if is_depthwise else (g.out_channels, g.in_channels)
     out, inputs = (
@@ -80,7 +90,7 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 
     def fits(tile: Sizes) -> bool:
         images, rows, columns, out, kernel_h, kernel_w, inputs = tile
-        if g.pool is not None:  # the library does without the border's part
+        if g.pool is not None:  # the library leaves out the incomplete part at the border
             rows = rows * g.pool.stride_h + g.pool.kernel_h - 1
             columns = columns * g.pool.stride_w + g.pool.kernel_w - 1
         height = rows * g.stride_h + (kernel_h - 1) * g.dilation_h
@@ -94,8 +104,11 @@ def vendor_convolution_tile(g: BlockGeometry, m: GemminiMachine) -> Sizes:
 
 
 def _in_nest(tile: Sizes, g: BlockGeometry, m: GemminiMachine) -> TileSchedule:
-    """A tile of a convolution, or what of it our nest holds, of one image and all taps. Layers that
-    differ in a residual's factor have the same."""
+    """Convert the tile of a convolution to a nest schedule with one image and all taps.
+
+    If the tile does not fit, it shrinks. Workloads that differ only in the factor of a residual get
+    the same schedule.
+    """
     g = replace(g, epilogue=replace(g.epilogue, residual=min(1, g.epilogue.residual)))
 
     def schedule(sizes: Sizes, buffers: int = 2) -> TileSchedule:
@@ -123,8 +136,10 @@ def _has_room(g: BlockGeometry, m: GemminiMachine, schedule: TileSchedule) -> bo
 
 
 def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
-    """A tile of a convolution whose longest side shrinks until it fits, whose columns then grow,
-    and then all sides by turns."""
+    """Return a tile that fits: shrink the longest side until it does, then grow again.
+
+    The columns grow first, then all sides in turn.
+    """
     sides = list(tile)
     while not fits(tuple(sides)) and max(sides) > 1:
         keeps_columns = sides[COLUMNS] <= DIM and sides[ROWS] > 1
@@ -138,7 +153,7 @@ def _largest(tile: Sizes, most: Sizes, fits: Callable[[Sizes], bool]) -> Sizes:
 
 
 def _grown(tile: Sizes, most: Sizes, order: Sequence[int], fits: Callable[[Sizes], bool]) -> Sizes:
-    """A tile whose sides grow by turns, in this order, as long as it fits."""
+    """Grow the sides of a tile in turn, in the given order, for as long as it fits."""
     grown = True
     while grown:
         grown = False

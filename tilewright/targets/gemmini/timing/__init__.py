@@ -1,7 +1,8 @@
-"""Cycle simulator of Gemmini: how many cycles a stream of commands takes, without its data.
+"""Cycle simulator of Gemmini: counts the cycles of a command stream, without computing its data.
 
-`simulator` steps all units once per cycle. `mvin` and `mvout` are the load and the store controller
-with their data paths, `execute_controller` and `systolic_array` compute, `loop_unit` is LOOP_WS.
+`simulator` advances all units once per cycle. `mvin` and `mvout` contain the load and store
+controllers with their data paths, `execute_controller` and `systolic_array` the computation, and
+`loop_unit` the hardware loop LOOP_WS.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ __all__ = ["CommandTimes", "cycles", "time_stream"]
 
 @dataclass(frozen=True, eq=False)
 class CommandTimes:
-    """How a stream ran: its cycles, and when each command moved on.
+    """Result of timing a stream.
 
-    `events` has accept, alloc, issue and complete, each (n,) cycles; -1 for what does not happen.
-    `requests` (r, 3) has cycle, transaction (16 and more are reads) and bytes of each request at
-    the memory port.
+    Attributes:
+        total: cycles of the whole stream.
+        events: cycle of the events accept, alloc, issue and complete per command, arrays of shape
+            (n,); -1 if the event does not occur.
+        requests: recorded requests at the memory port, shape (r, 3), with the columns cycle,
+            transaction (numbers from 16 are reads) and bytes.
     """
 
     total: int
@@ -47,16 +51,24 @@ class CommandTimes:
 
 
 def time_stream(stream: CommandStream, spec: GemminiSpec, most_requests: int = 0) -> CommandTimes:
-    """Cycles from the first command at the port until the accelerator is idle after the last.
+    """Simulate the timing of a stream.
 
-    `most_requests`: of how many requests at the memory port to keep a record. Raises
-    `StreamError` for a stream that the machine does not run to its end.
+    The time runs from the first command at the port until the accelerator is idle after the last
+    one.
+
+    Args:
+        stream: the commands.
+        spec: the machine.
+        most_requests: maximum number of requests at the memory port to record.
+
+    Raises:
+        StreamError: the stream is invalid, or does not finish.
     """
     n = len(stream.funct)
     plain, origin = unroll_stream(stream, spec.machine)
     check_stream(stream, plain, origin, spec.machine)
-    made = len(plain.funct) if stream.has_loops else 0
-    commands = np.full((COMMAND_ROWS, n + made), -1, np.int64)
+    generated = len(plain.funct) if stream.has_loops else 0
+    commands = np.full((COMMAND_ROWS, n + generated), -1, np.int64)
     commands[FUNCT, :n] = stream.funct
     commands[RS1, :n] = stream.rs1.view(np.int64)
     commands[RS2, :n] = stream.rs2.view(np.int64)
@@ -72,22 +84,33 @@ def cycles(
     funct: ArrayLike, rs1: ArrayLike, rs2: ArrayLike, setting: Mapping[str, object] | None = None,
     machine: GemminiSpec | Mapping[str, object] | None = None,
 ) -> tuple[int, dict[str, NDArray[np.int64]]]:  # fmt: skip
-    """Cycles of a stream (n,) and the events of its commands, (n,) each; of loops, only `accept`.
+    """Simulate the timing of a stream; see `gemmini.cycles`.
 
-    `setting` overrides keys of the machine, such as `memory_latency_cycles`. Raises
-    `TilewrightError`.
+    Args:
+        funct: function codes, shape (n,).
+        rs1: first operands, shape (n,).
+        rs2: second operands, shape (n,).
+        setting: overrides for keys of the machine, such as `memory_latency_cycles`.
+        machine: specification, or a mapping with the keys of a preset.
+
+    Returns:
+        Total number of cycles, and the cycle of each command's events, arrays of shape (n,). A
+        stream with loops only has the event `accept`.
+
+    Raises:
+        TilewrightError: the stream is invalid, or does not finish.
     """
     if isinstance(machine, GemminiSpec):
         machine = machine.model_dump()
     spec = GemminiSpec.from_mapping({**(machine or {}), **(setting or {})})
     stream = stream_of(funct, rs1, rs2)
     times = time_stream(stream, spec)
-    kept = ("accept",) if stream.has_loops else EVENT_NAMES
-    return times.total, {name: times.events[name] for name in kept}
+    events = ("accept",) if stream.has_loops else EVENT_NAMES
+    return times.total, {name: times.events[name] for name in events}
 
 
 def _hang(stream: CommandStream, complete: NDArray[np.int64]) -> StreamFault:
-    """The first command that never completes."""
+    """Return the fault of the first command that never completes."""
     waits = (complete < 0) & (stream.funct != FENCE) & (stream.funct != FLUSH)
     first = int(np.flatnonzero(waits)[0]) if waits.any() else len(stream.funct) - 1
     return StreamFault(first, int(stream.funct[first]), HANG, 0, 0)

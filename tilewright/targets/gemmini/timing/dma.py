@@ -1,20 +1,22 @@
-"""Timing of the memory side: the DMA reader and writer, address translation, port and latency.
+"""Timing of the memory side: DMA reader and writer, address translation, memory port and latency.
 
-The reader (DMA.scala, StreamReaderCore) cuts rows into requests and sends them, each with a number
-of its own. A request that meets a full buffer or an unknown page goes back to the end of a queue of
-two. It blocks a new one meanwhile. The writer (StreamWriter) collects the blocks of a row and sends
-them beat by beat. Each beat needs a free transaction number; a beat of an unknown page goes back.
+The reader (DMA.scala, StreamReaderCore) splits rows into requests and sends them, each with its own
+transaction number. A request that meets a full buffer or an unknown page returns to the end of a
+queue of two entries, where it blocks new requests. The writer (StreamWriter) collects the blocks of
+a row and sends them beat by beat. Each beat needs a free transaction number; a beat for an unknown
+page returns to the queue.
 
-Addresses are translated without page tables: each DMA unit knows its last page. A request to
-another page asks the shared buffer, which answers one unit per cycle, in turn. A request that has
-no answer must try again (FrontendTLB.scala).
+Addresses are translated without page tables: each DMA unit remembers its last page. A request for
+another page asks the shared buffer, which answers one unit per cycle, alternately. A request
+without an answer must try again (FrontendTLB.scala).
 
-Requests of reader and writer meet in a crossbar, which serves them in turn (Arbiter.scala of
-rocket-chip, `roundRobin`). A write keeps it until its last beat. Memory accepts one beat per cycle
-and answers in order. A response leaves `memory_latency_cycles` after its request's last beat at the
-earliest, one beat in each cycle that `cycles_per_beat` divides.
+Requests of the reader and the writer meet in a crossbar, which serves them alternately
+(Arbiter.scala of rocket-chip, `roundRobin`). A write keeps the crossbar until its last beat. The
+memory accepts one beat per cycle and answers in order. A response leaves at least
+`memory_latency_cycles` after the last beat of its request, one beat in each cycle that is a
+multiple of `cycles_per_beat`.
 
-The registers of all units are `s` (STATE_WORDS,).
+`s` is the state of all units, shape (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -109,10 +111,13 @@ from tilewright.targets.gemmini.timing.state import (
     remove,
 )
 
+# log2 of the sizes of memory requests, which are 16, 32 or 64 bytes.
 SMALLEST_LOG, LARGEST_LOG = 4, 6
+# The row field of the default machine's local addresses has 14 bits: its scratchpad has 16384 rows.
 ROW_MASK = 0x3FFF
 IDLE, NEW_REQUEST, MORE_BEATS = 0, 1, 2
 ALL_XACTS = (1 << XACTS) - 1
+# Pages for address translation have 4 KiB.
 PAGE_BITS = 12
 READER, WRITER = 0, 1
 NOBODY = -1
@@ -120,7 +125,10 @@ NOBODY = -1
 
 @stage
 def request_log(address: int, left: int) -> int:
-    """log2 of the size of the request that covers most of the next `left` bytes; the smallest."""
+    """Return log2 of the size of the request that covers most of the next `left` bytes.
+
+    On a tie, it is the smallest such size.
+    """
     best, most = SMALLEST_LOG, 0
     for log in range(SMALLEST_LOG, LARGEST_LOG + 1):
         covered = min((1 << log) - (address & ((1 << log) - 1)), left)
@@ -131,7 +139,7 @@ def request_log(address: int, left: int) -> int:
 
 @stage
 def step_reader(s: UnitState) -> None:
-    """One cycle, from the crossbar's buffer back to the queue of rows."""
+    """Simulate one cycle of the reader, from the crossbar's buffer back to the queue of rows."""
     retries = False
     retried_xact, retried_page = s[RD_OUT_XACT], s[RD_OUT_PAGE]
     if s[RD_OUT_VALID]:
@@ -165,7 +173,7 @@ def step_reader(s: UnitState) -> None:
 
 @stage
 def request(s: UnitState) -> bool:
-    """Make the next request of a row; whether it was its last."""
+    """Create the next request of a row. Return whether it was the last one of the row."""
     slot = LD_SLOT_TABLE + s[RD_SLOT] * SLOT_FIELDS
     width = 4 * DIM if s[slot + SLOT_WIDE] else DIM
     left = s[slot + SLOT_COLUMNS] * (width // DIM) - s[RD_REQUESTED]
@@ -196,14 +204,18 @@ def request(s: UnitState) -> bool:
 
 @stage
 def copy_beat(s: UnitState, to: int, source: int) -> None:
-    """Copy a beat's fields."""
+    """Copy the fields of a beat."""
     for field in range(BEAT_FIELDS):
         s[to + field] = s[source + field]
 
 
 @stage
 def step_writer(s: UnitState) -> bool:
-    """One cycle, from the crossbar's buffer back; whether it takes another row."""
+    """Simulate one cycle of the writer, from the crossbar's buffer backwards.
+
+    Returns:
+        Whether the writer accepts another row.
+    """
     s[WR_FREED] = 0
     if s[WR_D_BUFFER + COUNT] > 0 and s[WR_XACTS_BUSY]:
         s[WR_FREED] = 1 << s[entry_at(s, WR_D_BUFFER, BUFFER_ENTRIES, 2, 0)]
@@ -221,7 +233,8 @@ def step_writer(s: UnitState) -> bool:
     accepts = s[WR_TLB_VALID] == 0 or advances
     shadowed = s[WR_SHADOW_VALID] == 1
     if misses:
-        # What went back takes the place of what waits, which steps aside.
+        # The request that returns takes the place of the waiting request, which moves to the second
+        # entry.
         if fires:
             s[WR_SHADOW_VALID] = 1
             copy_beat(s, WR_SHADOW_BEAT, WR_TLB_BEAT)
@@ -245,7 +258,7 @@ def step_writer(s: UnitState) -> bool:
 
 @stage
 def send_beat(s: UnitState) -> bool:
-    """Make the next beat of a row; whether it was the row's last."""
+    """Create the next beat of a row. Return whether it was the last one of the row."""
     if s[WR_STATE] == NEW_REQUEST:
         left = s[WR_LENGTH] - s[WR_SENT]
         log = request_log(s[WR_ADDRESS], left)
@@ -264,7 +277,7 @@ def send_beat(s: UnitState) -> bool:
         s[WR_TLB_BEAT + 2] = 1 << log
         s[WR_BEATS_LEFT] = s[WR_BEATS] - 1
     else:
-        # The fields of the first beat still stand where the last one put them.
+        # The fields still have the values that the last first beat stored there.
         beat = s[WR_BEATS] - s[WR_BEATS_LEFT]
         s[WR_TLB_BEAT] = (s[WR_ADDRESS] - 1) >> PAGE_BITS
         s[WR_TLB_BEAT + 2] = s[WR_BEATS] * BUS_BYTES
@@ -287,7 +300,7 @@ def send_beat(s: UnitState) -> bool:
 
 @stage
 def take_row(s: UnitState) -> None:
-    """Take the oldest row or block of the issue queue."""
+    """Take the oldest row or block from the issue queue."""
     at = entry_at(s, ISSUE_Q, ISSUE_ENTRIES, SQ_FIELDS, 0)
     s[WR_ADDRESS] = s[at + SQ_ADDRESS]
     s[WR_LENGTH] = s[at + SQ_BLOCK] * DIM + s[at + SQ_BYTES]
@@ -298,7 +311,11 @@ def take_row(s: UnitState) -> None:
 
 @stage
 def answer_translation(s: UnitState) -> None:
-    """Say which unit's request of the cycle before is not translated."""
+    """Answer the address translations that were requested in the previous cycle.
+
+    Only one DMA unit can be answered per cycle. For each unit, it is recorded whether its request
+    missed.
+    """
     granted = -1
     if s[TLB_ASKS + TLB_WRITER]:
         granted = TLB_WRITER
@@ -315,7 +332,10 @@ def answer_translation(s: UnitState) -> None:
 
 @stage
 def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
-    """Ask for the page of what waits in a unit's queue (`valid`), and learn the last answer."""
+    """Record the answer to a unit's last translation, and request that of `page`.
+
+    Nothing is requested if `valid` is 0, or if the page is the unit's last page.
+    """
     hit = 1 if s[TLB_KNOWN + client] and s[TLB_PAGE + client] == page else 0
     if s[TLB_GRANTED] == client:
         s[TLB_KNOWN + client] = 1
@@ -327,14 +347,14 @@ def ask_translation(s: UnitState, client: int, valid: int, page: int) -> None:
 
 @stage
 def forget_pages(s: UnitState) -> None:
-    """FLUSH: both units ask again."""
+    """Execute a FLUSH: both units forget their pages."""
     s[TLB_KNOWN + TLB_WRITER] = 0
     s[TLB_KNOWN + TLB_READER] = 0
 
 
 @stage
 def move_responses(s: UnitState, m: GemminiMachine) -> None:
-    """One beat from the port's response buffer to its unit's, and one from memory to the port."""
+    """Move one response beat from the port to its unit, and one from memory to the port."""
     if s[D_BUFFER + COUNT] > 0:
         at = entry_at(s, D_BUFFER, BUFFER_ENTRIES, 2, 0)
         target = RD_D_BUFFER if s[at] >= XACTS else WR_D_BUFFER
@@ -357,9 +377,11 @@ def move_responses(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def move_requests(s: UnitState, m: GemminiMachine) -> int:
-    """One beat from the port to memory, and one from the crossbar to the port.
+    """Move one request beat from the port to memory, and one from the crossbar to the port.
 
-    The request whose first beat was at the port, as xact + 64 * bytes, or NOBODY.
+    Returns:
+        The request whose first beat was at the port, encoded as transaction + 64 · bytes, or
+        `NOBODY`.
     """
     seen = NOBODY
     if s[PORT_BUFFER + COUNT] > 0:
@@ -383,12 +405,12 @@ def move_requests(s: UnitState, m: GemminiMachine) -> int:
 
 @stage
 def cross(s: UnitState) -> None:
-    """The crossbar's choice and its beat."""
+    """Choose which unit the crossbar serves, and transfer one beat."""
     reads, writes = s[RD_BUFFER + COUNT] > 0, s[WR_BUFFER + COUNT] > 0
     room = has_room(s, PORT_BUFFER, BUFFER_ENTRIES)
     if s[XB_BEATS_LEFT] == 0:
         owner = NOBODY
-        # The mask is 3 after the reader's turn, 2 after the writer's.
+        # The mask of the round-robin arbiter is 3 after the reader's turn and 2 after the writer's.
         if reads and (not writes or s[XB_MASK] == 2):
             owner = READER
         elif writes:

@@ -1,9 +1,9 @@
-"""Timing of the execute controller: it chooses the next step and feeds operands row by row.
+"""Timing of the execute controller, which chooses the next step and feeds operands row by row.
 
-ExecuteController.scala and TransposePreloadUnroller.scala. A step is a PRELOAD, a COMPUTE, or a
-COMPUTE with the PRELOAD behind it.
+The sources are ExecuteController.scala and TransposePreloadUnroller.scala. A step is a PRELOAD, a
+COMPUTE, or a COMPUTE together with the next PRELOAD.
 
-The registers of all units are `s` (STATE_WORDS,).
+`s` is the state of all units, shape (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ CHOOSES, FEEDS, FLUSHES, WAITS_FOR_FLUSH = 0, 1, FLUSH_STATE, 3
 NO_STEP, PRELOADS, MULTIPLIES, BOTH = 0, 1, 2, 3
 A, B, D = 0, 1, 2
 OPERANDS = 3
+# A step takes at least four cycles, even if its operands have fewer rows. A step that loads weights
+# takes 16.
 FEWEST_ROWS = 4
 UN_IDLE, UN_FIRST_COMPUTE, UN_SECOND_PRELOAD = 0, 1, 2
 EX_FIELDS = 4
@@ -89,7 +91,7 @@ FUNCT, RS1, RS2, ENTRY = 0, 1, 2, 3
 
 @stage
 def step_execute(s: UnitState, m: GemminiMachine) -> None:
-    """One cycle: choose a step, feed rows, and say which command completes."""
+    """Simulate one cycle: choose a step, feed rows, and report which command completes."""
     for bank in range(MOST_BANKS):
         s[EX_READS + bank] = 0
     for bank in range(MOST_ACC_BANKS):
@@ -123,13 +125,16 @@ def step_execute(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def head(s: UnitState, m: GemminiMachine, n: int) -> int:
-    """The position of the n-th command of the queue, even if an old one stands there."""
+    """Return the position in the state of the n-th command in the controller's queue.
+
+    If the queue is shorter, the position holds an old command.
+    """
     return entry_at(s, EX_Q, m.execute_queue, EX_FIELDS, n)
 
 
 @stage
 def choose_step(s: UnitState, m: GemminiMachine) -> None:
-    """The first step that applies."""
+    """Start the first step whose conditions hold."""
     count = s[EX_Q + COUNT]
     products = has_products(s)
     s[EX_PERFORMS] = NO_STEP
@@ -166,7 +171,7 @@ def choose_step(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def configure_array(s: UnitState, a: int, b: int) -> None:
-    """CONFIG_EX."""
+    """Execute a CONFIG_EX command."""
     s[EX_A_STRIDE], s[EX_C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
     if bits(a, 7, 1) == 0:
         s[EX_DATAFLOW] = bits(a, 2, 1)
@@ -175,7 +180,7 @@ def configure_array(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def feed(s: UnitState, m: GemminiMachine) -> None:
-    """One cycle of feeding: each operand advances by a row unless it must wait."""
+    """Simulate one cycle of feeding: each operand advances by one row unless it must wait."""
     performs = s[EX_PERFORMS]
     stationary = s[EX_DATAFLOW] == WEIGHT_STATIONARY
     transposed_a, transposed_b = s[EX_A_TRANSPOSED] == 1, s[EX_B_TRANSPOSED] == 1
@@ -260,7 +265,7 @@ def feed(s: UnitState, m: GemminiMachine) -> None:
     to = new_entry(s, CONTROL_Q, CONTROL_ENTRIES, CN_FIELDS)
     s[to + CN_FIRST] = 1 if a_begun + b_begun + d_begun == 0 else 0
     s[to + CN_ROWS], s[to + CN_C_ROWS] = total, rows(c_word)
-    # A COMPUTE alone has no result address.
+    # A COMPUTE without PRELOAD has no result address.
     s[to + CN_ADDRESS] = GARBAGE if performs == MULTIPLIES else local_address(c_word)
     s[to + CN_ENTRY] = -1 if performs == MULTIPLIES or c_absent else s[preload + ENTRY]
     s[to + CN_DATAFLOW] = s[EX_DATAFLOW]
@@ -291,7 +296,7 @@ def feed(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> None:
-    """Remove a step's commands; those that have no result complete from now on."""
+    """Remove the commands of a finished step. Commands without a result are marked as complete."""
     first, second = s[head(s, m, 0) + ENTRY], s[head(s, m, 1) + ENTRY]
     s[EX_STATE] = CHOOSES
     if performs == PRELOADS:
@@ -306,7 +311,10 @@ def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> 
 
 @stage
 def source_of(m: GemminiMachine, address: int, offset: int) -> int:
-    """The bank of an operand's row; those of the accumulator come after the scratchpad's."""
+    """Return the bank of an operand's row.
+
+    Accumulator banks are numbered after scratchpad banks.
+    """
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
         return MOST_BANKS + ((at & (m.accumulator_rows - 1)) >> m.accumulator_bank_bits)
@@ -315,19 +323,26 @@ def source_of(m: GemminiMachine, address: int, offset: int) -> int:
 
 @stage
 def collide(one: int, two: int) -> bool:
-    """Whether two operands cannot be read in one cycle: the whole accumulator counts as one."""
+    """Return whether two operands cannot be read in the same cycle.
+
+    The whole accumulator counts as one bank.
+    """
     return one == two or (one >= MOST_BANKS and two >= MOST_BANKS)
 
 
 @stage
 def is_ahead(begun: int, count: int, other: int, total: int) -> bool:
-    """Whether an operand is a row ahead of another one."""
+    """Return whether an operand has been read one row further than another operand.
+
+    `count` and `other` are the row counters of the two operands, which wrap around after `total`
+    rows. `begun` is 1 if the first operand has been read at least once in this step.
+    """
     return begun == 1 and count == (0 if other == total - 1 else other + 1)
 
 
 @stage
 def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset: int) -> bool:
-    """Whether a row can be read in this cycle."""
+    """Return whether a row can be read in this cycle."""
     if source < MOST_BANKS:
         return bank_ready(s, source)
     at = (address + offset) & m.address_mask & (m.accumulator_rows - 1)
@@ -336,7 +351,7 @@ def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset:
 
 @stage
 def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
-    """Ask a bank for a row; it is read if the bank and the control queue are ready."""
+    """Request a row from a bank. It is read if the bank and the control queue are ready."""
     if source < MOST_BANKS:
         if ready:
             s[EX_READS + source] = 1
@@ -350,7 +365,16 @@ def read_row(s: UnitState, source: int, fires: bool, ready: bool) -> None:
 
 @stage
 def put_operand(s: UnitState, to: int, operand: int, fires: bool, source: int, needs: bool) -> None:
-    """An operand's fields of a control entry."""
+    """Write the fields of an operand into an entry of the control queue.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        to: position of the entry.
+        operand: the operand: A, B or D.
+        fires: whether the operand advances by a row in this cycle.
+        source: bank that the row is read from.
+        needs: whether a row is read at all.
+    """
     field = to + CN_OPERANDS + operand * OPERAND_FIELDS
     s[field + CN_FIRES] = 1 if fires else 0
     s[field + CN_SOURCE] = source
@@ -359,7 +383,7 @@ def put_operand(s: UnitState, to: int, operand: int, fires: bool, source: int, n
 
 @stage
 def unroll_transposed(s: UnitState, m: GemminiMachine) -> None:
-    """Move one command to the queue; a PRELOAD of transposed weights becomes three commands."""
+    """Move one command to the queue. A PRELOAD of transposed weights becomes three commands."""
     count = s[UN_Q + COUNT]
     if count == 0:
         return

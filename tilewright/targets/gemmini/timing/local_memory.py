@@ -1,11 +1,10 @@
-"""Timing of the banks of scratchpad and accumulator: read ports, and who writes in a cycle.
+"""Timing of the banks of scratchpad and accumulator: read ports and write arbitration.
 
-Each bank has an output register; rows of the accumulator go through pipelines of four stages.
+Each bank has an output register; rows of the scratchpad then pass through pipelines of four stages.
+Writes follow Scratchpad.scala: the array has priority over loaded rows, and loaded rows over zeros.
+An accumulating write waits while the same row is in the adder.
 
-Writes follow Scratchpad.scala. The array comes first, then loaded rows, then zeros. An accumulating
-write waits while the same row is on its way through the adder.
-
-The registers of all units are `s` (STATE_WORDS,).
+`s` is the state of all units, shape (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -68,8 +67,11 @@ from tilewright.targets.gemmini.timing.state import (
     UnitState,
 )
 
+# Who reads a bank: the store unit, or the array (FROM_ARRAY plus the array's bank number).
 FROM_STORE = 1
 FROM_ARRAY = 2
+# Stages of the pipeline between a scratchpad bank and its reader, after the cycle of the bank
+# itself.
 STAGES = 4
 LAST_STAGE = 1 << (STAGES - 1)
 NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
@@ -77,7 +79,7 @@ NO_WRITE, TO_SCRATCHPAD, TO_ACCUMULATOR = 0, 1, 2
 
 @stage
 def latch_reads(s: UnitState) -> None:
-    """Begin a cycle: what was read in the last one comes out of the banks."""
+    """Begin a cycle: move the rows that were read in the previous cycle to the banks' outputs."""
     for bank in range(MOST_BANKS):
         s[BANK_READ + bank] = s[BANK_NEXT + bank]
         s[BANK_NEXT + bank] = 0
@@ -88,11 +90,16 @@ def latch_reads(s: UnitState) -> None:
 
 @stage
 def stage_mask(stages: int, taken: int) -> int:
-    """The stages of a pipeline that are free in the next cycle, before they are filled."""
+    """Return a bit mask of the pipeline stages that can accept a row in the next cycle.
+
+    Args:
+        stages: bit mask of the occupied stages.
+        taken: whether the row in the last stage is taken.
+    """
     stalls = stages & LAST_STAGE != 0 and not taken
     if not stalls:
         return (1 << STAGES) - 1
-    # From the last stage back, all full ones stall up to the first empty one.
+    # Full stages stall, from the last stage back to the first empty one.
     free, stage = 0, LAST_STAGE >> 1
     while stage and stages & stage:
         stage >>= 1
@@ -104,7 +111,11 @@ def stage_mask(stages: int, taken: int) -> int:
 
 @stage
 def moved(stages: int, free: int, enters: bool) -> int:
-    """A pipeline's stages in the next cycle."""
+    """Return which stages of a pipeline are occupied in the next cycle, one bit per stage.
+
+    `stages` are the occupied stages, `free` are the stages whose row can move on, and `enters` says
+    whether a row enters the first stage.
+    """
     stalled = stages & ~free
     moving = stages & free
     return stalled | ((moving << 1) & ((1 << STAGES) - 1)) | (1 if enters else 0)
@@ -112,7 +123,7 @@ def moved(stages: int, free: int, enters: bool) -> int:
 
 @stage
 def drain_banks(s: UnitState) -> None:
-    """Move rows from the banks into the two pipelines, and say which banks can be read."""
+    """Move rows from the banks into the two pipelines, and record which banks can be read."""
     for bank in range(MOST_BANKS):
         holds, read = s[BANK_HOLDS + bank], s[BANK_READ + bank]
         ex, dma = s[EX_PIPE + bank], s[DMA_PIPE + bank]
@@ -142,19 +153,22 @@ def drain_banks(s: UnitState) -> None:
 
 @stage
 def bank_ready(s: UnitState, bank: int) -> bool:
-    """Whether a scratchpad bank can be read in this cycle: it has one port."""
+    """Return whether a scratchpad bank can be read in this cycle. It has a single port."""
     return s[READ_READY + bank] == 1 and s[WRITES + bank] == 0
 
 
 @stage
 def accumulator_output(s: UnitState, bank: int) -> int:
-    """The reader that gets the row at a bank's output; 0 without a row."""
+    """Return the reader that gets the row at a bank's output, or 0 if there is no row."""
     return s[ACC_HOLDS + bank] if s[ACC_HOLDS + bank] else s[ACC_READ + bank]
 
 
 @stage
 def accumulator_ready(s: UnitState, bank: int, row: int) -> bool:
-    """Whether a row can be read: no addition uses the port, and no write to it is under way."""
+    """Return whether an accumulator row can be read.
+
+    It cannot if an addition uses the port, or a write to the row is in progress.
+    """
     return (
         s[ACC_READ_READY + bank] == 1
         and s[ACC_ADDS + bank] == 0
@@ -165,7 +179,7 @@ def accumulator_ready(s: UnitState, bank: int, row: int) -> bool:
 
 @stage
 def move_writes(s: UnitState) -> None:
-    """End a cycle: accumulator writes move on to the adder and to the bank."""
+    """End a cycle: move accumulator writes on to the adder and to the bank."""
     for bank in range(MOST_ACC_BANKS):
         s[ACC_PIPE_1 + bank] = s[ACC_PIPE_0 + bank]
         s[ACC_PIPE_0 + bank] = s[ACC_WRITTEN + bank]
@@ -173,20 +187,20 @@ def move_writes(s: UnitState) -> None:
 
 @stage
 def slot_field(s: UnitState, slot: int, field: int) -> int:
-    """A field of one of the load controller's two commands."""
+    """Return a field of one of the load controller's two active commands."""
     return s[LD_SLOT_TABLE + slot * SLOT_FIELDS + field]
 
 
 @stage
 def underflows(m: GemminiMachine, row: int, pixels: int) -> bool:
-    """Whether a repeated pixel would lie before its half of the scratchpad."""
+    """Return whether a repeated pixel would lie before its half of the scratchpad."""
     middle = m.scratchpad_rows // 2
     return row < (0 if row < middle else middle) + pixels
 
 
 @stage
 def write_local(s: UnitState, m: GemminiMachine) -> None:
-    """Grant the writes of a cycle and empty the registers in front of the banks."""
+    """Grant the writes of a cycle, and empty the registers in front of the banks."""
     for bank in range(MOST_BANKS):
         s[WRITES + bank] = 0
     for bank in range(MOST_ACC_BANKS):
@@ -205,7 +219,7 @@ def write_local(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
-    """Offer a row to an accumulator bank; whether it is written."""
+    """Offer a row to an accumulator bank. Return whether it is written."""
     if adds:
         s[ACC_ADDS + bank] = 1
         if s[ACC_PIPE_0 + bank] == 1 + row or s[ACC_PIPE_1 + bank] == 1 + row:
@@ -216,7 +230,7 @@ def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
 
 @stage
 def write_loaded(s: UnitState, m: GemminiMachine) -> None:
-    """The writes of loaded rows and of zeros."""
+    """Write loaded rows and zeros to the banks."""
     row, pixels = s[PR_ROW], s[PR_PIXELS]
     narrow = s[PR_VALID] == 1 and not underflows(m, row, pixels)
     narrow_last = narrow and s[PR_LAST] == 1 and pixels == 0
@@ -272,7 +286,7 @@ def write_loaded(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def empty_narrow(s: UnitState, valid: bool, done: bool, last: bool) -> None:
-    """The pixel repeater of int8 rows after its cycle."""
+    """Update the pixel repeater of int8 rows at the end of a cycle."""
     if not s[PR_VALID] or (valid and not done):
         return
     if done and last:
@@ -286,7 +300,7 @@ def empty_narrow(s: UnitState, valid: bool, done: bool, last: bool) -> None:
 
 @stage
 def empty_wide(s: UnitState, last: bool) -> None:
-    """The register of int32 rows after one was written."""
+    """Update the register of int32 rows after a row was written."""
     if last:
         s[LD_RETURNED], s[LD_RETURNED_BYTES] = 1 + s[WI_SLOT], s[WI_BYTES]
     if s[WI_REPEATS] == 0:
@@ -298,7 +312,7 @@ def empty_wide(s: UnitState, last: bool) -> None:
 
 @stage
 def empty_zero(s: UnitState, valid: bool, done: bool) -> None:
-    """The pixel repeater of zeros after its cycle."""
+    """Update the pixel repeater of zeros at the end of a cycle."""
     if not s[ZR_VALID] or (valid and not done):
         return
     if done and s[ZR_LAST] and s[ZR_PIXELS] == 0:

@@ -1,11 +1,11 @@
-"""Timing of LOOP_WS: five generators of commands, for two loops at a time.
+"""Timing of the hardware loop LOOP_WS: five command generators that work on up to two loops.
 
-LoopMatmul.scala and WeightedArbiter.scala. Stores come first, then products, then biases, then A or
-B, whichever is behind. A generator waits while its part of the reservation station is full of
-generated commands.
+The sources are LoopMatmul.scala and WeightedArbiter.scala. Stores have the highest priority, then
+products, then biases, then A or B, whichever is behind. A generator waits while its part of the
+reservation station is full of generated commands.
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n). A
-loop's settings are `loop` (LOOP_SETTINGS,).
+`s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
+(COMMAND_ROWS, n). The settings of a loop are `loop`, shape (LOOP_SETTINGS,).
 """
 
 from __future__ import annotations
@@ -90,28 +90,34 @@ from tilewright.targets.gemmini.timing.state import (
 )
 
 IDLE, WORKS, MULTIPLIES = 0, 1, 2
-"""States of a generator; that of products alternates between PRELOAD (1) and COMPUTE (2)."""
+"""States of a generator. The generator of products alternates between PRELOAD (1) and COMPUTE (2).
+"""
 ALL_COMPLETED = (1 << GENERATORS) - 1
 NOBODY = -1
 
 
 @stage
 def settings_at(loop: int) -> int:
-    """Where the settings of one of the two loops begin: without reference counts, no function can
-    return a view of them."""
+    """Return the position of a loop's settings in the state.
+
+    Kernels are compiled without reference counting, so they cannot return a view of the settings.
+    """
     return LW_LOOPS + loop * LOOP_SETTINGS
 
 
 @stage
 def step_loops(s: UnitState, m: GemminiMachine, c: Commands, end: int) -> None:
-    """One cycle: pass on a plain command, or configure and run loops."""
+    """Simulate one cycle: pass on a plain command, or configure and run loops."""
     run_loops(s, m, c)
     count_completed(s, end)
 
 
 @stage
 def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
-    """The cycle without what leaves the reservation station, which counts from the next one on."""
+    """Simulate one cycle, except for commands that leave the reservation station.
+
+    Those are counted afterwards, so that they take effect in the next cycle.
+    """
     configured = s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0
     room = has_room(s, LAST_Q, FRONT_ENTRIES)
     command, is_loop = -1, False
@@ -159,7 +165,7 @@ def run_loops(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def count_completed(s: UnitState, end: int) -> None:
-    """Generated commands that left the reservation station in this cycle no longer count."""
+    """Decrease the count of generated commands for those that left the reservation station."""
     if s[COMPLETED] >= 0:
         command = s[STATION + s[COMPLETED] * RS_FIELDS + RS_COMMAND]
         if command >= end:
@@ -168,7 +174,7 @@ def count_completed(s: UnitState, end: int) -> None:
 
 @stage
 def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
-    """Take one of a loop's configuration commands."""
+    """Execute one configuration command of a loop."""
     first = settings_at(loop)
     settings = s[first : first + LOOP_SETTINGS]
     set_loop(settings, c[FUNCT, command], c[RS1, command], c[RS2, command])
@@ -185,7 +191,7 @@ def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, l
 
 @stage
 def completed_now(s: UnitState) -> int:
-    """Which generators of which loop (8 bits each) are seen to have ended in this cycle."""
+    """Return a bit mask of the generators that finished in this cycle, with 8 bits per loop."""
     marks = 0
     for generator in range(GENERATORS):
         loop = s[LG_LOOP + generator]
@@ -197,7 +203,7 @@ def completed_now(s: UnitState) -> int:
 
 @stage
 def starts(s: UnitState) -> int:
-    """Which generators begin with a loop in this cycle, as a bit set."""
+    """Return a bit mask of the generators that start with a loop in this cycle."""
     starting = 0
     for generator in range(GENERATORS):
         if s[LG_STATE + generator] != IDLE:
@@ -217,14 +223,14 @@ def starts(s: UnitState) -> int:
 
 @stage
 def next_loop(s: UnitState, generator: int) -> int:
-    """The loop a generator would begin with."""
+    """Return the loop that a generator would start with next."""
     head = s[LW_HEAD]
     return 1 - head if s[LW_STARTED + head] & (1 << generator) else head
 
 
 @stage
 def start(s: UnitState, generator: int) -> None:
-    """Begin with a loop."""
+    """Start a generator with its next loop."""
     loop = next_loop(s, generator)
     s[LG_STATE + generator], s[LG_LOOP + generator] = WORKS, loop
     s[LG_I + generator], s[LG_J + generator], s[LG_K + generator] = 0, 0, 0
@@ -234,7 +240,7 @@ def start(s: UnitState, generator: int) -> None:
 
 @stage
 def is_skipped(s: UnitState, generator: int) -> bool:
-    """Whether a generator has nothing to do in its loop."""
+    """Return whether a generator has nothing to do in its loop."""
     first = settings_at(s[LG_LOOP + generator])
     loop = s[first : first + LOOP_SETTINGS]
     if generator == GEN_A:
@@ -250,7 +256,7 @@ def is_skipped(s: UnitState, generator: int) -> bool:
 
 @stage
 def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
-    """Whether a generator offers a command."""
+    """Return whether a generator offers a command."""
     if s[LG_STATE + generator] == IDLE or is_skipped(s, generator):
         return False
     if generator == GEN_C:
@@ -270,24 +276,27 @@ def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
 
 @stage
 def ended_for(s: UnitState, generator: int, other: int) -> bool:
-    """Whether a generator has made all commands of the loop of another one."""
+    """Return whether a generator has finished the loop that another generator is working on."""
     return s[LG_STATE + generator] == IDLE or s[LG_LOOP + generator] != s[LG_LOOP + other]
 
 
 @stage
 def operands_are_ahead(s: UnitState) -> bool:
-    """Whether A, B and the bias of the next product were loaded, as far as the machine checks."""
+    """Return whether A, B and the bias of the next product were loaded.
+
+    The test is the one that the hardware performs, which is not exact for B.
+    """
     i, j, k = s[LG_I + GEN_EX], s[LG_J + GEN_EX], s[LG_K + GEN_EX]
     a_k, b_k = s[LG_K + GEN_A], s[LG_K + GEN_B]
     a_ahead = ended_for(s, GEN_A, GEN_EX) or a_k > k or (a_k == k and s[LG_I + GEN_A] > i)
-    # The hardware compares A's position along K here too.
+    # The hardware compares the position of A along K here, too.
     b_ahead = ended_for(s, GEN_B, GEN_EX) or b_k > k or (a_k == k and s[LG_J + GEN_B] > j)
     return a_ahead and b_ahead and ended_for(s, GEN_D, GEN_EX)
 
 
 @stage
 def results_are_ahead(s: UnitState) -> bool:
-    """Whether the products of the next store were issued."""
+    """Return whether the products that the next store needs were issued."""
     first = settings_at(s[LG_LOOP + GEN_C])
     loop = s[first : first + LOOP_SETTINGS]
     i, j = s[LG_I + GEN_C], s[LG_J + GEN_C]
@@ -307,7 +316,7 @@ def results_are_ahead(s: UnitState) -> bool:
 
 @stage
 def choose_generator(s: UnitState, m: GemminiMachine) -> int:
-    """Whose command goes next, or NOBODY."""
+    """Return the generator whose command is issued next, or `NOBODY`."""
     if has_command(s, m, GEN_C):
         return GEN_C
     if has_command(s, m, GEN_EX):
@@ -320,7 +329,7 @@ def choose_generator(s: UnitState, m: GemminiMachine) -> int:
 
 @stage
 def choose_operand(s: UnitState) -> int:
-    """Whether A or B is loaded next."""
+    """Return whether A or B is loaded next, as a generator number."""
     same = s[LG_LOOP + GEN_A] == s[LG_LOOP + GEN_B]
     a_idle, b_idle = s[LG_STATE + GEN_A] == IDLE, s[LG_STATE + GEN_B] == IDLE
     a_forced = not same and s[LG_LOOP + GEN_A] == s[LW_HEAD]
@@ -339,7 +348,7 @@ def choose_operand(s: UnitState) -> int:
 
 @stage
 def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
-    """Make a generator's command and move its counters on."""
+    """Emit a generator's command and advance its counters."""
     first = settings_at(s[LG_LOOP + generator])
     loop = s[first : first + LOOP_SETTINGS]
     i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]
@@ -376,13 +385,13 @@ def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
 
 @stage
 def step_of(blocks: int, end: int) -> int:
-    """Blocks a counter moves on by."""
+    """Return the number of blocks by which a counter advances."""
     return min(blocks, end)
 
 
 @stage
 def advance(s: UnitState, loop: NDArray[np.int64], generator: int) -> bool:
-    """Move a generator's counters on; whether its loop is done."""
+    """Advance the counters of a generator. Return whether its loop is finished."""
     max_i, max_j, max_k = loop[MAX_I], loop[MAX_J], loop[MAX_K]
     inner, outer, last = LG_I, LG_J, LG_K
     inner_end, outer_end, last_end = max_i, max_j, 1

@@ -1,10 +1,11 @@
-"""Timing of MVIN: the load controller, and the way of loaded data to a local memory.
+"""Timing of MVIN: the load controller and the data path to the local memories.
 
-The controller turns MVINs into rows, two commands at a time; `dma` requests them. Beats are then
-merged into rows, rows are scaled, and zeros are made (BeatMerger.scala,
+The controller splits MVINs into rows, for two commands at a time; `dma` requests the rows. Response
+beats are merged into rows and rows are scaled, or zeros are generated (BeatMerger.scala,
 VectorScalarMultiplier.scala, PixelRepeater.scala and ZeroWriter.scala).
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
+`s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
+(COMMAND_ROWS, n).
 """
 
 from __future__ import annotations
@@ -135,15 +136,19 @@ from tilewright.targets.gemmini.timing.state import (
 )
 
 ALL_ELEMENTS = 15
-"""The four elements of a row that go through one multiplier, as a bit set."""
+"""Bit mask of the four elements of a row that pass through one multiplier."""
+# Four multipliers scale a row of 16 elements. All four behave alike, so only one of them is
+# simulated.
 LANE_ELEMENTS = 4
 LANE_INPUTS = SCALER_ENTRIES * LANE_ELEMENTS
+# The latency of a multiplier is 4 cycles (VectorScalarMultiplier.scala); its result is visible one
+# cycle later.
 MULTIPLIER_CYCLES = 5
 
 
 @stage
 def step_load(s: UnitState, m: GemminiMachine, c: Commands, zero_ready: bool) -> None:
-    """One cycle of the controller."""
+    """Simulate one cycle of the load controller."""
     if s[LD_STATE] == WAITS_FOR_COMMAND:
         if s[LD_Q + COUNT] == 0:
             return
@@ -169,7 +174,7 @@ def step_load(s: UnitState, m: GemminiMachine, c: Commands, zero_ready: bool) ->
 
 @stage
 def configure_load(s: UnitState, a: int, b: int) -> None:
-    """CONFIG_LD."""
+    """Execute a CONFIG_LD command."""
     state = bits(a, 3, 2)
     if state < 3:
         s[LD_STRIDE + state] = bits(b, 0, ADDRESS_BITS)
@@ -181,7 +186,7 @@ def configure_load(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
-    """Track a command in one of two slots; whether one was free."""
+    """Start tracking a command in one of two slots. Return whether a slot was free."""
     number = 0
     while number < LD_SLOTS and s[LD_SLOT_TABLE + number * SLOT_FIELDS + SLOT_VALID]:
         number += 1
@@ -208,8 +213,11 @@ def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
 
 @stage
 def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: bool) -> bool:
-    """Send the next row of a command to the reader or to the zero writer; whether there was
-    room."""
+    """Send the next row of a command to the reader or to the zero writer.
+
+    Returns:
+        Whether there was room for it.
+    """
     rs1, rs2 = c[RS1, n], c[RS2, n]
     address, row = local_address(rs2), s[LD_ROW]
     memory_address = bits(rs1, 0, ADDRESS_BITS)
@@ -233,7 +241,7 @@ def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: b
 
 @stage
 def step_scaler(s: UnitState) -> None:
-    """One cycle of the scaler, from its results back to its input register."""
+    """Simulate one cycle of the scaler, from its results back to its input register."""
     head = SE_TABLE + s[SE_HEAD] * SE_FIELDS
     tail = SE_TABLE + s[SE_TAIL] * SE_FIELDS
     accepts = s[SI_VALID] == 1 and s[tail + SE_VALID] == 0
@@ -263,9 +271,10 @@ def step_scaler(s: UnitState) -> None:
 
 @stage
 def multiply_row(s: UnitState) -> None:
-    """One cycle of a multiplier; the four do the same at the same time.
+    """Simulate one cycle of a multiplier. All four multipliers do the same in the same cycle.
 
-    Elements are taken in turn from the three entries, beginning after the last one taken.
+    Elements are taken from the three entries in round-robin order, starting after the last one
+    taken.
     """
     for step in range(1, LANE_INPUTS + 1 if s[SE_UNTAKEN] > 0 else 1):
         n = (s[SE_LAST_GRANT] + step) % LANE_INPUTS
@@ -286,7 +295,7 @@ def multiply_row(s: UnitState) -> None:
 
 @stage
 def step_merger(s: UnitState) -> None:
-    """One cycle: a row out, a beat in."""
+    """Simulate one cycle of the beat merger: emit a row, and accept a beat."""
     valid, n_bytes = s[MG_VALID] == 1, s[MG_BYTES]
     length, read, sent = 1 << s[MG_SIZE], s[MG_READ], s[MG_SENT]
     next_ready = not valid
@@ -327,7 +336,7 @@ def step_merger(s: UnitState) -> None:
 
 @stage
 def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
-    """A merged row to the scaler's input register or to that of int32 rows."""
+    """Pass a merged row to the scaler's input register or to the register of int32 rows."""
     slot = s[MG_SLOT]
     block = (s[MG_OFFSET] + s[MG_SENT]) // row_bytes
     row = (s[MG_ROW] + slot_field(s, slot, SLOT_BLOCK_STRIDE) * block) & ROW_MASK
@@ -342,7 +351,7 @@ def hand_on(s: UnitState, wide: bool, row_bytes: int, last: bool) -> None:
 
 @stage
 def step_zeros(s: UnitState) -> bool:
-    """One cycle of the zero writer; whether it takes another row."""
+    """Simulate one cycle of the zero writer. Return whether it accepts another row."""
     if s[ZERO_VALID] == 0:
         return True
     if s[ZR_READY] == 0:

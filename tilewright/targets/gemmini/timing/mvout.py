@@ -1,9 +1,10 @@
-"""Timing of MVOUT: the store controller, and the way of stored rows to the DMA writer.
+"""Timing of MVOUT: the store controller and the data path to the DMA writer.
 
-The controller turns MVOUTs into rows, blocks and pooling windows. A row passes its bank, four
-queues and the scaler before `dma` writes it (Scratchpad.scala).
+The controller splits MVOUTs into rows, blocks and pooling windows. Each row passes through its
+bank, four queues and the scaler before `dma` writes it (Scratchpad.scala).
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
+`s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
+(COMMAND_ROWS, n).
 """
 
 from __future__ import annotations
@@ -105,12 +106,13 @@ from tilewright.targets.gemmini.timing.state import (
     remove,
 )
 
+# The store controller tracks 16 / 16 + 1 commands (StoreController.scala).
 SLOTS = 2
 
 
 @stage
 def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
-    """One cycle of the controller."""
+    """Simulate one cycle of the store controller."""
     if s[ST_STATE] == WAITS_FOR_COMMAND:
         if s[ST_Q + COUNT] == 0:
             return
@@ -136,13 +138,13 @@ def step_store(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def sending_state(s: UnitState) -> int:
-    """The state after a command's first row."""
+    """Return the state of the controller after the first row of a command."""
     return POOLS if s[ST_POOL_STRIDE] != 0 else SENDS_ROWS
 
 
 @stage
 def at_start(s: UnitState) -> bool:
-    """Whether all counters are at a command's beginning."""
+    """Return whether all counters are at the start of a command."""
     if s[ST_STATE] == POOLS or (s[ST_STATE] == WAITS_FOR_COMMAND and s[ST_POOL_STRIDE] != 0):
         window = s[ST_WINDOW_ROW] + s[ST_WINDOW_COLUMN]
         return window + s[ST_POOL_ROW] + s[ST_POOL_COLUMN] == 0
@@ -151,7 +153,7 @@ def at_start(s: UnitState) -> bool:
 
 @stage
 def configure_store(s: UnitState, a: int, b: int) -> None:
-    """CONFIG_ST."""
+    """Execute a CONFIG_ST command."""
     s[ST_STRIDE] = bits(b, 0, 32)
     stride, size = bits(a, 4, 2), bits(a, 6, 2)
     s[ST_POOL_STRIDE], s[ST_POOL_SIZE] = stride, size
@@ -165,13 +167,13 @@ def configure_store(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def flat(s: UnitState) -> bool:
-    """Whether rows follow a grid without pooling."""
+    """Return whether an MVOUT stores rows of a two-dimensional grid without pooling them."""
     return s[ST_POOL_STRIDE] == 0 and s[ST_POOL_SIZE] != 0
 
 
 @stage
 def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
-    """Track a command in one of two slots; whether one was free."""
+    """Start tracking a command in one of two slots. Return whether a slot was free."""
     number = 0
     while number < SLOTS and s[ST_SLOT_VALID + number]:
         number += 1
@@ -191,7 +193,7 @@ def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
 
 @stage
 def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
-    """Send the next block of a row to the dispatch queue; whether there was room."""
+    """Send the next block of a row to the dispatch queue. Return whether there was room."""
     if not has_room(s, DISPATCH_Q, DISPATCH_ENTRIES):
         return False
     rs2 = c[RS2, n]
@@ -224,7 +226,16 @@ def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
 def place(
     s: UnitState, m: GemminiMachine, to: int, address: int, offset: int, garbage: bool
 ) -> None:
-    """Write which bank and row a queue entry reads."""
+    """Write into a queue entry which bank and which row of a local memory it reads.
+
+    Args:
+        s: state of all units, shape (STATE_WORDS,).
+        m: the machine.
+        to: position of the entry.
+        address: local address of the command.
+        offset: number of rows after this address.
+        garbage: whether the address is that of an absent operand.
+    """
     at = (address + offset) & m.address_mask
     if garbage or is_garbage(m, (address & ~m.address_mask) | at):
         s[to + SQ_KIND], s[to + SQ_BANK], s[to + SQ_ROW] = KIND_GARBAGE, 0, 0
@@ -246,7 +257,7 @@ def place(
 
 @stage
 def advance(s: UnitState, n_rows: int, blocks: int) -> None:
-    """Move the counters on: blocks of a row first; of a pool, the window first."""
+    """Advance the counters of a store: first over the blocks of a row, or over a pooling window."""
     if s[ST_POOL_STRIDE] != 0:
         for counter, end in (
             (ST_WINDOW_COLUMN, ST_POOL_SIZE), (ST_WINDOW_ROW, ST_POOL_SIZE),
@@ -269,7 +280,7 @@ def advance(s: UnitState, n_rows: int, blocks: int) -> None:
 
 @stage
 def move_entry(s: UnitState, source: int, source_entries: int, target: int, entries: int) -> None:
-    """The oldest entry of one queue to the next one."""
+    """Move the oldest entry of one queue to the next queue."""
     at = entry_at(s, source, source_entries, SQ_FIELDS, 0)
     to = new_entry(s, target, entries, SQ_FIELDS)
     for field in range(SQ_FIELDS):
@@ -279,10 +290,9 @@ def move_entry(s: UnitState, source: int, source_entries: int, target: int, entr
 
 @stage
 def feed_writer(s: UnitState, writer_ready: bool) -> None:
-    """Hand the oldest row to the writer if its data are there; let the data pipes move on.
+    """Pass the oldest row to the writer if its data has arrived, and advance the data pipelines.
 
-    What the pipes see is the oldest place of the issue queue even if that is empty, as in the
-    hardware.
+    As in the hardware, the pipelines see the oldest place of the issue queue even if it is empty.
     """
     for n in range(MOST_BANKS):
         s[DMA_PIPE_READY + n] = 0
@@ -313,7 +323,10 @@ def feed_writer(s: UnitState, writer_ready: bool) -> None:
 
 @stage
 def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
-    """From the scale queue to the issue queue; of the accumulator together with the scaler."""
+    """Move an entry from the scale queue to the issue queue.
+
+    An entry of the accumulator moves together with its row in the scaler.
+    """
     enters = 0
     head = entry_at(s, SCALE_Q, SCALE_ENTRIES, SQ_FIELDS, 0)
     waits = s[SCALE_Q + COUNT] > 0 and issue_room
@@ -328,7 +341,7 @@ def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
         s[ACC_SCALER_ROWS] -= 1
     for back in range(1, ACC_SCALER_STAGES + 1):
         place = ACC_SCALER_STAGES - back
-        # `moves_on`: this stage is free in the next cycle.
+        # `moves_on` says that this stage will be free in the next cycle.
         if moves_on:
             before = s[ACC_SCALER + place - 1] if place > 0 else 0
             s[ACC_SCALER + place] = before
@@ -347,7 +360,10 @@ def move_to_issue(s: UnitState, scaler_ready: bool, issue_room: bool) -> None:
 
 @stage
 def move_to_scale(s: UnitState) -> None:
-    """From the norm queue to the scale queue; of the accumulator together with the bank's row."""
+    """Move an entry from the norm queue to the scale queue.
+
+    An entry of the accumulator moves together with the row at the bank's output.
+    """
     if s[NORM_Q + COUNT] == 0 or not has_room(s, SCALE_Q, SCALE_ENTRIES):
         return
     head = entry_at(s, NORM_Q, NORM_ENTRIES, SQ_FIELDS, 0)
@@ -363,7 +379,7 @@ def move_to_scale(s: UnitState) -> None:
 
 @stage
 def dispatch_read(s: UnitState) -> None:
-    """Read the next row of a store from its bank, unless the array reads there."""
+    """Read the next row of a store from its bank, unless the array reads from that bank."""
     if s[DISPATCH_Q + COUNT] == 0 or not has_room(s, NORM_Q, NORM_ENTRIES):
         return
     head = entry_at(s, DISPATCH_Q, DISPATCH_ENTRIES, SQ_FIELDS, 0)

@@ -1,10 +1,11 @@
-"""Timing of the reservation station and of the queues that lead commands to it.
+"""Timing of the reservation station and of the queues in front of it.
 
-Commands go from the port to the station through four short queues. In the station
+Commands move from the port to the station through four short queues. In the station
 (ReservationStation.scala), each of the three parts issues its commands in order. A command waits
-for commands of the other two parts whose local rows overlap with its own.
+for commands of the other two parts that access overlapping rows of the local memories.
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
+`s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
+(COMMAND_ROWS, n).
 """
 
 from __future__ import annotations
@@ -118,19 +119,19 @@ IN_SCRATCHPAD, IN_ACCUMULATOR, NOWHERE = 0, 1, 2
 
 @stage
 def station_entry(part: int, n: int) -> int:
-    """The position of entry n of a part."""
+    """Return the position of entry n of a part."""
     return STATION + (part * MOST_ENTRIES + n) * RS_FIELDS
 
 
 @stage
 def unissued(part: int) -> int:
-    """The queue of a part's entries that were not issued."""
+    """Return the queue of a part's entries that were not issued yet."""
     return UNISSUED + part * UNISSUED_WORDS
 
 
 @stage
 def part_entries(m: GemminiMachine, part: int) -> int:
-    """Entries of a part."""
+    """Return the number of entries of a part."""
     if part == LOAD_PART:
         return m.load_entries
     return m.execute_entries if part == EXECUTE_PART else m.store_entries
@@ -138,7 +139,7 @@ def part_entries(m: GemminiMachine, part: int) -> int:
 
 @stage
 def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
-    """One cycle: choose who is issued and who completes, take in a command, then apply both."""
+    """Simulate one cycle: choose commands to issue and complete, accept one, then apply both."""
     for part in range(PARTS):
         s[ISSUES + part] = choose_issue(s, m, part)
     s[COMPLETED] = completed_entry(s)
@@ -159,8 +160,11 @@ def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> int:
-    """A part's oldest command that was not issued, if it waits for nothing and its controller's
-    queue has room; else -1."""
+    """Return the entry that a part issues next, or -1.
+
+    It is the oldest entry that was not issued. It is issued if it waits for no other command and
+    its controller's queue has room.
+    """
     queue = unissued(part)
     if s[queue + COUNT] == 0:
         return -1
@@ -179,7 +183,10 @@ def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> int:
 
 @stage
 def completed_entry(s: UnitState) -> int:
-    """Who completes: the array's command first, then a load, then a store; -1 if nobody."""
+    """Return the entry that completes in this cycle, or -1.
+
+    The array has priority over loads, and loads have priority over stores.
+    """
     if s[EX_COMPLETES] >= 0:
         return EXECUTE_PART * MOST_ENTRIES + s[EX_COMPLETES]
     for n in range(LD_SLOTS):
@@ -196,7 +203,10 @@ def completed_entry(s: UnitState) -> int:
 
 @stage
 def return_rows(s: UnitState) -> None:
-    """Count what arrived in this cycle; a command completes in the next cycle at the earliest."""
+    """Count the rows that arrived in this cycle.
+
+    A command completes in the next cycle at the earliest.
+    """
     if s[LD_RETURNED] > 0:
         slot = LD_SLOT_TABLE + (s[LD_RETURNED] - 1) * SLOT_FIELDS
         s[slot + SLOT_LEFT] -= s[LD_RETURNED_BYTES]
@@ -208,7 +218,7 @@ def return_rows(s: UnitState) -> None:
 
 @stage
 def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
-    """Hand a command to its controller; a CONFIG of load or store is thereby complete."""
+    """Pass a command to its controller. A CONFIG of the load or store unit is complete by that."""
     e = station_entry(part, n)
     command = s[e + RS_COMMAND]
     remove(s, unissued(part), MOST_ENTRIES)
@@ -232,7 +242,7 @@ def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> No
 
 @stage
 def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
-    """Free an entry and those that wait for it."""
+    """Mark a command as complete and free its entry."""
     e = station_entry(part, n)
     free(s, part, n)
     c[COMPLETE, s[e + RS_COMMAND]] = s[NOW]
@@ -241,7 +251,7 @@ def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) ->
 
 @stage
 def free(s: UnitState, part: int, n: int) -> None:
-    """Remove an entry: nobody waits for it any more."""
+    """Remove an entry, so that no other entry waits for it any more."""
     s[STATION_VALID + part] &= ~(1 << n)
     s[STATION_COUNT + part] -= 1
     for other in range(PARTS):
@@ -255,7 +265,7 @@ def free(s: UnitState, part: int, n: int) -> None:
 
 @stage
 def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool:
-    """Take a command into the station; whether its part had a free entry."""
+    """Put a command into the station. Return whether its part had a free entry."""
     funct, a, b = c[FUNCT, command], c[RS1, command], c[RS2, command]
     unit = bits(a, 0, 2)
     part = EXECUTE_PART
@@ -285,7 +295,7 @@ def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool
 
 @stage
 def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> None:
-    """Remember the strides that later commands' ranges depend on."""
+    """Record the strides that determine the row ranges of later commands."""
     if funct == CONFIG:
         if part == EXECUTE_PART:
             s[STATION_A_STRIDE], s[STATION_C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
@@ -306,7 +316,7 @@ def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> No
 
 @stage
 def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int) -> None:
-    """Write a range of local rows: memory, first, end, whether it wraps around."""
+    """Write a range of local rows: memory, first row, end row, and whether it wraps around."""
     row = start & m.address_mask
     size = m.accumulator_rows if in_accumulator(start) else m.scratchpad_rows
     s[at] = memory_of(m, start)
@@ -317,7 +327,7 @@ def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int)
 
 @stage
 def memory_of(m: GemminiMachine, start: int) -> int:
-    """Which memory a local address lies in."""
+    """Return the memory of a local address."""
     if is_garbage(m, start):
         return NOWHERE
     return IN_ACCUMULATOR if in_accumulator(start) else IN_SCRATCHPAD
@@ -325,7 +335,7 @@ def memory_of(m: GemminiMachine, start: int) -> int:
 
 @stage
 def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: int) -> None:
-    """The local rows a command reads and writes."""
+    """Write the ranges of local rows that a command reads and writes."""
     if is_mvin(funct):
         state = load_state(funct)
         start, n_columns = local_address(b), move_columns(b)
@@ -339,7 +349,7 @@ def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: i
         start = local_address(b)
         if s[STATION_POOLS]:
             bank = (start & (m.accumulator_rows - 1)) // m.accumulator_bank_rows + 1
-            # Rows of the scratchpad never lie before an end in the accumulator.
+            # A row of the scratchpad is never below an end in the accumulator.
             set_range(s, m, e + RS_A, start, 0)
             end = bank * m.accumulator_bank_rows
             in_rows = end & m.address_mask & (m.accumulator_rows - 1)
@@ -362,7 +372,7 @@ def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: i
 
 @stage
 def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
-    """The first row that repeated pixels reach, within a half of the scratchpad."""
+    """Return the first row that repeated pixels can reach, within a half of the scratchpad."""
     row, middle = start & m.address_mask, m.scratchpad_rows // 2
     floor = middle if row > middle else 0
     row = floor if row < floor + pixels else row - pixels
@@ -371,7 +381,7 @@ def without_pixels(m: GemminiMachine, start: int, pixels: int) -> int:
 
 @stage
 def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
-    """Which entries of the other parts a new one waits for."""
+    """Determine which entries of the other parts a new entry waits for."""
     if s[e + RS_CONFIG] == 1:
         return
     for other in range(PARTS):
@@ -386,7 +396,7 @@ def set_waits(s: UnitState, m: GemminiMachine, e: int, part: int) -> None:
 
 @stage
 def depends_on(s: UnitState, e: int, part: int, k: int, other: int) -> bool:
-    """Whether new entry e waits for entry k of another part."""
+    """Return whether the new entry `e` waits for entry `k` of another part."""
     if part == LOAD_PART and other == EXECUTE_PART:
         return (s[k + RS_A_VALID] == 1 and overlap(s, e + RS_A, k + RS_A)) or (
             s[k + RS_B_VALID] == 1 and overlap(s, e + RS_A, k + RS_B)
@@ -404,7 +414,7 @@ def depends_on(s: UnitState, e: int, part: int, k: int, other: int) -> bool:
 
 @stage
 def overlap(s: UnitState, one: int, two: int) -> bool:
-    """Whether two ranges share rows of one memory."""
+    """Return whether two ranges share rows of the same memory."""
     memory, a, b = s[one], s[one + 1], s[two + 1]
     if memory != s[two] or memory == NOWHERE:
         return False
@@ -415,7 +425,10 @@ def overlap(s: UnitState, one: int, two: int) -> bool:
 
 @stage
 def is_idle(s: UnitState) -> bool:
-    """Whether the accelerator is not busy and memory owes no response, as a cycle begins."""
+    """Return whether the accelerator is idle at the start of a cycle.
+
+    It is idle if it is not busy and all memory responses have arrived.
+    """
     if s[LW_CONFIGURED] + s[LW_CONFIGURED + 1] > 0:
         return False
     queued = s[PORT_Q + COUNT] + s[CONV_Q + COUNT] + s[LOOP_Q + COUNT] + s[LAST_Q + COUNT]
@@ -428,7 +441,7 @@ def is_idle(s: UnitState) -> bool:
 
 @stage
 def step_front_end(s: UnitState, m: GemminiMachine, c: Commands, end: int, idle: bool) -> None:
-    """One cycle: commands move on by a queue, and the port accepts one."""
+    """Simulate one cycle: advance commands by one queue, and accept one at the port."""
     step_loops(s, m, c, end)
     move_command(s, CONV_Q, LOOP_Q)
     move_command(s, PORT_Q, CONV_Q)
@@ -450,7 +463,7 @@ def step_front_end(s: UnitState, m: GemminiMachine, c: Commands, end: int, idle:
 
 @stage
 def move_command(s: UnitState, source: int, target: int) -> None:
-    """The oldest command of a queue to the next one, if that has room."""
+    """Move the oldest command of a queue to the next queue, if that has room."""
     if s[source + COUNT] > 0 and has_room(s, target, FRONT_ENTRIES):
         command = s[entry_at(s, source, FRONT_ENTRIES, 1, 0)]
         s[new_entry(s, target, FRONT_ENTRIES, 1)] = command

@@ -1,6 +1,7 @@
-"""The cycle simulator's loop: one compiled call per stream, which releases the GIL.
+"""Main loop of the cycle simulator: one compiled call per stream, which releases the GIL.
 
-The registers of all units are `s` (STATE_WORDS,), the stream's commands `c` (COMMAND_ROWS, n).
+`s` is the state of all units, shape (STATE_WORDS,). `c` is the table of commands, shape
+(COMMAND_ROWS, n).
 """
 
 from __future__ import annotations
@@ -54,12 +55,16 @@ from tilewright.targets.gemmini.timing.systolic_array import drop_tags, step_arr
 
 HANGS = -1
 PATIENCE = 20_000
-"""Cycles without a command moving on, beyond the memory's latency, after which nothing will."""
+"""Number of cycles without progress of any command, in addition to a multiple of the memory
+latency, after which the stream is considered to hang."""
 
 
 @stage
 def all_accepted(s: UnitState, c: Commands, end: int) -> bool:
-    """Whether no command is left, but a fence that an idle accelerator accepts in this cycle."""
+    """Return whether all commands were accepted.
+
+    A final fence is accepted here, because this is only called when the accelerator is idle.
+    """
     n = s[NEXT_COMMAND]
     if n == end - 1 and c[FUNCT, n] == FENCE and s[NOW] >= s[WAIT_UNTIL]:
         c[ACCEPT, n] = s[NOW]
@@ -71,15 +76,23 @@ def all_accepted(s: UnitState, c: Commands, end: int) -> bool:
 def simulate_stream(
     s: UnitState, m: GemminiMachine, c: Commands, end: int, requests: NDArray[np.int64]
 ) -> int:
-    """Cycles until all `end` commands are done and the accelerator is idle, or HANGS.
+    """Simulate a stream until all commands are done and the accelerator is idle.
 
-    `s` is a blank state. The times in `c` are filled, and `requests` (room, 3) with cycle,
-    transaction and bytes of each request at the port.
+    Args:
+        s: a blank state.
+        m: the machine.
+        c: table of commands, shape (COMMAND_ROWS, n). The times of their events are filled in.
+        end: number of commands in the stream.
+        requests: filled with cycle, transaction and bytes of each request at the memory port, shape
+            (maximum number of requests, 3).
+
+    Returns:
+        The number of cycles, or `HANGS`.
     """
     seen_requests = 0
     s[LW_MADE] = end
     while True:
-        # Only an end or a fence asks whether the accelerator is idle.
+        # Whether the accelerator is idle only matters at the end and at a fence.
         n = s[NEXT_COMMAND]
         idle = (n == end or c[FUNCT, n] == FENCE) and is_idle(s)
         if idle and all_accepted(s, c, end):

@@ -1,8 +1,9 @@
-"""Timing of the systolic array: rows enter in order and leave a fixed time later.
+"""Timing of the systolic array: rows enter in order and leave after a fixed time.
 
-MeshWithDelays.scala. A tag names where a product's result goes; six products can be under way.
+The source is MeshWithDelays.scala. A tag says where the result of a product is written; up to six
+products can be in progress.
 
-The registers of all units are `s` (STATE_WORDS,).
+`s` is the state of all units, shape (STATE_WORDS,).
 """
 
 from __future__ import annotations
@@ -75,17 +76,19 @@ from tilewright.targets.gemmini.timing.state import (
 FLUSH_STATE = 2
 OPERANDS = 3
 ALL_OPERANDS = 7
+# Products in the array have numbers modulo 5.
 PRODUCTS = 5
+# A power of two above ARRAY_CYCLES, so that a cycle can be reduced to an index by a mask.
 LINE = 64
 ARRAY_CYCLES = 2 * DIM
-"""From a row's entry to its result."""
+"""Cycles from the entry of a row into the array to its result."""
 TAG_ADDRESS, TAG_ENTRY, TAG_ROWS, TAG_ID = 0, 1, 2, 3
 NO_TAG = -1
 
 
 @stage
 def step_results(s: UnitState, m: GemminiMachine) -> None:
-    """What leaves the array in this cycle: a row to write, or the end of a product."""
+    """Process what leaves the array in this cycle: a row to write, or the end of a product."""
     s[ARRAY_WRITES] = NO_WRITE
     s[MESH_COMPLETES] = -1
     s[TAG_REMOVED] = 0
@@ -122,7 +125,7 @@ def step_results(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def write_row(s: UnitState, m: GemminiMachine, address: int, offset: int) -> None:
-    """Offer a result to its bank."""
+    """Offer a result row to its bank."""
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
         at &= m.accumulator_rows - 1
@@ -138,7 +141,7 @@ def write_row(s: UnitState, m: GemminiMachine, address: int, offset: int) -> Non
 
 @stage
 def has_data(s: UnitState, control: int, operand: int) -> bool:
-    """Whether the row an operand waits for is at the end of its pipeline."""
+    """Return whether the row that an operand waits for is at the end of its pipeline."""
     field = control + CN_OPERANDS + operand * OPERAND_FIELDS
     if not s[field + CN_NEEDS]:
         return True
@@ -151,7 +154,7 @@ def has_data(s: UnitState, control: int, operand: int) -> bool:
 
 @stage
 def step_array(s: UnitState) -> None:
-    """Feed a row into the array and take the next one out of the control queue."""
+    """Feed a row into the array, and take the next entry of the control queue."""
     for bank in range(MOST_BANKS):
         s[EX_PIPE_READY + bank] = 0
     for bank in range(MOST_ACC_BANKS):
@@ -193,7 +196,8 @@ def step_array(s: UnitState) -> None:
         s[MESH_FLUSHES] -= 1
     if enters:
         s[MESH_WRITTEN] = 0
-        # `last` compares with the rows of the product that was fed, before a new one is taken.
+        # `last` must compare with the rows of the product that was fed, so it is computed before a
+        # new product is taken.
         s[MESH_FED] = 0 if last else s[MESH_FED] + 1
     s[MESH_WRITTEN] |= fired
     if leaves:
@@ -203,7 +207,7 @@ def step_array(s: UnitState) -> None:
 
 @stage
 def take_request(s: UnitState, control: int, flushes: bool) -> None:
-    """Begin a product, or a flush, which has no tag."""
+    """Start a product, or a flush, which has no tag."""
     number = s[MESH_ID]
     s[MESH_ID] = (number + 1) % PRODUCTS
     s[MESH_VALID] = 1
@@ -223,7 +227,7 @@ def take_request(s: UnitState, control: int, flushes: bool) -> None:
 
 @stage
 def release_rows(s: UnitState, control: int, fired: int) -> None:
-    """Empty the ends of the pipelines whose rows were taken."""
+    """Release the pipeline outputs whose rows were taken."""
     for operand in range(OPERANDS):
         field = control + CN_OPERANDS + operand * OPERAND_FIELDS
         if fired & (1 << operand) and s[field + CN_NEEDS]:
@@ -236,7 +240,7 @@ def release_rows(s: UnitState, control: int, fired: int) -> None:
 
 @stage
 def drop_tags(s: UnitState) -> None:
-    """End a cycle: remove the tags whose products have left."""
+    """End a cycle: remove the tags of products that have left the array."""
     if s[TAG_REMOVED]:
         tag = entry_at(s, TAG_Q, TAGS, TAG_FIELDS, 0)
         s[tag + TAG_ADDRESS], s[tag + TAG_ENTRY] = NO_TAG, NO_TAG
@@ -247,7 +251,7 @@ def drop_tags(s: UnitState) -> None:
 
 @stage
 def has_products(s: UnitState) -> bool:
-    """Whether a product with a result is under way."""
+    """Return whether a product with a result is in progress."""
     entries = 0
     for n in range(TAGS):
         entries += 0 if s[TAG_Q + ENTRIES + n * TAG_FIELDS + TAG_ENTRY] == NO_TAG else 1
@@ -256,7 +260,7 @@ def has_products(s: UnitState) -> bool:
 
 @stage
 def writes_to(s: UnitState, m: GemminiMachine, operand: int) -> bool:
-    """Whether a product under way has its result at the start address of an operand."""
+    """Return whether a product in progress writes its result to the start address of an operand."""
     mask = (1 << 31) | m.address_mask
     for n in range(TAGS):
         address = s[TAG_Q + ENTRIES + n * TAG_FIELDS + TAG_ADDRESS]

@@ -1,1 +1,1 @@
-"""Links the layers of a network into streams that can be loaded anywhere: what a board runs."""
+"""Builds the programs that a board runs: links the layers of a network into relocatable streams."""

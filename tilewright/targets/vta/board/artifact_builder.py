@@ -1,4 +1,4 @@
-"""Implements `targets.capabilities.Builds`: from layers and schedules to files, and back."""
+"""Converts layers and schedules to files and loads them (`targets.capabilities.Builds`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tilewright.targets.vta.workload_bound import roofline_cycles
 
 
 class VtaProgram:
-    """A program in the memory of a simulated board: keeps `targets.artifact_types.BuiltProgram`."""
+    """A built program in a simulated board's memory (`targets.artifact_types.BuiltProgram`)."""
 
     def __init__(self, program: BoardProgram, layers: Sequence[Checked]) -> None:
         self.program = program
@@ -68,19 +68,29 @@ class VtaProgram:
     def open(
         cls, files: Mapping[str, bytes], layers: Sequence[Mapping[str, Json]], spec: VtaSpec
     ) -> VtaProgram:
-        """Raises `BoardError` where the files are damaged or the layers are not those of the
-        program, `ValueError` and `KeyError` where the layers are none that `build` described."""
+        """Load a built program.
+
+        Args:
+            files: content of the artifact's files, by name.
+            layers: descriptions of the layers, as `build` wrote them.
+            spec: the machine.
+
+        Raises:
+            BoardError: the files are damaged, or the layers do not belong to the program.
+            ValueError: the description of a layer is invalid.
+            KeyError: the description of a layer is incomplete.
+        """
         program, described = read_image(files, spec), [read_layer(layer) for layer in layers]
         check_described(program, described)
         return cls(program, described)
 
     @property
     def ports(self) -> list[tuple[list[Value], list[Value]]]:
-        """As the host has them."""
+        """Inputs and outputs of each segment, in their shapes and types on the host."""
         return [(_values(step.loads), _values(step.stores)) for step in self.program.steps]
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Arrays by name, in the shape of their ports."""
+        """Run a segment. The arrays are passed by name, in the shapes of their ports."""
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:
@@ -95,15 +105,15 @@ class VtaProgram:
         return check_layers(self.program, self.layers, seed)
 
     def with_room(self, images: int) -> VtaImages:
-        """As `targets.artifact_types.HoldsImages`."""
+        """Load the program again, with buffers for `images` images."""
         return VtaImages(self.program, images)
 
     def room_bytes(self, images: int) -> int:
-        """As `targets.artifact_types.HoldsImages`."""
+        """Return the memory in bytes that the program needs with buffers for `images` images."""
         return room_bytes(self.program, images)
 
     def border_work(self) -> list[tuple[BorderWork, BorderWork]]:
-        """As `targets.artifact_types.HoldsImages`."""
+        """Return the host work before each segment (packing) and after it (unpacking)."""
         return [(_border(step.loads), _border(step.stores)) for step in self.program.steps]
 
 
@@ -113,16 +123,25 @@ def _values(ports: Sequence[Port]) -> list[Value]:
 
 def _border(ports: Sequence[Port]) -> BorderWork:
     plain = [prod(port.shape) for port in ports if port.unfold is None]
-    read, made = 0, 0
+    read, written = 0, 0
     for port in ports:
         if port.unfold is not None:
             read += prod(port.shape)
-            made += port.unfold.data(np.zeros(port.shape, np.int8)).nbytes
-    return BorderWork(sum(plain), read, made)
+            written += port.unfold.data(np.zeros(port.shape, np.int8)).nbytes
+    return BorderWork(sum(plain), read, written)
 
 
 def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
-    """Lower, link and lay out a network's layers. Raises `WorkloadError`."""
+    """Lower, link and lay out the layers of a network.
+
+    Args:
+        graph: the network.
+        schedules: one schedule per layer, in order.
+        spec: the machine.
+
+    Raises:
+        WorkloadError: a layer cannot be lowered, or no board could load the network.
+    """
     picks = iter(schedules)
     steps: list[LayerProgram | HostStep] = []
     for step in graph.steps:
@@ -131,26 +150,26 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
             steps.append(lower_layer(step, graph.values, spec, pick.space, pick.config))
         else:
             steps.append(step)
-    made = linked(steps, graph, spec)
-    device = Device(made.board)
-    counts = [len(run.layers) for run in made.network.runs]
-    times = stream_times(device, made.begins, counts)
+    built = linked(steps, graph, spec)
+    device = Device(built.board)
+    counts = [len(run.layers) for run in built.network.runs]
+    times = stream_times(device, built.begins, counts)
     host_work = [step.name for step in graph.steps if isinstance(step, HostStep)]
     host_work += graph.host_work
-    steps_of = made.board.steps
+    steps_of = built.board.steps
     return Built(
-        files=image_files(made.board, host_work),
-        layers=_described(made, [cycles for each in times for cycles in each.layers]),
+        files=image_files(built.board, host_work),
+        layers=_described(built, [cycles for each in times for cycles in each.layers]),
         order=[("segment", run) if run >= 0 else ("host", host) for run, host in
-               made.network.order],
-        memory=_memory(made),
+               built.network.order],
+        memory=_memory(built),
         bytes=device.bytes,
         stream_cycles=sum(each.total for each in times),
         ports=[
             (tuple(port.name for port in step.loads), tuple(port.name for port in step.stores))
             for step in steps_of
         ],
-        why_not_bare=why_not_bare(made.board, host_work),
+        why_not_bare=why_not_bare(built.board, host_work),
         runtime_sha256=sources_digest(),
     )  # fmt: skip
 
@@ -158,8 +177,13 @@ def build(graph: LayerGraph, schedules: Sequence[Pick], spec: VtaSpec) -> Built:
 def stream_times(
     device: Device, begins: NDArray[np.int64], counts: Sequence[int]
 ) -> list[StreamTimes]:
-    """Cycles of each segment of a loaded program and of its layers, `counts` of them, which begin
-    at these instructions, (layers + 1,)."""
+    """Simulate the cycles of each segment of a loaded program, and of its layers.
+
+    Args:
+        device: the loaded program.
+        begins: index of the first instruction of each layer, and the end, shape (layers + 1,).
+        counts: number of layers per segment.
+    """
     times, done = [], 0
     for number, segment in enumerate(device.program.segments):
         insns = device.insns[segment.first : segment.first + segment.count]
@@ -177,21 +201,21 @@ def stream_times(
 
 
 def alone_cycles(programs: Sequence[LayerProgram], spec: VtaSpec) -> list[int]:
-    """Of each layer by itself, from launch to FINISH, on memory of its own."""
+    """Return the cycles of each layer alone, from launch to FINISH, on its own memory."""
     offsets = np.cumsum([0, *(len(program.insns) for program in programs)])
     insns = np.concatenate([program.insns for program in programs])
     addresses = np.array([program.lowering.geometry.insn_bytes_at for program in programs])
     return simulate_batch(insns, offsets, spec, addresses).cycles.tolist()
 
 
-def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
-    """The layers as `layer_check.read_layer` reads them, and what people want to know of them."""
-    programs = [placed.program for placed in made.layers]
-    spec = made.board.spec
+def _described(built: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
+    """Return descriptions of the layers for `layer_check.read_layer` and for users."""
+    programs = [placed.program for placed in built.layers]
+    spec = built.board.spec
     alone = alone_cycles(programs, spec)
-    segments = [k for k, run in enumerate(made.network.runs) for _ in run.layers]
+    segments = [k for k, run in enumerate(built.network.runs) for _ in run.layers]
     rows: list[dict[str, Json]] = []
-    for k, (placed, places) in enumerate(zip(made.layers, made.places, strict=True)):
+    for k, (placed, places) in enumerate(zip(built.layers, built.places, strict=True)):
         program, layer = placed.program, placed.program.layer
         lowering = program.lowering
         rows.append(
@@ -205,7 +229,7 @@ def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
                 "config": list(program.config),
                 "knobs": lowering.space.describe(program.config),
                 "segment": segments[k],
-                "instructions": [int(made.begins[k]), int(made.begins[k + 1] - made.begins[k])],
+                "instructions": [int(built.begins[k]), int(built.begins[k + 1] - built.begins[k])],
                 "places": {
                     name: [[p.first, p.last, p.buffer, p.offset] for p in pieces]
                     for name, pieces in places.items() if pieces
@@ -215,16 +239,16 @@ def _described(made: Linked, in_stream: Sequence[int]) -> list[dict[str, Json]]:
     return rows
 
 
-def _memory(made: Linked) -> dict[str, Json]:
-    """Buffers with what lies in them, offsets and sizes in bytes."""
-    first = len(made.board.buffers) - sum(b.kind == "activations" for b in made.board.buffers)
-    m = made.board.spec.machine
+def _memory(built: Linked) -> dict[str, Json]:
+    """Return the buffers and the tensors in them, with offsets and sizes in bytes."""
+    first = len(built.board.buffers) - sum(b.kind == "activations" for b in built.board.buffers)
+    m = built.board.spec.machine
     tensors: list[dict[str, Json]] = []
     seen: set[int] = set()
-    for placed, places in zip(made.layers, made.places, strict=True):
+    for placed, places in zip(built.layers, built.places, strict=True):
         for role, tensor in placed.tensors.items():
             piece = places[role][0]
-            # Repacked, a tensor may lie where it lay before, in blocks of another size.
+            # A repacked tensor may stay in its old place, with blocks of another size.
             if id(tensor) in seen or piece.buffer < first:
                 continue
             seen.add(id(tensor))
@@ -238,16 +262,24 @@ def _memory(made: Linked) -> dict[str, Json]:
     return {
         "buffers": [
             {"name": buffer.name, "kind": buffer.kind, "bytes": buffer.bytes}
-            for buffer in made.board.buffers
+            for buffer in built.board.buffers
         ],
-        "instructions": [segment.count * 16 for segment in made.board.segments],
+        "instructions": [segment.count * 16 for segment in built.board.segments],
         "tensors": tensors,
     }
 
 
 def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
-    """Of instructions (n, 2) together, each of shape (1,), named as the counters of a measurement:
-    bytes without padding, iterations without those that reset accumulators."""
+    """Count bytes and iterations of a program.
+
+    Args:
+        words: instructions, shape (n, 2).
+        spec: the machine.
+
+    Returns:
+        Totals of shape (1,), named like the counters of a measurement. Bytes exclude padding;
+        iterations exclude those that reset accumulators.
+    """
     m, moved = spec.machine, words[moves(words)]
     elements = field(moved, 64, 16) * field(moved, 80, 16)
     memory = memories(moved)
@@ -256,21 +288,21 @@ def counters_of(words: Words, spec: VtaSpec) -> dict[str, NDArray[np.int64]]:
         "acc_load_bytes": (ACC, m.acc_bytes), "uop_load_bytes": (UOP, m.uop_bytes),
         "out_store_bytes": (OUT, m.out_bytes),
     }  # fmt: skip
-    found = {name: elements[memory == kind].sum() * size for name, (kind, size) in sizes.items()}
-    found |= {
+    totals = {name: elements[memory == kind].sum() * size for name, (kind, size) in sizes.items()}
+    totals |= {
         "gemm_iterations": _iterations(words, GEMM, spec),
         "alu_iterations": _iterations(words, ALU, spec),
         "instructions": np.int64(len(words)),
     }
-    return {name: np.array([value], np.int64) for name, value in found.items()}
+    return {name: np.array([value], np.int64) for name, value in totals.items()}
 
 
 def _iterations(words: Words, opcode: int, spec: VtaSpec) -> np.int64:
-    """Micro-ops that instructions of an opcode execute."""
-    own = words[opcodes(words) == opcode]
+    """Count the micro-ops that the instructions with an opcode execute, without resets."""
+    selected = words[opcodes(words) == opcode]
     values = {
-        each.name: field(own, each.offset, each.width)
-        for each in fields_of(opcode, layout_of(spec))[:5]
+        part.name: field(selected, part.offset, part.width)
+        for part in fields_of(opcode, layout_of(spec))[:5]
     }
-    each = (values["uop_end"] - values["uop_bgn"]) * values["iter_out"] * values["iter_in"]
-    return np.int64(each[values["reset_reg"] == 0].sum())
+    iterations = (values["uop_end"] - values["uop_bgn"]) * values["iter_out"] * values["iter_in"]
+    return np.int64(iterations[values["reset_reg"] == 0].sum())

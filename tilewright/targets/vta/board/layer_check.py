@@ -1,6 +1,6 @@
-"""Checks each layer's part of its stream against plain integer arithmetic.
+"""Checks each layer's part of its instruction stream against plain integer arithmetic.
 
-The weights are those that lie in the program.
+The weights are read from the program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ Values = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Checked:
-    """A layer of a built program: its instructions, and where its tensors lie."""
+    """A layer of a built program.
+
+    Attributes:
+        workload: the workload.
+        space: name of the schedule space.
+        segment: index of the layer's segment.
+        first: index of the layer's first instruction in the program.
+        count: number of instructions.
+        places: location of each tensor, by role.
+    """
 
     workload: Workload
     space: str
@@ -42,7 +51,13 @@ class Checked:
 
 
 def read_layer(layer: Mapping[str, Json]) -> Checked:
-    """Of what `build` says of a layer. Raises `KeyError`, `ValueError` and `WorkloadError`."""
+    """Read the description of a layer that `build` wrote.
+
+    Raises:
+        KeyError: a field is missing.
+        ValueError: a field is invalid.
+        WorkloadError: the workload is invalid.
+    """
     first, count = map(as_int, as_list(layer["instructions"]))
     places = {
         name: [_piece(as_list(piece)) for piece in as_list(pieces)]
@@ -59,8 +74,18 @@ def _piece(numbers: Sequence[Json]) -> MemoryPiece:
 
 
 def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
-    """That layers are those of a program: their instructions follow one another in its segments,
-    their tensors lie in its buffers. Raises `BoardError`."""
+    """Check that descriptions of layers match a program.
+
+    The instructions of the layers must follow one another in the program's segments, and their
+    tensors must lie within its buffers.
+
+    Args:
+        program: the program.
+        layers: descriptions of the layers.
+
+    Raises:
+        BoardError: the descriptions do not match.
+    """
     if len(program.steps) != len(program.segments):
         raise _foreign("the program has other steps than segments")
     end = segment = 0
@@ -68,16 +93,19 @@ def check_described(program: BoardProgram, layers: Sequence[Checked]) -> None:
         if not segment <= layer.segment < len(program.segments):
             raise _foreign(f"layer {number} is in segment {layer.segment}")
         segment = layer.segment
-        own = program.segments[segment]
-        begun = max(end, own.first)
-        if layer.first != begun or not 1 <= layer.count <= own.first + own.count - begun:
+        layer_segment = program.segments[segment]
+        begun = max(end, layer_segment.first)
+        if (
+            layer.first != begun
+            or not 1 <= layer.count <= layer_segment.first + layer_segment.count - begun
+        ):
             raise _foreign(f"layer {number} is not the next part of segment {segment}")
         end = layer.first + layer.count
         for pieces in layer.places.values():
             done = 0
             for piece in pieces:
-                known = 0 <= piece.buffer < len(program.buffers)
-                room = program.buffers[piece.buffer].bytes if known else 0
+                in_range = 0 <= piece.buffer < len(program.buffers)
+                room = program.buffers[piece.buffer].bytes if in_range else 0
                 size = piece.last - piece.first
                 if piece.first != done or size < 1 or not 0 <= piece.offset <= room - size:
                     raise _foreign(f"a tensor of layer {number} lies in no buffer")
@@ -94,8 +122,21 @@ def _foreign(why: str) -> BoardError:
 def check_layers(
     program: BoardProgram, layers: Sequence[Checked], seed: int
 ) -> Iterator[LayerCheck]:
-    """Run each layer's instructions behind those of the layers before it, on activations that are
-    random at the beginning of each segment."""
+    """Run each layer after the layers before it, and compare its output with the reference.
+
+    The activations are random at the beginning of each segment.
+
+    Args:
+        program: the program.
+        layers: descriptions of its layers.
+        seed: seed of the random activations.
+
+    Yields:
+        One result per layer.
+
+    Raises:
+        BoardError: the tensors of a layer have the wrong size.
+    """
     device, m = Device(program), program.spec.machine
     rng = np.random.default_rng(seed)
     tokens, segment = (0, 0, 0, 0), -1
@@ -119,8 +160,7 @@ def check_layers(
 
 
 def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None:
-    """That each tensor of a layer has the bytes that its program reads or writes. Raises
-    `BoardError`."""
+    """Raise `BoardError` if a tensor does not have the size that its program reads or writes."""
     if layer.workload.macs > WORK_LIMIT:
         raise _foreign(f"layer {number} is more work than is checked")
     element = element_bytes(m)
@@ -134,7 +174,7 @@ def _check_sizes(number: int, layer: Checked, geo: Geometry, m: Machine) -> None
 def _run(
     device: Device, layer: Checked, tokens: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int]:
-    """The layer's instructions with a FINISH behind them; the tokens they leave to the next."""
+    """Run the layer's instructions, followed by a FINISH. Return the tokens that are left."""
     insns = device.insns[layer.first : layer.first + layer.count]
     if int(insns[-1, 0]) & 7 != FINISH:
         insns = np.concatenate([insns, np.array([[FINISH, 0]], np.uint64)])
@@ -142,8 +182,11 @@ def _run(
 
 
 def _fill_weights(device: Device, program: BoardProgram, layer: Checked, geo: Geometry) -> None:
-    """Weights that the host packs as activations have zeros where they fill whole blocks; noise
-    there would meet the noise that fills the data's."""
+    """Zero the padding of weights that the host packs as activations.
+
+    The rest of the activations is filled with noise. In padding, this noise would be multiplied by
+    the noise in the padding of the data.
+    """
     m, pieces = program.spec.machine, layer.places.get("weights", ())
     if all(program.buffers[piece.buffer].kind != "activations" for piece in pieces):
         return
@@ -155,14 +198,14 @@ def _fill_weights(device: Device, program: BoardProgram, layer: Checked, geo: Ge
 
 
 def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[str, Values]:
-    """What a layer works on, as it lies in memory before it runs."""
+    """Return the operands of a layer from memory, before the layer runs."""
     w = layer.workload
     tensors = {"data": _image(device, layer, "data", geo, m)}
     if w.operator != "max_pool":
         tensors["weight"] = unpacked_weights(w, m, geo, _raw(device, layer, "weights"))
     if "bias" in layer.places:
-        own = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
-        raw = _raw(device, layer, "bias")[:own]
+        offset = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
+        raw = _raw(device, layer, "bias")[:offset]
         tensors |= unpacked_vectors(w, m, geo, _blocks(raw, m))
     if "add" in layer.places:
         tensors["add"] = _image(device, layer, "add", geo, m)
@@ -172,41 +215,41 @@ def _tensors(device: Device, layer: Checked, geo: Geometry, m: Machine) -> dict[
 
 
 def _tensors_of_shortcut(device: Device, layer: Checked, lowering: Lowering) -> dict[str, Values]:
-    """What a layer's shortcut works on: its numbers lie behind the layer's own."""
-    own, beside, m, geo = (
+    """Return the operands of a layer's shortcut, which are stored after those of the layer."""
+    workload, beside, m, geo = (
         layer.workload.of_shortcut, lowering.beside, lowering.machine, lowering.geometry
     )  # fmt: skip
-    if own is None or beside is None:
+    if workload is None or beside is None:
         return {}
-    alone = Checked(own, layer.space, layer.segment, 0, 0, {"data": layer.places["shortcut"]})
+    alone = Checked(workload, layer.space, layer.segment, 0, 0, {"data": layer.places["shortcut"]})
     weights = (geo.beside_wgt_base - geo.wgt_base) * m.wgt_bytes
     vectors = (geo.beside_bias_base - geo.bias_base) * m.acc_bytes
     tensors = {
         "data": _image(device, alone, "data", beside, m),
-        "weight": unpacked_weights(own, m, beside, _raw(device, layer, "weights")[weights:]),
+        "weight": unpacked_weights(workload, m, beside, _raw(device, layer, "weights")[weights:]),
     }
     if beside.bias_bytes:
         tensors |= unpacked_vectors(
-            own, m, beside, _blocks(_raw(device, layer, "bias")[vectors:], m)
+            workload, m, beside, _blocks(_raw(device, layer, "bias")[vectors:], m)
         )
     return {f"shortcut_{name}": values for name, values in tensors.items()}
 
 
 def _blocks(raw: NDArray[np.uint8], m: Machine) -> Values:
-    """Accumulator elements out of their bytes: (elements, batch, block_out)."""
+    """Convert bytes to accumulator elements, shape (elements, batch, block_out)."""
     words = raw.view(f"<i{m.acc_bits // 8}").astype(np.int64)
     return words.reshape(-1, m.batch, m.block_out)
 
 
 def _raw(device: Device, layer: Checked, role: str) -> NDArray[np.uint8]:
-    """The bytes of a tensor, from all buffers it lies in."""
+    """Return the bytes of a tensor from all buffers that contain parts of it."""
     return np.concatenate(
         [device.memory(p.buffer, p.offset, p.last - p.first) for p in layer.places[role]]
     )
 
 
 def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine) -> Values:
-    """An activation or addend as the layer's workload has it, (n, c, h, w)."""
+    """Return an activation or addend in the shape of the layer's workload, (n, c, h, w)."""
     w, raw = layer.workload, _raw(device, layer, role)
     raw = raw.view(f"<i{m.acc_bits // 8}" if role == "add" else np.int8)
     blocks, block, channels = geo.out_blocks, m.block_out, w.out_channels
@@ -225,7 +268,14 @@ def _image(device: Device, layer: Checked, role: str, geo: Geometry, m: Machine)
 def unpacked_weights(
     workload: Workload, m: Machine, geo: Geometry, raw: NDArray[np.uint8]
 ) -> Values:
-    """The weights (o, c/groups, kh, kw) out of their bytes as a program reads them."""
+    """Convert weights from the layout that a program reads to shape (o, c/groups, kh, kw).
+
+    Args:
+        workload: the workload.
+        m: the machine.
+        geo: geometry of the packed workload.
+        raw: the packed weights, as bytes.
+    """
     w = workload
     taps = (w.kernel_h, w.kernel_w)
     elements = geo.groups * geo.co * geo.ci * taps[0] * taps[1]
@@ -236,9 +286,9 @@ def unpacked_weights(
     )
     merged = merged_groups(w, m)
     per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
-    own = whole[:, : merged * per_out, : merged * per_in].reshape(
+    weights = whole[:, : merged * per_out, : merged * per_in].reshape(
         geo.groups, merged, per_out, merged, per_in, *taps
     )
-    parts = np.stack([own[:, g, :, g] for g in range(merged)], axis=1)
+    parts = np.stack([weights[:, g, :, g] for g in range(merged)], axis=1)
     weight = parts.reshape(geo.groups * merged * per_out, per_in, *taps)
     return weight[: w.out_channels].astype(np.int64)

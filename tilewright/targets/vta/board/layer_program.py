@@ -1,6 +1,7 @@
 """Lowers a layer to a program of its own.
 
-That is instructions at the addresses of its own memory, micro-ops, packed weights and bias.
+The program consists of instructions with addresses in its own memory, micro-ops, packed weights and
+bias.
 """
 
 from __future__ import annotations
@@ -34,14 +35,22 @@ from tilewright.targets.vta.lowering.tensor_packing import (
 from tilewright.targets.vta.spec import Machine, VtaSpec
 
 STOCK = "stock"
-"""The template space with the stock compiler's restrictions: its programs are the template's."""
+"""Name of the template space with the restrictions of the stock compiler. Its programs are those of
+the template."""
 CHUNK_BYTES = 1 << 23
-"""Weights are packed by so many at a time: in between, each takes several times its bytes."""
+"""Amount of weights that is packed at a time. Intermediate arrays need several times this size."""
 
 
 @dataclass(frozen=True)
 class MemoryRegion:
-    """A tensor in the memory of a layer's own program: elements of one memory type."""
+    """A tensor in the memory of a layer's own program.
+
+    Attributes:
+        name: role of the tensor.
+        memory: memory type of its elements.
+        first: index of its first element.
+        elements: number of elements.
+    """
 
     name: str
     memory: int
@@ -51,9 +60,21 @@ class MemoryRegion:
 
 @dataclass(frozen=True, eq=False)
 class LayerProgram:
-    """`insns` (n, 2) end in FINISH; `uops`, `weights`, `bias` and `add` are bytes as they lie in
-    memory. `data` and `output` say how its tensors lie in memory; `space` and `config` are the
-    schedule."""
+    """The program of a layer.
+
+    Attributes:
+        layer: the layer.
+        lowering: lowering of the layer's workload.
+        data: memory layout of the input.
+        output: memory layout of the output.
+        space: name of the schedule space.
+        config: knob indices of the schedule.
+        insns: instructions, shape (n, 2); the last one is FINISH.
+        uops: micro-ops as bytes.
+        weights: packed weights as bytes.
+        bias: packed values per channel as bytes.
+        add: packed int32 addend as bytes.
+    """
 
     layer: Layer
     lowering: Lowering
@@ -69,22 +90,26 @@ class LayerProgram:
 
     @property
     def residual(self) -> Packing:
-        """How the tensor lies in memory that is added to the layer's sums."""
+        """Memory layout of the tensor that is added to the layer's sums."""
         return residual_packing(self.output, self.lowering.geometry)
 
     @property
     def shortcut(self) -> Packing:
-        """How the image lies in memory that the layer's shortcut reads."""
+        """Memory layout of the image that the layer's shortcut reads."""
         return shortcut_packing(self.lowering.geometry, self.lowering.machine)
 
     @property
     def packed_weights(self) -> Packing:
-        """How an activation does that it takes as weights."""
+        """Memory layout of an activation that the layer reads as weights."""
         return weights_packing(self.lowering.geometry, self.lowering.machine)
 
 
 def space_of(name: str) -> SpaceName:
-    """What lowers the schedules of a space. Raises `WorkloadError` for one that there is not."""
+    """Return the space whose lowering handles the schedules of a named space.
+
+    Raises:
+        WorkloadError: there is no such space.
+    """
     if name == STOCK:
         return "template"
     if name not in get_args(SpaceName):
@@ -95,8 +120,18 @@ def space_of(name: str) -> SpaceName:
 def lower_layer(
     layer: Layer, values: Mapping[str, Value], spec: VtaSpec, space: str, config: Sequence[int]
 ) -> LayerProgram:
-    """Lower a layer by a schedule: knob indices in a space. Raises `WorkloadError` where that makes
-    no program."""
+    """Lower a layer with a schedule.
+
+    Args:
+        layer: the layer.
+        values: all tensors of the network, by name.
+        spec: the machine.
+        space: name of the schedule space.
+        config: knob indices of the schedule.
+
+    Raises:
+        WorkloadError: the schedule is not in the space, or does not compile.
+    """
     lowering = Lowering.of(layer.workload, spec, space_of(space))
     knobs = lowering.space.knobs
     fits = len(knobs) == len(config) and all(
@@ -127,7 +162,7 @@ def lower_layer(
 
 
 def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
-    """The tensors of a layer's program."""
+    """Return the tensors of a layer's program."""
     micro_ops = 1 << m.log_uop_depth
     return [
         MemoryRegion("uops", UOP, geo.uop_base, micro_ops),
@@ -148,22 +183,30 @@ def regions(geo: Geometry, m: Machine) -> list[MemoryRegion]:
 def packed_constants(
     layer: Layer, lowering: Lowering
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Weights, and bias with what else is a value a channel, as a layer's program reads them,
-    (bytes,) each. There are no weights where an activation takes their place."""
+    """Return the constants of a layer as its program reads them.
+
+    Returns:
+        Weights and values per channel (such as the bias), each of shape (bytes,). The weights are
+        empty if an activation takes their place.
+    """
     m, geo = lowering.machine, lowering.geometry
     parts = [] if layer.weight_from else list(_weight_parts(layer, lowering))
     vectors = [packed_vectors(layer.workload, m, geo, _vectors(layer))]
-    shortcut, own, beside = layer.shortcut, layer.workload.of_shortcut, lowering.beside
-    if shortcut is not None and own is not None and beside is not None:
+    shortcut, shortcut_workload, beside = (
+        layer.shortcut,
+        layer.workload.of_shortcut,
+        lowering.beside,
+    )
+    if shortcut is not None and shortcut_workload is not None and beside is not None:
         weight = {"weight": shortcut.weight.astype(np.int64)}
-        parts.append(_as_bytes(packed_weights(own, m, beside, weight), m.wgt_bits))
-        vectors.append(packed_vectors(own, m, beside, _vectors(shortcut)))
+        parts.append(_as_bytes(packed_weights(shortcut_workload, m, beside, weight), m.wgt_bits))
+        vectors.append(packed_vectors(shortcut_workload, m, beside, _vectors(shortcut)))
     bias = _as_bytes(np.concatenate(vectors), m.acc_bits)
     return np.concatenate([np.zeros(0, np.uint8), *parts]), bias
 
 
 def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
-    """The int32 constants that are added to a layer's sums, as its program reads them, (bytes,)."""
+    """Return the int32 constants that are added to a layer's sums, as bytes of shape (bytes,)."""
     if layer.add is None:
         return np.zeros(0, np.uint8)
     m, geo = lowering.machine, lowering.geometry
@@ -172,28 +215,28 @@ def packed_addend(layer: Layer, lowering: Lowering) -> NDArray[np.uint8]:
 
 
 def _vectors(of: Layer | LayerShortcut) -> dict[str, NDArray[np.int64]]:
-    given = {"bias": of.bias, "shr_channel": of.shifts}
-    return {kind: each.astype(np.int64) for kind, each in given.items() if each is not None}
+    vectors = {"bias": of.bias, "shr_channel": of.shifts}
+    return {kind: vector.astype(np.int64) for kind, vector in vectors.items() if vector is not None}
 
 
 def _weight_parts(layer: Layer, lowering: Lowering) -> Iterator[NDArray[np.uint8]]:
-    """The packed weights of some output blocks at a time, and behind them the identity."""
+    """Yield the packed weights of a few output blocks at a time, and then the identity block."""
     w, m, geo = layer.workload, lowering.machine, lowering.geometry
     step = w.out_channels
     if w.groups == 1 and layer.weight is not None:
         step = max(1, CHUNK_BYTES * geo.co // max(1, geo.wgt_bytes)) * m.block_out
     for first in range(0, w.out_channels, step):
         last = min(first + step, w.out_channels)
-        few, own = w, geo
+        part_workload, part_geometry = w, geo
         if (first, last) != (0, w.out_channels):
-            few = replace(w, out_channels=last - first)
-            own = geometry_of(few, m, column=geo.column)
+            part_workload = replace(w, out_channels=last - first)
+            part_geometry = geometry_of(part_workload, m, column=geo.column)
         tensors = {}
         if layer.weight is not None:
             tensors["weight"] = layer.weight[first:last].astype(np.int64)
-        packed = packed_weights(few, m, own, tensors)
-        if own.identity_at >= 0 and last < w.out_channels:
-            packed = packed[: own.identity_at]
+        packed = packed_weights(part_workload, m, part_geometry, tensors)
+        if part_geometry.identity_at >= 0 and last < w.out_channels:
+            packed = packed[: part_geometry.identity_at]
         yield _as_bytes(packed, m.wgt_bits)
 
 

@@ -1,8 +1,8 @@
-"""Lays activations out in memory: blocks of channels, for as many rows as the machine takes at
-once.
+"""Memory layouts of activations in blocks of channels.
 
-What one layer stores is what the next loads, if both have blocks of one size and the same
-`Packing`. Else the host unpacks and packs in between.
+An element also holds as many rows as the machine processes at once. A tensor that one layer stores
+can be loaded by the next layer if both use the same block size and the same `Packing`. Otherwise
+the host unpacks and packs it in between.
 """
 
 from __future__ import annotations
@@ -23,9 +23,20 @@ Values = NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Packing:
-    """Elements of a packed tensor: (batches, blocks, height, width) of an `image` or a `column`
-    (one batch, one pixel wide), (row blocks, channel blocks, 1, 1) of `weights`. A block has
-    `block` channels."""
+    """Memory layout of a packed tensor.
+
+    The elements are ordered as (batches, blocks, height, width) for an `image` or a `column` (one
+    batch, one pixel wide), and as (row blocks, channel blocks, 1, 1) for `weights`. Each element
+    holds `block` channels.
+
+    Attributes:
+        form: kind of the layout.
+        batches: number of batches, or of row blocks.
+        blocks: number of channel blocks.
+        height: height of the image.
+        width: width of the image.
+        block: number of channels per block.
+    """
 
     form: PortForm
     batches: int
@@ -36,28 +47,39 @@ class Packing:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """Number of elements."""
         return self.batches * self.blocks * self.height * self.width
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What decides where a value of a given tensor lies. Rows of channels that fit one element
-        lie alike in a column and in an image."""
+        """Tuple that is equal for layouts which store a given tensor identically.
+
+        Rows of channels that fit into one element are stored identically in a column and in an
+        image.
+        """
         weights = int(self.form == "weights")
         return weights, self.batches, self.blocks, self.height * self.width, self.block
 
     def element_bytes(self, m: Machine) -> int:
-        """Of one element."""
+        """Return the size of one element in bytes."""
         return self.block * (m.block_out if self.form == "weights" else m.batch)
 
     def bytes(self, m: Machine) -> int:
-        """Of the packed tensor."""
+        """Return the size of the packed tensor in bytes."""
         return self.elements * self.element_bytes(m)
 
 
 def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
-    """How a layer's input of that shape lies in memory: an image, or rows of channels, or an image
-    of which a dense layer takes all pixels as its channels."""
+    """Return the memory layout of a layer's input.
+
+    It is an image, rows of channels, or an image whose pixels are all channels of a dense layer.
+
+    Args:
+        layer: the layer.
+        shape: shape of the input tensor.
+        geo: geometry of the layer's workload.
+        m: the machine.
+    """
     w = layer.workload
     packing = Packing("image", geo.batches, geo.inp_blocks, geo.h, geo.w, m.block_in)
     if layer.unfold is not None or shape == (w.batch, w.in_channels, w.height, w.width):
@@ -69,7 +91,14 @@ def data_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine
 
 
 def output_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machine) -> Packing:
-    """How a layer's output of that shape lies in memory: an image, or rows of channels."""
+    """Return the memory layout of a layer's output: an image, or rows of channels.
+
+    Args:
+        layer: the layer.
+        shape: shape of the output tensor.
+        geo: geometry of the layer's workload.
+        m: the machine.
+    """
     w = layer.workload
     packing = Packing("image", geo.batches, geo.out_blocks, *geo.output, m.block_out)
     if shape == (w.batch, w.out_channels, w.out_height, w.out_width):
@@ -78,18 +107,20 @@ def output_packing(layer: Layer, shape: tuple[int, ...], geo: Geometry, m: Machi
 
 
 def residual_packing(output: Packing, geo: Geometry) -> Packing:
-    """How what is added to a layer's sums lies in memory: as its output, but for an average of
-    it."""
+    """Return the memory layout of the tensor that is added to a layer's sums.
+
+    It is the layout of the output, except that it has the size before an average.
+    """
     return replace(output, height=geo.oh, width=geo.ow) if geo.average_taps else output
 
 
 def weights_packing(geo: Geometry, m: Machine) -> Packing:
-    """Of an activation that a dense layer takes as its weights."""
+    """Return the memory layout of an activation that a dense layer reads as weights."""
     return Packing("weights", geo.co, geo.ci, 1, 1, m.block_in)
 
 
 def shortcut_packing(geo: Geometry, m: Machine) -> Packing:
-    """Of the image that a layer's shortcut reads."""
+    """Return the memory layout of the image that a layer's shortcut reads."""
     return Packing("image", geo.batches, geo.beside_ci, geo.beside_h, geo.beside_w, m.block_in)
 
 
@@ -98,14 +129,17 @@ def _is_rows(shape: tuple[int, ...], rows: int, channels: int) -> bool:
 
 
 def _rows(packing: Packing) -> Packing:
-    """Rows as the pixels of one image; rows that only fill batches stay an image of one pixel."""
+    """Return the layout of rows as the pixels of one image.
+
+    Rows that only fill batches stay images of one pixel.
+    """
     if packing.batches > 1:
         return packing
     return replace(packing, form="column", height=packing.height * packing.width, width=1)
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """A tensor's shape as that of an image: rows of channels are images of one pixel."""
+    """Return the shape of a tensor as an image. Rows of channels are images of one pixel."""
     if len(shape) == 4:
         n, c, h, w = shape
         return n, c, h, w
@@ -113,8 +147,17 @@ def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 
 def pack(packing: Packing, m: Machine, tensor: Values) -> Values:
-    """The values of a tensor as they lie in memory, flat. Its shape is (n, c, h, w) for an image,
-    else any whose last axis are channels."""
+    """Convert a tensor to its memory layout.
+
+    Args:
+        packing: the memory layout.
+        m: the machine.
+        tensor: int8 array of shape (n, c, h, w) for an image; otherwise of any shape whose last
+            axis is the channels.
+
+    Returns:
+        Flat int8 array.
+    """
     p = packing
     if p.form == "weights":
         rows = _padded_rows(tensor, p.batches * m.block_out, p.blocks * p.block)
@@ -132,7 +175,14 @@ def pack(packing: Packing, m: Machine, tensor: Values) -> Values:
 
 
 def unpack(packing: Packing, m: Machine, raw: Values, shape: tuple[int, ...]) -> Values:
-    """The tensor of that shape out of its values in memory, flat; the inverse of `pack`."""
+    """Convert a tensor from its memory layout; the inverse of `pack`.
+
+    Args:
+        packing: the memory layout.
+        m: the machine.
+        raw: flat int8 array.
+        shape: shape of the result.
+    """
     p = packing
     if p.form == "column":
         pixels = raw.reshape(p.blocks, p.height, m.batch, p.block)
@@ -146,7 +196,7 @@ def unpack(packing: Packing, m: Machine, raw: Values, shape: tuple[int, ...]) ->
 
 
 def _padded_rows(tensor: Values, rows: int, channels: int) -> Values:
-    """(…, c) → (rows, channels), zeros behind and beside it."""
+    """Reshape (…, c) to (rows, channels), with zeros as padding."""
     flat = tensor.reshape(-1, tensor.shape[-1])
     padded = np.zeros((rows, channels), np.int8)
     padded[: len(flat), : flat.shape[1]] = flat

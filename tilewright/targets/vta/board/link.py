@@ -1,8 +1,9 @@
-"""Links layers one after the other into one stream.
+"""Links the programs of layers into one stream.
 
-Each layer's program begins with nothing in flight and ends in FINISH. Between two of them FINISH
-goes, and a barrier comes: compute waits for the last store, then lets the next layer's activations
-be loaded. The next layer's first weights do not wait for stores, only for the last GEMM.
+Each layer's program starts without anything in flight and ends with FINISH. Between two programs,
+the FINISH is removed and a barrier is inserted: the compute module waits for the last store, and
+then allows the load module to load the activations of the next layer. The first weights of the next
+layer do not wait for stores, only for the last GEMM.
 
     compute  … GEMM ─┐ ALU ─┐          no-op ─┐ …
     store            │      └ STORE ───┘      │
@@ -53,8 +54,13 @@ _TAKERS = {
 
 @dataclass(frozen=True, eq=False)
 class LinkedPart:
-    """A layer's instructions, words (n, 2), with the buffer of each transfer, (n,), or NOWHERE.
-    `constant` (n,): which load what no layer stores."""
+    """The instructions of a layer.
+
+    Attributes:
+        words: instructions, shape (n, 2).
+        buffers: buffer of each transfer, shape (n,), or NOWHERE.
+        constant: mask of the instructions that load constants, which no layer stores, shape (n,).
+    """
 
     words: Words
     buffers: Rows
@@ -65,8 +71,17 @@ class LinkedPart:
 
 
 def link(parts: Sequence[LinkedPart]) -> tuple[LinkedPart, Rows]:
-    """The layers as one stream, and where in it each begins, (layers + 1,). Raises `WorkloadError`
-    for a program that does not end in FINISH or takes tokens that it never gave."""
+    """Link layers into one stream.
+
+    Args:
+        parts: the instructions of each layer.
+
+    Returns:
+        The stream, and the index of the first instruction of each layer, shape (layers + 1,).
+
+    Raises:
+        WorkloadError: a program does not end in FINISH, or takes tokens that nobody gives.
+    """
     whole = [_drained(part) for part in parts]
     for k in range(len(whole) - 1):
         body, flags = _without_finish(whole[k])
@@ -84,7 +99,7 @@ def _joined(parts: Sequence[LinkedPart]) -> LinkedPart:
 
 
 def _idle(words: Words) -> LinkedPart:
-    """Instructions, (n, 2), that move nothing."""
+    """Return the given instructions, shape (n, 2), as a linked part that accesses no buffer."""
     n = len(words)
     return LinkedPart(words, np.full(n, NOWHERE, np.int64), np.zeros(n, np.bool_))
 
@@ -95,24 +110,24 @@ def _cut(part: LinkedPart, first: int, last: int) -> LinkedPart:
 
 
 def _inserted(part: LinkedPart, at: int, word: Words) -> LinkedPart:
-    """With an instruction, (1, 2), before the one at index `at`."""
+    """Return the program with an instruction, shape (1, 2), inserted at index `at`."""
     return _joined([_cut(part, 0, at), _idle(word), _cut(part, at, len(part))])
 
 
 def _flagged(part: LinkedPart, at: int, flag: int) -> LinkedPart:
-    """With one more flag on an instruction."""
+    """Return the program with an additional flag set in one instruction."""
     words = part.words.copy()
     words[at, 0] |= np.uint64(flag)
     return LinkedPart(words, part.buffers, part.constant)
 
 
 def _has(part: LinkedPart, flag: int) -> NDArray[np.bool_]:
-    """Which instructions have a flag, (n,)."""
+    """Return a mask of the instructions that have a flag set, shape (n,)."""
     return (part.words[:, 0] & np.uint64(flag)) != 0
 
 
 def _drained(part: LinkedPart) -> LinkedPart:
-    """With no-ops before FINISH that take the tokens which the program leaves."""
+    """Insert no-ops before FINISH that take the tokens which the program leaves in the queues."""
     if not len(part) or opcodes(part.words)[-1] != FINISH:
         raise WorkloadError("a layer's program does not end in FINISH; tune the layer again")
     module = modules(part.words)
@@ -127,7 +142,7 @@ def _drained(part: LinkedPart) -> LinkedPart:
                 left[queue] += step * count
     if (left < 0).any():
         raise WorkloadError("a layer's program waits for tokens it never gives; tune it again")
-    # What load and store take first may be what compute waits for.
+    # The tokens that load and store pop first may be those that compute waits for.
     for queue in (_G2L, _G2S, _L2G, _S2G):
         unit, flag = _TAKERS[queue]
         for _ in range(int(left[queue])):
@@ -136,13 +151,15 @@ def _drained(part: LinkedPart) -> LinkedPart:
 
 
 def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
-    """A program without its FINISH, and the flags of that."""
+    """Return a program without its FINISH, and the flags of the FINISH."""
     return _cut(part, 0, len(part) - 1), int(part.words[-1, 0]) & POPS
 
 
 def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart, LinkedPart]:
-    """Two programs as they follow each other; the barrier waits for what FINISH waited for
-    (`flags`)."""
+    """Connect two programs that follow each other.
+
+    The barrier waits for what the FINISH of the first program waited for (`flags`).
+    """
     after = _weights_first(after)
     loads = np.flatnonzero(modules(after.words) == MODULE_LOAD)
     moving = loads[moves(after.words)[loads]]
@@ -160,32 +177,34 @@ def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart
     if len(early):
         before = _freed(before)
         after = _flagged(after, int(early[0]), POP_NEXT)
-    # Micro-ops and their kernels are compute's own: they load while the last store runs.
+    # Only the compute module uses micro-ops, so they can be loaded while the last STORE still runs.
     words = after.words
     compute = np.flatnonzero(modules(words) == MODULE_COMPUTE)
     at = int(compute[0])
-    own = opcodes(words)[at] == LOAD and memories(words)[at] == UOP
+    is_uop_load = opcodes(words)[at] == LOAD and memories(words)[at] == UOP
     untied = not int(words[at, 0]) & (POPS | PUSHES)
     barrier = no_op(MODULE_COMPUTE, flags | PUSH_PREV)
-    return before, _inserted(after, at + 1 if own and untied else at, barrier)
+    return before, _inserted(after, at + 1 if is_uop_load and untied else at, barrier)
 
 
 def _freed(before: LinkedPart) -> LinkedPart:
-    """A program that tells LOAD when its last GEMM has read its weights."""
+    """Make a program signal the load module when its last GEMM has read its weights."""
     words = before.words
     compute = modules(words) == MODULE_COMPUTE
     readers = np.flatnonzero(multiplies(words))
     tellers = np.flatnonzero(compute & _has(before, PUSH_PREV))
     last = int(readers[-1]) if len(readers) else -1
-    told = int(tellers[-1]) if len(tellers) else -1
-    if last > told:
+    last_teller = int(tellers[-1]) if len(tellers) else -1
+    if last > last_teller:
         return _flagged(before, last, PUSH_PREV)
-    return _inserted(before, max(last, told) + 1, no_op(MODULE_COMPUTE, PUSH_PREV))
+    return _inserted(before, max(last, last_teller) + 1, no_op(MODULE_COMPUTE, PUSH_PREV))
 
 
 def _weights_first(part: LinkedPart) -> LinkedPart:
-    """With the constants of the first group of loads, up to the first that says it is done, before
-    its activations."""
+    """Move the constant weights of the first group of loads in front of its activations.
+
+    The group ends with the first load that signals the compute module.
+    """
     loads = np.flatnonzero(modules(part.words) == MODULE_LOAD)
     done = _has(part, PUSH_NEXT)[loads]
     if not done.any():

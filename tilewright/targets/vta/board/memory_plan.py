@@ -1,12 +1,11 @@
-"""Plans the memory of a network: driver buffers, offsets in them, and which tensors share memory or
-take an input's place.
+"""Memory plan of a network: driver buffers, offsets, and tensors that share memory.
 
-Tensors that are not in use at the same time share memory. Offsets are multiples of an element's
-bytes, and buffers begin on pages, so that every tensor begins at a whole element.
+Tensors that are not in use at the same time share memory. Offsets are multiples of the element size
+and buffers begin on pages, so that every tensor begins at a whole element.
 
-An output may lie where an input lay, proved on the layer's own program. The input must have no
-later reader, and no instruction may read what an earlier one of the same
-program has stored. Each store must wait, by tokens, for the loads of what it overwrites.
+An output may take the place of an input if this is proved safe for the layer's own program: the
+input must have no later reader, no instruction may read what an earlier one of the same program has
+stored, and each store must wait, by tokens, for the loads of what it overwrites.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from tilewright.targets.vta.spec import Machine
 
 @dataclass(eq=False)
 class Filled:
-    """Constants, or micro-ops, packed into buffers of one kind."""
+    """Constants or micro-ops, packed into buffers of one kind."""
 
     kind: BufferKind
     parts: list[list[NDArray[np.uint8]]] = field(default_factory=list)
@@ -48,12 +47,21 @@ class Filled:
     places: dict[bytes, list[MemoryPiece]] = field(default_factory=dict)
 
     def put(self, data: NDArray[np.uint8], element: int) -> list[MemoryPiece]:
-        """Where `data` (bytes,) lies, in elements of so many bytes: in one buffer, unless it is
-        larger. What was put before, as some micro-ops are, is not put again. Buffers count from
-        the first of this kind."""
-        known = data.tobytes() if len(data) <= 1 << 16 else b""
-        if known and known in self.places:
-            return self.places[known]
+        """Store data and return its location.
+
+        Small data that was stored before, such as common micro-ops, is not stored again. Larger
+        data is split only if it exceeds the maximum buffer size.
+
+        Args:
+            data: the data, shape (bytes,).
+            element: element size in bytes.
+
+        Returns:
+            The pieces of the data. Buffers are counted from the first buffer of this kind.
+        """
+        content = data.tobytes() if len(data) <= 1 << 16 else b""
+        if content and content in self.places:
+            return self.places[content]
         pieces, done = [], 0
         while done < len(data):
             left = len(data) - done
@@ -62,12 +70,15 @@ class Filled:
             self._append(where, at, data[done : done + size])
             pieces.append(MemoryPiece(done, done + size, where, at))
             done += size
-        if known:
-            self.places[known] = pieces
+        if content:
+            self.places[content] = pieces
         return pieces
 
     def buffers(self) -> list[Buffer]:
-        """All of them, each filled from where the one before it ends in the file."""
+        """Return all buffers.
+
+        Each is filled with the bytes that follow those of the previous one in the file.
+        """
         begins = np.cumsum([0, *self.sizes]).tolist()
         return [
             Buffer(f"{self.kind}{k}", self.kind, size, begins[k])
@@ -75,12 +86,12 @@ class Filled:
         ]
 
     def content(self) -> NDArray[np.uint8]:
-        """The file they are filled from, (bytes,)."""
+        """Return the content of the file that fills the buffers, shape (bytes,)."""
         nothing = np.zeros(0, np.uint8)
         return np.concatenate([nothing, *(part for parts in self.parts for part in parts)])
 
     def _room(self, size: int, element: int) -> tuple[int, int]:
-        """The first buffer that has room for so many bytes, and where."""
+        """Return the first buffer with room for `size` bytes, and the offset in it."""
         for k, used in enumerate(self.sizes):
             at = -(-used // element) * element
             if at + size <= MAX_BUFFER_BYTES:
@@ -97,22 +108,36 @@ class Filled:
 
 @dataclass(eq=False)
 class Arenas:
-    """Memory that activations share."""
+    """Memory that activations share.
+
+    Attributes:
+        sizes: size of each arena in bytes.
+        places: arena and byte offset of each tensor, by the tensor's `id`.
+    """
 
     sizes: list[int]
     places: dict[int, tuple[int, int]]
-    """Arena and byte offset of a tensor, by its `id`."""
 
     def buffers(self) -> list[Buffer]:
-        """One an arena."""
+        """Return one buffer per arena."""
         return [Buffer(f"activations{k}", "activations", size) for k, size in enumerate(self.sizes)]
 
 
 def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTensor]) -> Arenas:
-    """A place for every tensor, the largest first, in the smallest gap between those in use at the
-    same time. `shared` gives, by the `id` of a tensor, the one in whose place it may lie; those
-    that lie inside others have one place with them. Raises `WorkloadError` for a tensor beyond
-    what the driver allocates."""
+    """Place all tensors of a network in shared memory.
+
+    The largest tensor is placed first. Each tensor goes into the smallest gap between tensors that
+    are in use at the same time.
+
+    Args:
+        network: the network.
+        machine: the machine.
+        shared: for the `id` of an output tensor, the input tensor whose place it takes. Tensors
+            that lie inside others are placed together with them.
+
+    Raises:
+        WorkloadError: a tensor is larger than the driver's maximum allocation.
+    """
     arenas = Arenas([], {})
     placed: list[tuple[Plot, int, int]] = []
     for plot in sorted(plots_of(network, machine, shared), key=lambda plot: -plot.bytes):
@@ -139,8 +164,17 @@ def arenas_of(network: BoardNetwork, machine: Machine, shared: dict[int, BoardTe
 def _gap(
     rivals: Sequence[tuple[int, int, int]], sizes: Sequence[int], size: int, element: int
 ) -> tuple[int, int]:
-    """Arena and offset: the smallest gap that holds `size` bytes, else behind the last rival of the
-    first arena that may grow so far."""
+    """Return arena and offset for a new tensor, by best fit.
+
+    It is the smallest free gap of at least `size` bytes. If there is none, it is the end of the
+    last conflicting tensor in the first arena that can still grow.
+
+    Args:
+        rivals: (arena, begin, end) of tensors that are in use at the same time.
+        sizes: current sizes of the arenas.
+        size: size of the new tensor in bytes.
+        element: element size of the new tensor in bytes.
+    """
     best: tuple[int, int, int] | None = None
     behind: tuple[int, int] | None = None
     for arena in range(len(sizes)):
@@ -162,8 +196,16 @@ def _gap(
 
 @dataclass(frozen=True, eq=False)
 class Plot:
-    """So many bytes of elements of `element` bytes, in use from step `first` to step `last`.
-    `members` gives the byte at which a tensor begins, by its `id`; `name` is the largest one's."""
+    """A piece of memory for one tensor or for several tensors that lie inside one another.
+
+    Attributes:
+        name: name of the largest tensor.
+        bytes: size in bytes.
+        element: size of the largest element in bytes.
+        first: first step in which the memory is in use.
+        last: last step in which the memory is in use.
+        members: byte offset of each tensor, by the tensor's `id`.
+    """
 
     name: str
     bytes: int
@@ -176,8 +218,16 @@ class Plot:
 def plots_of(
     network: BoardNetwork, machine: Machine, shared: Mapping[int, BoardTensor]
 ) -> list[Plot]:
-    """The pieces of memory that a network's tensors need. `shared` is as in `memory.arenas_of`.
-    Raises `WorkloadError` where two layers would write one place."""
+    """Return the pieces of memory that a network's tensors need.
+
+    Args:
+        network: the network.
+        machine: the machine.
+        shared: as in `arenas_of`.
+
+    Raises:
+        WorkloadError: two layers would write to the same place.
+    """
     tensors = {id(tensor): tensor for tensor in network.tensors}
     written = {
         id(layer.tensors["output"]): layer.tensors["output"].packing.bytes(machine)
@@ -209,46 +259,53 @@ def plots_of(
 
 def _plot(members: list[BoardTensor], begins: Mapping[int, int], machine: Machine) -> Plot:
     return Plot(
-        max(members, key=lambda each: each.packing.elements).value.name,
-        max(begins[id(each)] + each.packing.bytes(machine) for each in members),
-        max(each.packing.element_bytes(machine) for each in members),
-        min(each.first for each in members),
-        max(each.last for each in members),
+        max(members, key=lambda tensor: tensor.packing.elements).value.name,
+        max(begins[id(tensor)] + tensor.packing.bytes(machine) for tensor in members),
+        max(tensor.packing.element_bytes(machine) for tensor in members),
+        min(tensor.first for tensor in members),
+        max(tensor.last for tensor in members),
         begins,
     )
 
 
 def _block_bytes(tensor: BoardTensor, machine: Machine) -> int:
-    """Of a block of channels, in all pixels."""
+    """Return the size in bytes of one block of channels, for all pixels."""
     p = tensor.packing
     return p.height * p.width * p.element_bytes(machine)
 
 
 _APART = 1 << 27
-"""Bytes between the buffers of the trial, more than a tensor has."""
+"""Distance in bytes of the buffers in a trial program. No tensor is larger."""
 
 
 Legal = Callable[[Placed, str], bool]
 
 
 def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, BoardTensor]:
-    """By the `id` of an output, the input in whose place it may lie; `legal` answers as `is_legal`,
-    if it is given."""
+    """Determine which outputs may take the place of an input.
+
+    Args:
+        network: the network.
+        legal: replacement for `is_legal`, for example with a cache.
+
+    Returns:
+        The input tensor, by the `id` of the output tensor.
+    """
     legal = legal or is_legal
     shared: dict[int, BoardTensor] = {}
-    taken = {id(tensor) for part, whole, _ in network.inside for tensor in (part, whole)}
+    sliced = {id(tensor) for part, whole, _ in network.inside for tensor in (part, whole)}
     for run in network.runs:
         for layer in run.layers:
             output = layer.tensors["output"]
-            if id(output) in taken:
+            if id(output) in sliced:
                 continue
             for role in ("residual", "shortcut", "data"):
                 tensor = layer.tensors.get(role)
-                uses = sum(each is tensor for each in layer.tensors.values())
+                uses = sum(used is tensor for used in layer.tensors.values())
                 if (
                     tensor is not None
                     and uses == 1
-                    and id(tensor) not in taken
+                    and id(tensor) not in sliced
                     and tensor.last == layer.at
                     and tensor.stored < 0
                     and tensor.packing.elements == output.packing.elements
@@ -257,13 +314,18 @@ def in_place(network: BoardNetwork, legal: Legal | None = None) -> dict[int, Boa
                     and legal(layer, role)
                 ):
                     shared[id(output)] = tensor
-                    taken.add(id(tensor))
+                    sliced.add(id(tensor))
                     break
     return shared
 
 
 def is_legal(layer: Placed, role: str) -> bool:
-    """Whether a layer's output may lie where its `role` ("data", "residual", "shortcut") does."""
+    """Return whether a layer's output may take the place of one of its inputs.
+
+    Args:
+        layer: the layer with its tensors.
+        role: the input: "data", "residual" or "shortcut".
+    """
     program, m = layer.program, layer.program.lowering.machine
     element = element_bytes(m)
     names = [region.name for region in regions(program.lowering.geometry, m)]
@@ -283,7 +345,10 @@ def is_legal(layer: Placed, role: str) -> bool:
 def _clocks(
     words: NDArray[np.uint64], token_limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """As `targets.vta.lint` finds them, (n,) and (n, 3), for a program by itself."""
+    """Return issue order, shape (n,), and vector clocks, shape (n, 3), of a program by itself.
+
+    They are those that `targets.vta.lint` computes.
+    """
     result, none = outcome(), np.zeros(4, np.int64)
     words = np.ascontiguousarray(words)
     order = issue_order(words, QUEUES_OF_FLAGS, result.tokens, result.heads)

@@ -1,4 +1,4 @@
-"""Builds a program that a board can load from layers and their schedules."""
+"""Builds a program that a board can load, from layers and their schedules."""
 
 from __future__ import annotations
 
@@ -35,8 +35,15 @@ INSTRUCTION_BYTES = 16
 
 @dataclass(frozen=True, eq=False)
 class Linked:
-    """A network as a board runs it. `begins` (layers + 1,) says where each layer begins in
-    `board.insns`, `places` where its tensors, weights and bias lie, by the names of regions."""
+    """A network in the form in which a board runs it.
+
+    Attributes:
+        board: the program.
+        network: segments and tensors of the network.
+        layers: the layers with their tensors.
+        places: location of each layer's tensors, weights and bias, by region name.
+        begins: index of the first instruction of each layer in `board.insns`, shape (layers + 1,).
+    """
 
     board: BoardProgram
     network: BoardNetwork
@@ -51,9 +58,17 @@ def linked(
     spec: VtaSpec,
     legal: Legal | None = None,
 ) -> Linked:
-    """Link a network's layers, lowered in the order of the graph, and lay out its memory; `legal`
-    answers as `memory_plan.is_legal`, if it is given. Raises `WorkloadError` for what no board
-    could load."""
+    """Link the layers of a network, and lay out its memory.
+
+    Args:
+        steps: lowered layers and host steps, in the order of the graph.
+        graph: the network.
+        spec: the machine.
+        legal: replacement for `memory_plan.is_legal`, for example with a cache.
+
+    Raises:
+        WorkloadError: no board could load the network.
+    """
     m = spec.machine
     network = network_of(steps, graph.values, graph.outputs, graph.slices)
     placed = [layer for run in network.runs for layer in run.layers]
@@ -64,10 +79,14 @@ def linked(
     first = {"uops": 0, "constants": len(uops.sizes)}
     first["activations"] = len(uops.sizes) + len(constants.sizes)
     places = [
-        _places(layer, own, arenas, first, m) for layer, own in zip(placed, filled, strict=True)
+        _places(layer, placed_tensors, arenas, first, m)
+        for layer, placed_tensors in zip(placed, filled, strict=True)
     ]
     fixed = np.array([buffer.kind != "activations" for buffer in buffers])
-    parts = [_part(layer, own, fixed) for layer, own in zip(placed, places, strict=True)]
+    parts = [
+        _part(layer, placed_tensors, fixed)
+        for layer, placed_tensors in zip(placed, places, strict=True)
+    ]
     streams, begins, done = [], [0], 0
     for number, run in enumerate(network.runs):
         stream, inside = link(parts[done : done + len(run.layers)])
@@ -95,7 +114,7 @@ def linked(
 def _fill(
     program: LayerProgram, uops: Filled, constants: Filled, m: Machine
 ) -> dict[str, list[MemoryPiece]]:
-    """Where a layer's micro-ops, weights, bias and addend lie, buffers counted by kind."""
+    """Store the constants of a layer and return their locations, with buffers counted by kind."""
     return {
         "uops": uops.put(program.uops, m.uop_bytes),
         "weights": constants.put(program.weights, m.wgt_bytes),
@@ -111,7 +130,10 @@ def _places(
     first: Mapping[str, int],
     m: Machine,
 ) -> dict[str, Sequence[MemoryPiece]]:
-    """Where a layer's tensors lie; `first` gives the first buffer of each kind."""
+    """Return the locations of a layer's tensors.
+
+    `first` is the index of the first buffer of each kind.
+    """
     places: dict[str, Sequence[MemoryPiece]] = {}
     for name, pieces in filled.items():
         shift = first["uops" if name == "uops" else "constants"]
@@ -126,7 +148,10 @@ def _places(
 def _part(
     layer: Placed, places: Mapping[str, Sequence[MemoryPiece]], fixed: NDArray[np.bool_]
 ) -> LinkedPart:
-    """A layer's instructions with offsets in buffers; `fixed` (buffers,): which never change."""
+    """Return a layer's instructions with offsets in buffers.
+
+    `fixed` is a mask of the buffers whose content never changes, shape (buffers,).
+    """
     words, where = placed_transfers(layer.program, places)
     return LinkedPart(words, where, (where >= 0) & fixed[where])
 
@@ -134,7 +159,7 @@ def _part(
 def _border(
     graph: LayerGraph, steps: Sequence[ProgramStep]
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """The tensors that the network takes from the host and gives to it, in the graph's order."""
+    """Return the inputs and outputs of the whole network on the host, in the graph's order."""
     by_host = [name for s in graph.steps if isinstance(s, HostStep) for name in s.writes]
     inputs, outputs = crossing(steps, by_host)
     if graph.inputs is not None:
@@ -145,8 +170,7 @@ def _border(
 
 
 def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
-    """Raises `WorkloadError` where the host would pack or unpack a tensor to another place in
-    memory than layers read it from or write it to."""
+    """Raise `WorkloadError` if the host would store a tensor in another layout than the layers."""
     for run, step in zip(network.runs, board.steps, strict=True):
         for load, tensors, ports in (
             (True, run.loads, step.loads),
@@ -164,9 +188,9 @@ def _check_packings(network: BoardNetwork, board: BoardProgram) -> None:
 def _steps(
     network: BoardNetwork, graph: LayerGraph, arenas: Arenas, first: int
 ) -> list[ProgramStep]:
-    """The segments with what the host packs and unpacks around each."""
+    """Return the segments with the tensors that the host packs and unpacks around them."""
     repacked = {tensor.value.name for run in network.runs for tensor in run.loads}
-    given = {name: host for name, host in graph.stored_as.items() if name not in repacked}
+    stored_as = {name: host for name, host in graph.stored_as.items() if name not in repacked}
 
     def port(tensor: BoardTensor, outside: Value, scale: Scale | None) -> Port:
         value, packing = tensor.value, tensor.packing
@@ -184,8 +208,8 @@ def _steps(
                     tensor.value.scale)  # fmt: skip
 
     def store(tensor: BoardTensor) -> Port:
-        # What the host makes of it may count in another scale than what layers read of it.
-        outside = given.get(tensor.value.name, tensor.value)
+        # The host may use another scale for the tensor than the layers that read it.
+        outside = stored_as.get(tensor.value.name, tensor.value)
         return port(tensor, outside, outside.scale or tensor.value.scale)
 
     return [
@@ -199,6 +223,6 @@ def _steps(
 
 
 def _as_float32(scale: Scale) -> Scale:
-    """Hosts convert in float32: a step between two of its numbers is the nearest."""
+    """Round the step of a scale to float32, because hosts convert in float32."""
     with np.errstate(over="ignore"):
         return Scale(float(np.float32(scale.step)), scale.zero_point)

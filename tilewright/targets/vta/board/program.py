@@ -1,9 +1,9 @@
-"""Defines a network's programs as a board loads them: streams, buffers, relocations, ports.
+"""Data structures of a network's program: streams, buffers, relocations and ports.
 
-There is one stream a segment. Nothing here has an address. A LOAD or STORE holds an element offset
-inside a buffer. The program that allocates the buffers adds their address, divided by the bytes of
-an element. It adds it to each field that a relocation names (`dram_base`, bits 26 to 57 of an
-instruction).
+There is one stream per segment. The program contains no addresses: a LOAD or STORE holds an element
+offset inside a buffer. When the buffers are allocated, the loader adds the buffer's address,
+divided by the element size, to every field that a relocation names (`dram_base`, bits 26 to 57 of
+an instruction).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from tilewright.targets.layer import Scale, Value
 from tilewright.targets.vta.spec import VtaSpec
 
 MAX_BUFFER_BYTES = 1 << 25
-"""The driver's largest allocation (`VTA_MAX_XFER`)."""
+"""Maximum size of one allocation by the driver (`VTA_MAX_XFER`)."""
 
 RELOCATION = np.dtype(
     [("instruction", "<u4"), ("memory", "<u4"), ("buffer", "<u4"), ("offset", "<u4")]
 )
-"""An instruction by its place in `BoardProgram.insns`, the memory type it names (`isa.UOP` …), the
-buffer it refers to and the offset in it, in elements of that type."""
+"""A relocation: the index of the instruction in `BoardProgram.insns`, the memory type that the
+instruction refers to (`isa.UOP` …), the buffer, and the offset in the buffer in elements of that
+memory type."""
 
 BufferKind = Literal["uops", "constants", "activations"]
 PortForm = Literal["image", "column", "weights"]
@@ -34,8 +35,11 @@ PortForm = Literal["image", "column", "weights"]
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory of the driver, at most `MAX_BUFFER_BYTES`. Constants and micro-ops are filled once
-    with `bytes` bytes from `offset` on of the file of their kind; activations hold whatever."""
+    """A buffer in the driver's memory, of at most `MAX_BUFFER_BYTES`.
+
+    Buffers of constants and micro-ops are filled once, with `bytes` bytes from `offset` of the file
+    of their kind. Buffers of activations are not initialised.
+    """
 
     name: str
     kind: BufferKind
@@ -45,7 +49,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class MemoryPiece:
-    """Bytes `first` to `last` of something that begins at byte `offset` of a buffer there."""
+    """Bytes `first` to `last` of a tensor or file, stored at `offset` of a buffer."""
 
     first: int
     last: int
@@ -55,7 +59,12 @@ class MemoryPiece:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stream that runs at one go: instructions `first` to `first + count`, the last FINISH."""
+    """A stream that runs without interruption.
+
+    Attributes:
+        first: index of its first instruction.
+        count: number of instructions; the last one is FINISH.
+    """
 
     first: int
     count: int
@@ -63,14 +72,26 @@ class Segment:
 
 @dataclass(frozen=True)
 class Port:
-    """A tensor that crosses the border between host and accelerator, and how it lies there.
+    """A tensor that the host and the accelerator exchange, and its location in memory.
 
-    The host's tensor has `shape` and `dtype`; a float one is what `scale` makes of int8 values, a
-    uint8 one is those plus 128. It lies in `buffer` from byte `offset` on. `image`: (n, c, h, w),
-    maybe unfolded first, as (batches, blocks, h, w, batch, block). `column`: rows × channels,
-    as (blocks, batches, batch, block), rows being whatever precedes the last axis. `weights`: rows
-    × channels as a dense layer's weights, (⌈rows/block_out⌉, ⌈channels/block_in⌉, block_out,
-    block_in).
+    The layouts are, as int8 values:
+
+    - `image`: (n, c, h, w), unfolded first if `unfold` is set, stored as (batches, blocks, h, w,
+      batch, block).
+    - `column`: rows × channels, stored as (blocks, batches, batch, block). The rows are all leading
+      axes.
+    - `weights`: rows × channels as the weights of a dense layer, stored as (⌈rows/block_out⌉,
+      ⌈channels/block_in⌉, block_out, block_in).
+
+    Attributes:
+        name: name of the tensor.
+        shape: shape of the host's tensor.
+        dtype: element type of the host's tensor. A uint8 tensor is the stored int8 values plus 128.
+        scale: quantisation scale of a float tensor.
+        form: memory layout.
+        buffer: index of the buffer.
+        offset: byte offset in the buffer.
+        unfold: rearrangement that is applied to an image before it is stored.
     """
 
     name: str
@@ -85,7 +106,7 @@ class Port:
 
 @dataclass(frozen=True)
 class ProgramStep:
-    """A segment with the tensors that the host packs before it and unpacks after it."""
+    """A segment, with the tensors that the host packs before it and unpacks after it."""
 
     segment: int
     loads: tuple[Port, ...]
@@ -94,10 +115,21 @@ class ProgramStep:
 
 @dataclass(frozen=True, eq=False)
 class BoardProgram:
-    """`insns` (n, 2) of all segments, unrelocated; `relocations` (r,) of `RELOCATION`; `uops` and
-    `constants` as bytes, by which buffers of these kinds are filled. `inputs` and `outputs` are the
-    network's tensors on the host, in the order of its manifest: name, shape and element type. Ports
-    of the same name are where they cross the border; an input may have none, or several."""
+    """A program for a board, without addresses.
+
+    Attributes:
+        spec: the machine.
+        insns: instructions of all segments, shape (n, 2).
+        relocations: array of `RELOCATION` records, shape (r,).
+        uops: bytes that fill the buffers of micro-ops.
+        constants: bytes that fill the buffers of constants.
+        buffers: the buffers.
+        segments: the segments.
+        steps: the segments with the tensors that the host exchanges.
+        inputs: the network's inputs on the host, in the order of its manifest. An input may have no
+            port, or several ports of its name.
+        outputs: the network's outputs on the host, in the order of its manifest.
+    """
 
     spec: VtaSpec
     insns: NDArray[np.uint64]
@@ -114,8 +146,15 @@ class BoardProgram:
 def crossing(
     steps: Sequence[ProgramStep], between: Collection[str] = ()
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """The tensors that steps take from outside, in the order of first use, and those they give;
-    `between` names what the host makes of the latter."""
+    """Return the tensors that steps take from outside, and those that they return.
+
+    Args:
+        steps: the steps, in order.
+        between: names of tensors that the host computes between steps.
+
+    Returns:
+        Inputs in the order of their first use, and outputs.
+    """
     stored = {port.name: port for step in steps for port in step.stores}
     inner = {*stored, *between}
     loaded: dict[str, Port] = {}

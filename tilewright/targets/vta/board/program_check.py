@@ -1,8 +1,9 @@
-"""Checks a board's program before anything runs: it stays inside its own memory, and the C runtime
-has all that it needs.
+"""Checks a board's program before anything runs.
 
-The C runtime proves of the files it loads that the program stays inside its memory: what passes
-here passes there. It packs, copies and (de)quantises tensors, no more.
+The program must stay inside its own memory. The C runtime proves the same for the files that it
+loads: a program that passes here passes there. A second check tells whether the C runtime can run a
+program without further software. The runtime packs, copies, quantises and dequantises tensors, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -27,40 +28,42 @@ from tilewright.targets.vta.instruction_format import FINISH, LOAD, OUT, STORE, 
 from tilewright.targets.vta.spec import VtaSpec
 
 MAX_RANK = 8
-"""Dimensions of a tensor that crosses the border."""
+"""Maximum number of dimensions of a tensor that the host exchanges."""
 MAX_DIMENSION = (1 << 24) - 1
-"""Of such a tensor and of how it is unfolded: no product of two of them leaves 64 bits."""
+"""Maximum size of a dimension of an exchanged tensor, and of an unfolding. The product of two such
+sizes fits into 64 bits."""
 MAX_TENSOR_BYTES = 1 << 28
-"""Of such a tensor on the host."""
+"""Maximum size of an exchanged tensor on the host, in bytes."""
 MAX_PORTS = 1024
-"""Tensors that cross the border, in all steps; inputs and outputs of a network together."""
+"""Maximum number of exchanged tensors in all steps, and of inputs and outputs of a network
+together."""
 MAX_NAME_BYTES = 1024
-"""Of a tensor or buffer, in UTF-8."""
+"""Maximum length of the name of a tensor or buffer, in bytes of UTF-8."""
 MAX_BUFFERS, MAX_STREAMS = 1 << 12, 1 << 16
-"""Buffers; segments, and steps that run them."""
+"""Maximum number of buffers; maximum number of segments and of steps."""
 MAX_MEMORY_BYTES = 1 << 30
-"""Of all buffers: no board has more."""
+"""Maximum size of all buffers together. No board has more memory."""
 KINDS = ("uops", "constants", "activations")
 DTYPES = ("int8", "float32", "int32", "uint8", "int64")
-"""Of tensors that cross the border."""
+"""Element types of exchanged tensors."""
 HOST_DTYPES = (
     *DTYPES, "bool", "float16", "float64", "int16", "uint16", "uint32", "uint64",
 )  # fmt: skip
-"""Of a network's inputs, which nothing need read."""
+"""Element types of a network's inputs. Not every input has to be read by a segment."""
 FORMS = ("image", "column", "weights")
 
 
 class BoardError(TilewrightError):
-    """A program that no board can run, or files that hold none."""
+    """A program that no board can run, or files that do not contain a program."""
 
 
 def tensor_bytes(tensor: Port | Value) -> int:
-    """Of the host's tensor, which is of one of `HOST_DTYPES`."""
+    """Return the size of a host tensor in bytes."""
     return prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
 
 
 def fits_table(tensor: Value) -> bool:
-    """Whether the file has room for what is said of an input or output."""
+    """Return whether the file format can describe an input or output."""
     return (
         tensor.dtype in HOST_DTYPES
         and len(tensor.shape) <= MAX_RANK
@@ -70,8 +73,17 @@ def fits_table(tensor: Value) -> bool:
 
 
 def packed_shape(port: Port, spec: VtaSpec, *, load: bool) -> tuple[int, ...]:
-    """How a port's tensor lies in its buffer, in int8 values: (batches, blocks, h, w, batch, block)
-    or, of a column and of weights, four dimensions. Missing dimensions of an image are ones."""
+    """Return the shape of a port's tensor in its buffer, in int8 values.
+
+    Args:
+        port: the port.
+        spec: the machine.
+        load: whether the accelerator loads the tensor; otherwise it stores it.
+
+    Returns:
+        (batches, blocks, h, w, batch, block) for an image, whose missing dimensions are 1; four
+        dimensions for a column and for weights.
+    """
     block = spec.block_in if load else spec.block_out
     if port.form == "image":
         n, c, h, w = (*port.shape, 1, 1, 1, 1)[:4]
@@ -87,8 +99,11 @@ def packed_shape(port: Port, spec: VtaSpec, *, load: bool) -> tuple[int, ...]:
 
 
 def check_program(program: BoardProgram) -> None:
-    """Raises `BoardError` for a program that would leave its buffers, or whose tables contradict
-    each other: it names the first thing that is wrong."""
+    """Check that a program stays inside its buffers and that its tables are consistent.
+
+    Raises:
+        BoardError: the program is invalid. The message names the first thing that is wrong.
+    """
     for what, count, most in (
         ("buffers", len(program.buffers), MAX_BUFFERS),
         ("segments", len(program.segments), MAX_STREAMS),
@@ -146,7 +161,7 @@ def _check_buffer(program: BoardProgram, at: int, buffer: Buffer) -> None:
 
 
 def _check_streams(program: BoardProgram) -> None:
-    """Each segment ends in its only FINISH, in the bounds of one buffer."""
+    """Check that each segment ends with its only FINISH and fits into one buffer."""
     count = len(program.insns)
     finishes = np.flatnonzero(program.insns[:, 0] & np.uint64(7) == FINISH)
     for at, segment in enumerate(program.segments):
@@ -166,13 +181,14 @@ def _check_streams(program: BoardProgram) -> None:
 
 
 def _check_relocations(program: BoardProgram) -> None:
-    """Every transfer has one, and reaches no further than its buffer."""
+    """Check that every transfer has a relocation and stays inside its buffer."""
     table, insns = program.relocations, program.insns
     at = table["instruction"].astype(np.int64)
     low = insns[:, 0]
     moves = np.isin(low & np.uint64(7), (LOAD, STORE))
     sizes = _field(insns[:, 1], 16, 16)
-    # The fields say that it reaches nowhere; hardware counts rows from 65,535 down, or never ends.
+    # According to its fields, the instruction moves no rows. The hardware would count down from
+    # 65,535 rows, or never end.
     endless = np.flatnonzero(moves & (sizes > 0) & (_field(insns[:, 1], 0, 16) == 0))
     _require(endless.size == 0, f"instruction {endless[:1]} moves columns of no rows")
     _require(bool((np.diff(at) > 0).all()), "its relocations are not in the order of instructions")
@@ -248,7 +264,7 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
 
 
 def _check_scale(name: str, scale: Scale) -> None:
-    """Steps are positive normal float32 numbers: no host divides by less."""
+    """Check that the step is a positive normal float32 number, by which every host can divide."""
     with np.errstate(over="ignore"):
         step = float(np.float32(scale.step))
     _require(
@@ -259,7 +275,7 @@ def _check_scale(name: str, scale: Scale) -> None:
 
 
 def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
-    """Each name once, and alike where it crosses the border."""
+    """Check that names are unique and that ports agree with inputs or outputs of their names."""
     named: dict[str, Value] = {}
     for tensor in tensors:
         _require(fits_table(tensor), f"'{tensor.name}' is {tensor.dtype} of shape {tensor.shape}")
@@ -270,38 +286,44 @@ def _check_border(tensors: Sequence[Value], ports: Sequence[Port]) -> None:
 
 
 def _same(a: Port | Value, b: Port | Value) -> bool:
-    """Whether they are of one element type and number of elements."""
+    """Return whether two tensors have the same element type and the same number of elements."""
     return a.dtype == b.dtype and prod(a.shape) == prod(b.shape)
 
 
 def _check_names(step: ProgramStep) -> None:
-    """Loads of one name are one tensor, packed in several ways; of a store there is one."""
-    known: dict[str, tuple[object, ...]] = {}
+    """Check that loads of the same name are the same tensor, and that stored names are unique."""
+    seen: dict[str, tuple[object, ...]] = {}
     for port in step.loads:
         tensor = prod(port.shape), port.dtype
-        _require(known.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
+        _require(seen.setdefault(port.name, tensor) == tensor, f"'{port.name}' has two shapes")
     stored = [port.name for port in step.stores]
     _require(len(set(stored)) == len(stored), f"a name is stored twice: {', '.join(stored)}")
 
 
 def _check_apart(program: BoardProgram, loads: tuple[Port, ...]) -> None:
-    """No two tensors that the host writes share memory. Those that it reads may: one is channels of
-    another."""
-    taken = sorted(
+    """Check that no two tensors that the host writes overlap.
+
+    Tensors that the host reads may overlap, because one can be a range of another one's channels.
+    """
+    ranges = sorted(
         (p.buffer, p.offset, p.offset + prod(packed_shape(p, program.spec, load=True)), p.name)
         for p in loads
     )
-    for (buffer, _, end, name), (other, start, _, after) in pairwise(taken):
+    for (buffer, _, end, name), (other, start, _, after) in pairwise(ranges):
         _require(buffer != other or end <= start, f"tensors '{name}' and '{after}' overlap")
 
 
 RUNTIME_DTYPES = ("int8", "uint8", "float32")
-"""Of the tensors that it converts."""
+"""Element types that the C runtime can convert."""
 
 
 def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
-    """Why the C runtime cannot run a program, empty if it can; `host_work` names what
-    the host must compute beside that."""
+    """Return why the C runtime cannot run a program by itself, or an empty string if it can.
+
+    Args:
+        program: the program.
+        host_work: names of computations that the host must do in addition.
+    """
     ports = [port for step in program.steps for port in (*step.loads, *step.stores)]
     foreign = [f"{p.name} is {p.dtype}" for p in ports if p.dtype not in RUNTIME_DTYPES]
     weights = [p.name for p in ports if p.form == "weights"]
@@ -320,7 +342,7 @@ def why_not_bare(program: BoardProgram, host_work: Sequence[str] = ()) -> str:
 
 
 def _why_not_whole(program: BoardProgram) -> str:
-    """Likewise, of its inputs and outputs."""
+    """Return why the C runtime cannot provide all inputs and outputs; empty if it can."""
     step = program.steps[0]
     inputs = {value.name for value in program.inputs}
     stored = {port.name for port in step.stores}

@@ -1,8 +1,8 @@
-"""Writes and reads a board's program as four files: tables and three heaps of bytes.
+"""Writes and reads a board's program as four files: one with tables, and three with bytes.
 
-`network.bin` holds the tables, in records of fixed size (`docs/reference/board-image.md`).
-`instructions.bin`, `uops.bin` and `constants.bin` are what the tables point into. Every file is
-known by its SHA-256 there, `network.bin` by the one at its own end. Integers are little-endian.
+`network.bin` contains the tables, in records of fixed size (`docs/reference/board-image.md`). The
+tables refer to bytes in `instructions.bin`, `uops.bin` and `constants.bin`. `network.bin` contains
+the SHA-256 digests of the other files, and ends with its own. Integers are little-endian.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tilewright.targets.vta.spec import VtaSpec
 
 MAGIC = b"TWBOARD1"
 BARE = 1
-"""Flag: the C runtime can run it."""
+"""Flag: the C runtime can run the program without further software."""
 
 _DATA = ("instruction", "uop", "constant")
 _TABLES = ("buffers", "segments", "steps", "ports", "inputs", "outputs", "relocations")
@@ -84,17 +84,23 @@ _MOST = {
     "buffers": MAX_BUFFERS, "segments": MAX_STREAMS, "steps": MAX_STREAMS, "ports": MAX_PORTS,
     "inputs": MAX_PORTS, "outputs": MAX_PORTS,
 }  # fmt: skip
-"""Rows of a table; of relocations there are no more than instructions."""
+"""Maximum number of rows per table. There are at most as many relocations as instructions."""
 _DIGEST_BYTES = 32
 
 
 def image_files(program: BoardProgram, host_work: Sequence[str] = ()) -> dict[str, bytes]:
-    """The contents of `FILES` by name.
+    """Return the content of `FILES` for a program, by file name.
 
-    `host_work` names what the host must compute beside copying, packing and (de)quantising; the C
-    runtime refuses a program with any, or with more than one step, and says so. Of such a program
-    the files do not state the inputs and outputs. Raises `BoardError` for a program that leaves its
-    buffers.
+    The C runtime refuses, with an explanation, a program that needs further host work or more than
+    one step. The files of such a program do not list inputs and outputs.
+
+    Args:
+        program: the program.
+        host_work: names of computations of the host other than copying, packing, quantising and
+            dequantising.
+
+    Raises:
+        BoardError: the program leaves its buffers, or is otherwise invalid.
     """
     why = why_not_bare(program, host_work)
     if why:
@@ -109,8 +115,16 @@ def image_files(program: BoardProgram, host_work: Sequence[str] = ()) -> dict[st
 
 
 def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
-    """The program of a machine, as `image_files` wrote it. Raises `BoardError` if the files were
-    changed or cut, are of another machine or version, or hold a program that leaves its buffers."""
+    """Read a program that `image_files` wrote.
+
+    Args:
+        files: content of the files, by name.
+        spec: the machine.
+
+    Raises:
+        BoardError: the files are damaged, are for another machine or version, or contain a program
+            that leaves its buffers.
+    """
     for name in FILES:
         if name not in files:
             raise _damaged(name, "is missing")
@@ -148,8 +162,11 @@ def read_image(files: Mapping[str, bytes], spec: VtaSpec) -> BoardProgram:
 
 
 def is_bare(network: bytes) -> bool:
-    """Whether the C runtime can run the program of a `network.bin`. Raises `BoardError` if that was
-    changed or cut."""
+    """Return whether the C runtime can run the program of a `network.bin` by itself.
+
+    Raises:
+        BoardError: the file is damaged.
+    """
     return bool(int(_parts(network)[0]["flags"]) & BARE)
 
 
@@ -157,13 +174,13 @@ def is_bare(network: bytes) -> bool:
 
 
 class _Text:
-    """Names one after another, each with a zero behind it."""
+    """Writer of names, each terminated by a zero byte."""
 
     def __init__(self) -> None:
         self.bytes = b""
 
     def add(self, name: str) -> tuple[int, int]:
-        """Where it is and how long."""
+        """Append a name. Return its position and its length in bytes."""
         raw = name.encode()
         if b"\0" in raw:
             raise BoardError(f"the name {name!r} holds a zero byte; rename the tensor in the model")
@@ -175,7 +192,7 @@ class _Text:
         return self.reason(name)
 
     def reason(self, text: str) -> tuple[int, int]:
-        """The same for a text of any length, the last."""
+        """Append a text of any length. It must be the last one."""
         at, raw = len(self.bytes), text.encode()
         self.bytes += raw + b"\0"
         return at, len(raw)
@@ -247,14 +264,16 @@ def _damaged(name: str, how: str) -> BoardError:
 
 
 class _Names:
-    """Names out of the texts, in the order of the tables: none is part of another, so that all
-    together are no longer than the file."""
+    """Reader of names, in the order of the tables.
+
+    The names may not overlap, so that all of them together are not longer than the file.
+    """
 
     def __init__(self, text: bytes) -> None:
         self.text, self.at = text, 0
 
     def of(self, record: np.void) -> str:
-        """The name of a record."""
+        """Return the name of a record."""
         at, size = int(record["name_at"]), int(record["name_bytes"])
         end = at + size
         if at != self.at or size > MAX_NAME_BYTES or end >= len(self.text) or self.text[end]:
@@ -269,7 +288,7 @@ class _Names:
             raise _damaged(NETWORK, "has a name that is not text") from None
 
     def end(self, header: np.void) -> None:
-        """Nothing is left but why the program is not bare."""
+        """Check that only the reason why the program is not bare is left."""
         if (self.at, len(self.text)) != (
             int(header["why_at"]), int(header["why_at"]) + int(header["why_bytes"]) + 1,
         ):  # fmt: skip
@@ -277,7 +296,7 @@ class _Names:
 
 
 def _parts(network: bytes) -> tuple[np.void, dict[str, NDArray[np.void]], _Names]:
-    """Header, tables and names of a file that nobody changed."""
+    """Return header, tables and names of a file, after checking its digest and sizes."""
     if len(network) > MAX_NETWORK_BYTES:
         raise _damaged(NETWORK, f"is larger than {MAX_NETWORK_BYTES >> 20} MiB")
     if len(network) < HEADER.itemsize + _DIGEST_BYTES or not network.startswith(MAGIC):

@@ -1,4 +1,4 @@
-"""Relocates transfers: they name a buffer and an offset instead of an address."""
+"""Relocates transfers: replaces addresses by a buffer and an offset, and back."""
 
 from __future__ import annotations
 
@@ -25,34 +25,45 @@ from tilewright.targets.vta.instruction_format import (
 )
 
 NOWHERE = -1
-"""The buffer of an instruction that moves nothing."""
+"""Buffer of an instruction that transfers nothing."""
 _SRAM, _ROWS, _COLUMNS, _PITCH = (10, 16), (64, 16), (80, 16), (96, 16)
 
 
 def placed_transfers(
     program: LayerProgram, places: Mapping[str, Sequence[MemoryPiece]]
 ) -> tuple[Words, NDArray[np.int64]]:
-    """The program with the offsets in buffers where the addresses were, in elements, words (n, 2),
-    and the buffer of each instruction, (n,). `places` gives, by the name of a region, where its
-    bytes lie. A LOAD of weights that do not lie in one buffer becomes several. Raises
-    `WorkloadError` for a transfer beyond its tensor."""
+    """Replace the addresses in a program by offsets in buffers.
+
+    A LOAD of weights that are spread over several buffers is split.
+
+    Args:
+        program: the program of a layer.
+        places: location of each region's bytes, by region name.
+
+    Returns:
+        Instructions with element offsets, shape (n, 2), and the buffer of each instruction, shape
+        (n,).
+
+    Raises:
+        WorkloadError: a transfer exceeds its tensor.
+    """
     m, geo = program.lowering.machine, program.lowering.geometry
     element = element_bytes(m)
     words = program.insns
-    found = regions(geo, m)
+    regions_of_layer = regions(geo, m)
     cuts = {
         region.name: [piece.first // m.wgt_bytes for piece in places[region.name][1:]]
-        for region in found
+        for region in regions_of_layer
         if region.memory == WGT and len(places.get(region.name, ())) > 1
     }
-    for region in found:
+    for region in regions_of_layer:
         if cuts.get(region.name):
             words = _split(words, region, cuts[region.name])
     bases, memory, moving = dram_bases(words), memories(words), moves(words)
     last = bases + extents(words)
     buffer = np.full(len(words), NOWHERE, np.int64)
     offsets = np.zeros(len(words), np.int64)
-    for region in found:
+    for region in regions_of_layer:
         for piece in places.get(region.name, ()):
             size = int(element[region.memory])
             first = region.first + piece.first // size
@@ -72,8 +83,15 @@ def placed_transfers(
 
 
 def relocations(words: Words, buffers: NDArray[np.int64]) -> NDArray[np.void]:
-    """A row of `RELOCATION` for each of the instructions, words (n, 2), that moves data from or to
-    a buffer, (n,)."""
+    """Return the relocations of a program.
+
+    Args:
+        words: instructions with element offsets, shape (n, 2).
+        buffers: buffer of each instruction, shape (n,); NOWHERE for none.
+
+    Returns:
+        One `RELOCATION` record per instruction that transfers data from or to a buffer.
+    """
     at = np.flatnonzero(buffers != NOWHERE)
     rows = np.zeros(len(at), RELOCATION)
     rows["instruction"] = at
@@ -86,8 +104,14 @@ def relocations(words: Words, buffers: NDArray[np.int64]) -> NDArray[np.void]:
 def relocated(
     words: Words, rows: NDArray[np.void], addresses: NDArray[np.int64], element: NDArray[np.int64]
 ) -> Words:
-    """Instructions (n, 2) for buffers at these byte addresses, (buffers,); `rows` (r,) of
-    `RELOCATION`, `element` (5,) the bytes of an element by memory type."""
+    """Replace the offsets in a program by addresses.
+
+    Args:
+        words: instructions with element offsets, shape (n, 2).
+        rows: `RELOCATION` records, shape (r,).
+        addresses: byte address of each buffer, shape (buffers,).
+        element: element size in bytes by memory type, shape (5,).
+    """
     at = rows["instruction"]
     bases = addresses[rows["buffer"]] // element[rows["memory"]] + rows["offset"]
     changed = words.copy()
@@ -96,8 +120,10 @@ def relocated(
 
 
 def _split(words: Words, region: MemoryRegion, cuts: Sequence[int]) -> Words:
-    """The same transfers, words (n, 2), but none across one of the places `cuts` in a region of
-    weights, in elements. Parts follow each other; the first takes tokens, the last gives them."""
+    """Split transfers of weights at the given positions of a region, in elements.
+
+    The parts follow one another; the first part takes the tokens, the last part gives them.
+    """
     parts: list[Words] = []
     done = 0
     bases, ends = dram_bases(words), dram_bases(words) + extents(words)
@@ -114,21 +140,25 @@ def _split(words: Words, region: MemoryRegion, cuts: Sequence[int]) -> Words:
 
 
 def _parts(word: Words, at: int) -> Words:
-    """One LOAD without padding, (1, 2), as several: whole rows before the place `at` in memory, the
-    row across it in two, whole rows behind it."""
+    """Split one LOAD without padding, shape (1, 2), at an element position in memory.
+
+    The parts are the whole rows before the position, the two parts of the row that contains it, and
+    the whole rows after it.
+    """
     first = int(dram_bases(word)[0])
     sram, rows, columns, pitch = (
         int(field(word, *where)[0]) for where in (_SRAM, _ROWS, _COLUMNS, _PITCH)
     )
     before = min(rows, max(0, -(-(at - first - columns + 1) // pitch))) if rows > 1 else 0
-    pieces = [(0, before, 0, columns)]  # first row, rows, first column, columns
+    # each piece: first row, number of rows, first column, number of columns
+    pieces = [(0, before, 0, columns)]
     row = before
     inside = at - first - row * pitch
     if row < rows and 0 < inside < columns:
         pieces += [(row, 1, 0, inside), (row, 1, inside, columns - inside)]
         row += 1
     pieces.append((row, rows - row, 0, columns))
-    made = []
+    parts = []
     for y, many, x, wide in pieces:
         if many <= 0:
             continue
@@ -136,8 +166,8 @@ def _parts(word: Words, at: int) -> Words:
         low |= (sram + y * columns + x) << 10 | (first + y * pitch + x) << 26
         high = int(word[0, 1]) & ~((1 << 48) - 1)
         high |= many | wide << 16 | (pitch if many > 1 else wide) << 32
-        made.append([low, high])
-    out = np.array(made, np.uint64)
+        parts.append([low, high])
+    out = np.array(parts, np.uint64)
     out[1:, 0] &= ~np.uint64(POPS)
     out[:-1, 0] &= ~np.uint64(PUSHES)
     return out

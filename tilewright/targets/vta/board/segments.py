@@ -1,6 +1,6 @@
-"""Decides which layers run as one segment, and which tensors the host packs and unpacks around it.
+"""Divides a network into segments and determines which tensors the host packs and unpacks.
 
-It also finds how long each tensor is in use.
+It also determines how long each tensor is in use.
 """
 
 from __future__ import annotations
@@ -16,14 +16,23 @@ from tilewright.targets.vta.board.layer_program import LayerProgram
 from tilewright.targets.vta.board.layouts import Packing
 
 Key = tuple[str, tuple[int, ...], Unfold | None]
-"""A tensor with its place in memory: name, `Packing.place`, how it is unfolded."""
+"""Identity of a tensor in memory: its name, `Packing.place`, and how it is unfolded."""
 
 
 @dataclass(eq=False)
 class BoardTensor:
-    """A packed tensor in memory, in use from step `first` to step `last` (layers and host steps
-    count alike). `loaded` and `stored` are the segments before and after which the host packs and
-    unpacks it; -1 for none."""
+    """A packed tensor in memory.
+
+    Attributes:
+        value: the tensor.
+        packing: its memory layout.
+        unfold: rearrangement before packing, if any.
+        first: first step in which the tensor is in use. Layers and host steps are counted together.
+        last: last step in which the tensor is in use.
+        loaded: segment before which the host packs the tensor; -1 for none.
+        stored: segment after which the host unpacks the tensor; -1 for none.
+        segment: segment that last wrote the tensor; -1 for none.
+    """
 
     value: Value
     packing: Packing
@@ -37,7 +46,7 @@ class BoardTensor:
 
 @dataclass(eq=False)
 class Placed:
-    """A layer's program with the tensors it works on, by the names of its regions."""
+    """A layer's program with the tensors that it accesses, by region name."""
 
     program: LayerProgram
     at: int
@@ -46,7 +55,7 @@ class Placed:
 
 @dataclass(eq=False)
 class StreamRun:
-    """The layers of one segment."""
+    """The layers of a segment, and the tensors that the host packs before and unpacks after it."""
 
     layers: list[Placed] = field(default_factory=list)
     loads: list[BoardTensor] = field(default_factory=list)
@@ -55,57 +64,74 @@ class StreamRun:
 
 @dataclass(eq=False)
 class BoardNetwork:
-    """Segments in the order they run with, in between, the host's steps: of an entry (segment,
-    host step) one is -1."""
+    """A network that is divided into segments.
+
+    Attributes:
+        runs: the segments.
+        order: (segment, host step) in execution order. One of the two is -1.
+        tensors: all tensors.
+        inside: (part, whole, blocks) for each tensor that lies inside another one; `blocks` is the
+            offset in blocks of channels.
+    """
 
     runs: list[StreamRun]
     order: list[tuple[int, int]]
     tensors: list[BoardTensor]
     inside: list[tuple[BoardTensor, BoardTensor, int]] = field(default_factory=list)
-    """Tensors that lie inside others, so many blocks behind their begin."""
 
 
 def network_of(
     steps: Sequence[LayerProgram | HostStep], values: Mapping[str, Value], outputs: Sequence[str],
     slices: Sequence[ChannelSlice] = (),
 ) -> BoardNetwork:  # fmt: skip
-    """Cut a network into segments: at each step of the host, and where a layer needs a tensor in
-    another form than the layer before it left it in. Raises `WorkloadError` for `slices` that do
-    not lie in one piece of memory."""
-    made = _Maker(values, slices)
+    """Divide a network into segments.
+
+    A new segment begins after each host step, and wherever a layer needs a tensor in a different
+    layout from the one that the previous layer wrote.
+
+    Args:
+        steps: lowered layers and host steps, in order.
+        values: all tensors, by name.
+        outputs: names of the network's outputs.
+        slices: tensors that are ranges of other tensors' channels.
+
+    Raises:
+        WorkloadError: a range of channels is not contiguous in memory.
+    """
+    maker = _Maker(values, slices)
     host = 0
     for at, step in enumerate(steps):
         if isinstance(step, LayerProgram):
-            made.layer(step, at)
+            maker.layer(step, at)
         else:
-            made.close()
+            maker.close()
             for name in step.reads:
-                made.store(name)
-            made.network.order.append((-1, host))
+                maker.store(name)
+            maker.network.order.append((-1, host))
             host += 1
-    made.close()
+    maker.close()
     for name in outputs:
-        made.store(name)
-    return made.network
+        maker.store(name)
+    return maker.network
 
 
 class _Maker:
-    """A network as far as it has been cut."""
+    """Incremental builder of a divided network."""
 
     def __init__(self, values: Mapping[str, Value], slices: Sequence[ChannelSlice]) -> None:
         self.values = values
         self.touching: dict[str, list[ChannelSlice]] = {}
-        for each in slices:
-            self.touching.setdefault(each.part, []).append(each)
-            self.touching.setdefault(each.whole, []).append(each)
+        for channel_slice in slices:
+            self.touching.setdefault(channel_slice.part, []).append(channel_slice)
+            self.touching.setdefault(channel_slice.whole, []).append(channel_slice)
         self.network = BoardNetwork([], [], [])
         self.known: dict[Key, BoardTensor] = {}
-        self.made: dict[str, BoardTensor] = {}  # by a layer
+        self.made: dict[str, BoardTensor] = {}  # tensors that a layer writes, by name
         self.open = False
         self.begun = 0
 
     def layer(self, program: LayerProgram, at: int) -> None:
-        """Add a layer, in a new segment if the host has to repack a tensor before it."""
+        """Add a layer, in a new segment if the host has to repack one of its tensors first."""
         layer = program.layer
         wanted = [("data", layer.data, program.data, layer.unfold)]
         if layer.residual is not None:
@@ -116,9 +142,9 @@ class _Maker:
             wanted.append(("weights", layer.weight_from, program.packed_weights, None))
         here = len(self.network.runs) - 1
         for _, name, packing, unfold in wanted:
-            made = self.made.get(name)
+            existing = self.made.get(name)
             fresh = _key(name, packing, unfold) not in self.known
-            if self.open and fresh and made is not None and made.segment == here:
+            if self.open and fresh and existing is not None and existing.segment == here:
                 self.close()
         if not self.open:
             self.network.runs.append(StreamRun())
@@ -131,11 +157,11 @@ class _Maker:
         self.network.runs[-1].layers.append(Placed(program, at, tensors))
 
     def close(self) -> None:
-        """End the present segment."""
+        """End the current segment."""
         self.open = False
 
     def store(self, name: str) -> None:
-        """The host unpacks a tensor that a layer made, after its segment."""
+        """Let the host unpack a tensor after the segment that writes it."""
         tensor = self.made.get(name)
         if tensor is not None and tensor.stored < 0:
             run = self.network.runs[tensor.segment]
@@ -145,33 +171,33 @@ class _Maker:
 
     def _wanted(self, name: str, packing: Packing, unfold: Unfold | None, at: int) -> BoardTensor:
         key = _key(name, packing, unfold)
-        found = self.known.get(key)
-        if found is None:
+        tensor = self.known.get(key)
+        if tensor is None:
             self.store(name)
             here = len(self.network.runs) - 1
-            found = BoardTensor(self.values[name], packing, unfold, self.begun, at, loaded=here)
-            self.known[key] = found
-            self.network.tensors.append(found)
-            self.network.runs[-1].loads.append(found)
-        found.last = max(found.last, at)
-        return found
+            tensor = BoardTensor(self.values[name], packing, unfold, self.begun, at, loaded=here)
+            self.known[key] = tensor
+            self.network.tensors.append(tensor)
+            self.network.runs[-1].loads.append(tensor)
+        tensor.last = max(tensor.last, at)
+        return tensor
 
     def _output(self, program: LayerProgram, at: int) -> BoardTensor:
         name = program.layer.output
         tensor = self._made(name, program.output, at)
         done, waiting = {name}, [tensor]
         while waiting:
-            own = waiting.pop()
-            for each in self.touching.get(own.value.name, ()):
-                known = own.value.name == each.part
-                other = each.whole if known else each.part
+            current = waiting.pop()
+            for channel_slice in self.touching.get(current.value.name, ()):
+                is_part = current.value.name == channel_slice.part
+                other = channel_slice.whole if is_part else channel_slice.part
                 if other not in done:
                     done.add(other)
-                    waiting.append(self._beside(each, own, known, at))
+                    waiting.append(self._beside(channel_slice, current, is_part, at))
         return tensor
 
     def _made(self, name: str, packing: Packing, at: int) -> BoardTensor:
-        """A tensor that a layer writes, or the part or whole of one that does."""
+        """Return a tensor that a layer writes, directly or as part or whole of another tensor."""
         here = len(self.network.runs) - 1
         tensor = self.made.get(name)
         if tensor is None or _key(name, packing, None) not in self.known:
@@ -182,20 +208,26 @@ class _Maker:
         tensor.segment, tensor.last = here, max(tensor.last, at)
         return tensor
 
-    def _beside(self, each: ChannelSlice, own: BoardTensor, is_part: bool, at: int) -> BoardTensor:
-        """The tensor on the other side of a slice, which is written with `own`."""
-        block, packing = own.packing.block, own.packing
-        if packing.batches != 1 or packing.form == "weights" or each.first % block:
+    def _beside(
+        self, cut: ChannelSlice, tensor: BoardTensor, is_part: bool, at: int
+    ) -> BoardTensor:
+        """Return the tensor on the other side of a slice, which is written with `tensor`."""
+        block, packing = tensor.packing.block, tensor.packing
+        if packing.batches != 1 or packing.form == "weights" or cut.first % block:
             raise WorkloadError(
-                f"{each.part} does not lie in one piece of {each.whole}: of an image alone, whole "
+                f"{cut.part} does not lie in one piece of {cut.whole}: of an image alone, whole "
                 f"blocks of {block} channels do; leave out what joins them"
             )
-        shape = self.values[each.whole if is_part else each.part].shape
+        shape = self.values[cut.whole if is_part else cut.part].shape
         blocks = -(-shape[channel_axis(shape)] // block)
         other = self._made(
-            each.whole if is_part else each.part, replace(packing, blocks=blocks), at
+            cut.whole if is_part else cut.part,
+            replace(packing, blocks=blocks),
+            at,
         )
-        pair = (own, other, each.first // block) if is_part else (other, own, each.first // block)
+        pair = (
+            (tensor, other, cut.first // block) if is_part else (other, tensor, cut.first // block)
+        )
         if not any(pair[0] is a and pair[1] is b for a, b, _ in self.network.inside):
             self.network.inside.append(pair)
         return other

@@ -1,8 +1,8 @@
-"""Simulates a board: memory as the driver hands it out, segments run bit for bit, several images at
-once.
+"""Simulated board: memory as the driver allocates it, and bit-exact execution of segments.
 
-Constants and micro-ops are read only, and shared. Each image has activations of its own, and
-instructions that lead there: relocated, a LOAD or STORE holds an address.
+Several images can be processed at once. Constants and micro-ops are read-only and shared. Each
+image has its own activations and its own instructions, because relocated LOAD and STORE
+instructions contain addresses.
 """
 
 from __future__ import annotations
@@ -29,10 +29,19 @@ INSTRUCTION_BYTES = 16
 
 
 class DeviceAddresses:
-    """Where a program lies in memory: buffers one after the other on pages of their own from
-    `FIRST_ADDRESS` on, the instructions of each segment behind them. `addresses` (buffers,) and
-    `insn_addresses` (segments,) are in bytes, `insns` (n, 2) with their addresses filled in;
-    `data_bytes` are those of the buffers alone."""
+    """Addresses of a program in memory.
+
+    The buffers follow one another from `FIRST_ADDRESS`, each on its own pages, and the instructions
+    of each segment come after them.
+
+    Attributes:
+        program: the program.
+        addresses: byte address of each buffer, shape (buffers,).
+        insn_addresses: byte address of each segment's instructions, shape (segments,).
+        bytes: size of the whole memory in bytes.
+        data_bytes: size of the buffers in bytes.
+        insns: instructions with addresses, shape (n, 2).
+    """
 
     def __init__(self, program: BoardProgram) -> None:
         self.program = program
@@ -50,11 +59,12 @@ class DeviceAddresses:
 
 
 class Device(DeviceAddresses):
-    """A program loaded into memory, to be run."""
+    """A program that is loaded into memory and can be run."""
 
     def __init__(self, program: BoardProgram) -> None:
         super().__init__(program)
-        # Instructions are no data: the simulator takes them from beside its memory.
+        # Instructions are not part of the memory image; the simulator takes them as a separate
+        # array.
         self._dram = np.zeros(self.data_bytes, np.uint8)
         for buffer, address in zip(program.buffers, self.addresses.tolist(), strict=True):
             if buffer.kind != "activations":
@@ -66,8 +76,18 @@ class Device(DeviceAddresses):
     def run(
         self, step: int, tensors: Mapping[str, NDArray[np.generic]]
     ) -> dict[str, NDArray[np.generic]]:
-        """Run a segment with what the host packs before it; returns what it unpacks after it. Both
-        by name, in the shape and type of their ports. Raises `FunctionalError`."""
+        """Run a segment, including the packing before it and the unpacking after it.
+
+        Args:
+            step: index of the step.
+            tensors: inputs by name, in the shapes and types of their ports.
+
+        Returns:
+            Outputs by name, in the shapes and types of their ports.
+
+        Raises:
+            FunctionalError: the program is invalid, or does not finish.
+        """
         todo = self.program.steps[step]
         for port in todo.loads:
             packed = pack_port(port, self.program.spec, tensors[port.name])
@@ -81,12 +101,22 @@ class Device(DeviceAddresses):
     def execute(
         self, insns: Words, tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
     ) -> tuple[int, int, int, int]:
-        """Run instructions, (n, 2), with tokens in the queues (l2g, g2l, g2s, s2g); returns those
-        left in them. Raises `FunctionalError`."""
+        """Run instructions on the memory.
+
+        Args:
+            insns: instructions, shape (n, 2).
+            tokens: number of tokens in the queues l2g, g2l, g2s and s2g.
+
+        Returns:
+            The numbers of tokens left in the queues.
+
+        Raises:
+            FunctionalError: the program is invalid, or does not finish.
+        """
         return self._session.run(insns, self._dram, FIRST_ADDRESS, tokens)
 
     def memory(self, buffer: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """So many bytes of a buffer, as they are, to read and write, (size,)."""
+        """Return a writable view of `size` bytes of a buffer."""
         return self._at(int(self.addresses[buffer]) + offset, size)
 
     def _stored(self, port: Port) -> NDArray[np.generic]:
@@ -101,8 +131,16 @@ class Device(DeviceAddresses):
 
 
 def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
-    """How the tensor of a port lies in memory: in blocks of input channels where it is loaded, of
-    output channels where it is stored."""
+    """Return the memory layout of a port's tensor.
+
+    Tensors that are loaded are in blocks of input channels, tensors that are stored in blocks of
+    output channels.
+
+    Args:
+        port: the port.
+        spec: the machine.
+        load: whether the accelerator loads the tensor; otherwise it stores it.
+    """
     shape = packed_shape(port, spec, load=load)
     if port.form == "image":
         batches, blocks, height, width, _, block = shape
@@ -115,8 +153,16 @@ def packing_of(port: Port, spec: VtaSpec, *, load: bool) -> Packing:
 
 
 def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray[np.int8]:
-    """The bytes of a tensor that is loaded, of the port's shape, as they lie in memory, (bytes,). A
-    float one is quantised by the port's scale."""
+    """Convert a host tensor to the memory layout of a port that is loaded.
+
+    Args:
+        port: the port.
+        spec: the machine.
+        tensor: array in the port's shape. Floats are quantised with the port's scale.
+
+    Returns:
+        int8 array of shape (bytes,).
+    """
     values = to_int8(tensor, port.scale).reshape(port.shape)
     if port.unfold is not None:
         values = port.unfold.data(values)
@@ -124,15 +170,24 @@ def pack_port(port: Port, spec: VtaSpec, tensor: NDArray[np.generic]) -> NDArray
 
 
 def unpack_port(port: Port, spec: VtaSpec, raw: NDArray[np.int8]) -> NDArray[np.generic]:
-    """The tensor of a port that is stored, in its shape, out of its values in memory, (bytes,); a
-    float one is step · (value − zero point) in float32, a uint8 one the value plus 128."""
-    # a copy: what is unpacked may be the memory itself, which the next run overwrites
+    """Convert a tensor from the memory layout of a port that is stored.
+
+    Args:
+        port: the port.
+        spec: the machine.
+        raw: int8 values in memory, shape (bytes,).
+
+    Returns:
+        Array in the port's shape and type. Floats are step · (value − zero point) in float32; uint8
+        values are the stored value plus 128.
+    """
+    # copied because the unpacked array may be a view of the memory, which the next run overwrites
     values = unpack(packing_of(port, spec, load=False), spec.machine, raw, port.shape).copy()
     return from_int8(values, port.scale, port.dtype)
 
 
 class VtaImages:
-    """Keeps `targets.artifact_types.ImagesInFlight` on a simulated board."""
+    """Program for several images on a simulated board (`targets.artifact_types.ImagesInFlight`)."""
 
     def __init__(self, program: BoardProgram, images: int) -> None:
         self._steps = len(program.steps)
@@ -140,21 +195,28 @@ class VtaImages:
 
     @property
     def dram_bytes(self) -> int:
-        """All pages that the driver hands out."""
+        """Bytes of all memory pages that the driver allocates."""
         return self._device.bytes
 
     def run(
         self, place: int, segment: int, tensors: Mapping[str, NDArray[np.generic]]
     ) -> dict[str, NDArray[np.generic]]:
-        """As `Device.run`."""
+        """Run a segment for the image in the buffers `place`, like `Device.run`."""
         return self._device.run(place * self._steps + segment, tensors)
 
 
 def replicated(program: BoardProgram, images: int) -> BoardProgram:
-    """The program for so many images: step k of image i is step i · steps + k, and so are segments
-    and instructions. Buffers of activations follow one another, image by image."""
+    """Return a program for several images.
+
+    Step k of image i becomes step i · steps + k; segments and instructions are numbered in the same
+    way. The activation buffers of the images follow one another.
+
+    Args:
+        program: the program for one image.
+        images: number of images.
+    """
     shared = [buffer for buffer in program.buffers if buffer.kind != "activations"]
-    own = [at for at, buffer in enumerate(program.buffers) if buffer.kind == "activations"]
+    per_image = [at for at, buffer in enumerate(program.buffers) if buffer.kind == "activations"]
     buffers: list[Buffer] = list(shared)
     segments: list[Segment] = []
     steps: list[ProgramStep] = []
@@ -163,17 +225,18 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
     for image in range(images):
         moved = np.zeros(len(program.buffers), np.uint32)
         moved[kept] = np.arange(len(kept))
-        moved[own] = len(buffers) + np.arange(len(own))
+        moved[per_image] = len(buffers) + np.arange(len(per_image))
         buffers += [
-            replace(program.buffers[at], name=f"{program.buffers[at].name}.{image}") for at in own
+            replace(program.buffers[at], name=f"{program.buffers[at].name}.{image}")
+            for at in per_image
         ]
         rows = program.relocations.copy()
         rows["instruction"] += image * len(program.insns)
         rows["buffer"] = moved[rows["buffer"]]
         relocations.append(rows)
         segments += [
-            Segment(image * len(program.insns) + each.first, each.count)
-            for each in program.segments
+            Segment(image * len(program.insns) + segment.first, segment.count)
+            for segment in program.segments
         ]
         for step in program.steps:
             loads, stores = (
@@ -188,11 +251,11 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
 
 
 def room_bytes(program: BoardProgram, images: int) -> int:
-    """The pages of `replicated`."""
-    shared = sum(_pages(each.bytes) for each in program.buffers if each.kind != "activations")
-    own = sum(_pages(each.bytes) for each in program.buffers if each.kind == "activations")
-    own += sum(_pages(each.count * INSTRUCTION_BYTES) for each in program.segments)
-    return shared + images * own
+    """Return the memory in bytes that the result of `replicated` needs, in whole pages."""
+    shared = sum(_pages(item.bytes) for item in program.buffers if item.kind != "activations")
+    per_image = sum(_pages(item.bytes) for item in program.buffers if item.kind == "activations")
+    per_image += sum(_pages(item.count * INSTRUCTION_BYTES) for item in program.segments)
+    return shared + images * per_image
 
 
 def _pages(size: int) -> int:

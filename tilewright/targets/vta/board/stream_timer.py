@@ -1,5 +1,7 @@
-"""Times networks whose layers are mostly the same. Each layer is lowered once, each proof about a
-program's memory is made once; only streams and addresses are made anew.
+"""Timer for networks that have most layers in common.
+
+Each layer is lowered only once, and each proof about a program's memory is made only once. Only
+streams and addresses are computed anew for each network.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from tilewright.targets.vta.timing.simulator import (
 from tilewright.targets.workload import Workload
 
 _Schedule = tuple[Workload, str, tuple[int, ...]]
-"""What decides a program, all but its constants: workload, space and config."""
+"""Everything that determines a program except for its constants: workload, space and config."""
 _Key = tuple[object, ...]
 
 
 class VtaStreamTimer:
-    """Keeps `targets.artifact_types.StreamTimer`."""
+    """Implementation of `targets.artifact_types.StreamTimer` with caches."""
 
     def __init__(self, spec: VtaSpec) -> None:
         self.spec = spec
@@ -46,7 +48,7 @@ class VtaStreamTimer:
 
     @property
     def lowered(self) -> int:
-        """How many layers were lowered so far."""
+        """Number of layers that have been lowered so far."""
         return len(self._programs)
 
     def cost(self, graph: LayerGraph, schedules: Sequence[Pick]) -> StreamCost:
@@ -55,12 +57,12 @@ class VtaStreamTimer:
             self._program(step, graph.values, next(picks)) if isinstance(step, Layer) else step
             for step in graph.steps
         ]
-        made = linked(steps, graph, self.spec, self._is_legal)
-        placed = DeviceAddresses(made.board)
-        counts = [len(run.layers) for run in made.network.runs]
+        built = linked(steps, graph, self.spec, self._is_legal)
+        placed = DeviceAddresses(built.board)
+        counts = [len(run.layers) for run in built.network.runs]
         cycles, in_stream, moved = 0, list[int](), 0
-        for number, segment in enumerate(made.board.segments):
-            begins = made.begins[len(in_stream) : len(in_stream) + counts[number] + 1]
+        for number, segment in enumerate(built.board.segments):
+            begins = built.begins[len(in_stream) : len(in_stream) + counts[number] + 1]
             insns = placed.insns[segment.first : segment.first + segment.count]
             address = int(placed.insn_addresses[number])
             total, size, ends = self._simulated(insns, address, begins - segment.first)
@@ -75,15 +77,23 @@ class VtaStreamTimer:
     def _simulated(
         self, insns: Words, address: int, begins: NDArray[np.int64]
     ) -> tuple[int, int, list[int]]:
-        """Cycles and bytes of a stream, (n, 2), and cycles of its layers, which begin at these of
-        its instructions, (layers + 1,). As `simulate_program`, without what only people read."""
+        """Simulate a stream, like `simulate_program` but without details for users.
+
+        Args:
+            insns: instructions, shape (n, 2).
+            address: byte address of the instructions.
+            begins: index of each layer's first instruction, shape (layers + 1,).
+
+        Returns:
+            Cycles of the stream, bytes transferred, and cycles of each layer.
+        """
         sim = simulator_of(self.spec)
         times = np.empty((len(insns), TIMES_COLUMNS), np.int64)
         breakdown = np.empty((len(MODULE_NAMES), BREAKDOWN_COLUMNS), np.int64)
         insns = np.ascontiguousarray(insns)
         total = simulate_one(insns, address, np.zeros(4, np.int64), times, breakdown, sim)
         if total < 0:
-            simulate_program(insns, self.spec, address)  # says why
+            simulate_program(insns, self.spec, address)  # raises an error with the reason
         beats = int(sim.outcome[RD_BEATS] + sim.outcome[WR_BEATS])
         ends = np.maximum.reduceat(times[:, STOP], begins[:-1])
         ends[-1] = total
@@ -95,11 +105,11 @@ class VtaStreamTimer:
             layer.name, layer.names, layer.workload, layer.reads, layer.output,
             values[layer.data].shape, values[layer.output].shape, pick,
         )  # fmt: skip
-        found = self._programs.get(key)
-        if found is None:
-            found = lower_layer(layer, values, self.spec, pick.space, pick.config)
-            self._programs[key] = found
-        return found
+        program = self._programs.get(key)
+        if program is None:
+            program = lower_layer(layer, values, self.spec, pick.space, pick.config)
+            self._programs[key] = program
+        return program
 
     def _is_legal(self, layer: Placed, role: str) -> bool:
         key = _schedule(layer.program), role
@@ -108,7 +118,7 @@ class VtaStreamTimer:
         return self._legal[key]
 
     def _each_alone(self, steps: Sequence[LayerProgram | HostStep]) -> list[tuple[int, int]]:
-        """Cycles and bytes of layers by themselves, on memory of their own."""
+        """Return the cycles and transferred bytes of each layer alone, on its own memory."""
         programs = [step for step in steps if isinstance(step, LayerProgram)]
         new = {_schedule(program): program for program in programs}
         new = {key: program for key, program in new.items() if key not in self._alone}

@@ -1,8 +1,8 @@
-"""Estimates a schedule in closed form: cycles, traffic and scratchpad use without compiling it.
+"""Closed-form estimates of schedules: cycles, traffic and scratchpad use, without compiling.
 
-The modules here compute the columns below, `schedule_estimate` finds which of them does for a
-workload. Nothing here knows whether a schedule can be compiled: a share above 1 only says that it
-is unlikely.
+The modules of this package compute the columns `ESTIMATES`; `schedule_estimate` selects the right
+one for a workload. The estimates do not tell whether a schedule compiles: a share above 1 only
+means that it is unlikely.
 """
 
 from tilewright.targets.features import Feature
@@ -19,12 +19,13 @@ ESTIMATES = (
     Feature("wgt_share", "share", "", "share of the weight scratchpad that is needed"),
     Feature("acc_share", "share", "", "share of the accumulators that is needed"),
 )
-"""The columns of an estimate, in the order in which the spaces compute them."""
+"""Columns of an estimate, in the order in which the modules compute them."""
 
 CYCLES = 0
-"""Place of the estimated cycles among them."""
+"""Index of the estimated cycles in `ESTIMATES`."""
 SHARES = slice(7, 10)
-"""Places of the scratchpads' shares."""
+"""Indices of the scratchpad shares in `ESTIMATES`."""
 
-FETCH_BEATS = 2  # bus beats an instruction on a 64-bit bus
-START_CYCLES = 60  # first fetch, micro-op loads, final synchronisation
+FETCH_BEATS = 2  # bus beats per instruction of 16 bytes on a 64-bit bus
+# approximate cycles of the first fetch, the micro-op loads and the final synchronisation
+START_CYCLES = 60

@@ -1,11 +1,11 @@
-"""Estimates extended schedules in closed form, also of convolutions with a shortcut or an average,
-vectorised over a batch, without lowering them.
+"""Closed-form estimates of extended schedules, including those with a shortcut or an average.
 
-The time of a software pipeline is its slowest module plus what cannot overlap: the first load and
-the last store. Lengths of single instructions follow the Chisel RTL as in `template`.
+The time of a software pipeline is that of its slowest module, plus what cannot overlap: the first
+load and the last store. The lengths of single instructions follow the Chisel RTL, as in `template`.
+All functions are vectorised over a batch of schedules.
 
-With a shortcut, the estimate adds what both convolutions need of each module. To the slowest module
-it adds what one of them does not overlap.
+With a shortcut, the estimate adds the work of both convolutions per module. To the slowest module
+it adds the part of one convolution that does not overlap.
 """
 
 from __future__ import annotations
@@ -28,16 +28,24 @@ from tilewright.targets.vta.spec import Machine
 
 
 def average_cycles(geo: Geometry, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cycles of compute of tiles with so many output blocks, (n,), in which whole images are
-    averaged: additions take two, what a bit of the smaller tap takes are two operations; 0 where
-    nothing is averaged."""
+    """Return the cycles of the compute module for averaging whole images.
+
+    Additions take two cycles, and each bit of the smaller tap takes two operations.
+
+    Args:
+        geo: geometry of the workload.
+        blocks: number of output blocks per tile, shape (n,).
+
+    Returns:
+        Cycles, shape (n,); 0 if nothing is averaged.
+    """
     if not geo.average_taps:
         return np.zeros_like(blocks)
     pixels = geo.oh * geo.ow
     tap, apart = divmod(geo.average_taps, pixels)
     bits = tap.bit_count() if apart else 0
-    each = 2 * pixels + 2 + 3 * bits + geo.average_steps
-    return blocks * each + COMPUTE_LATENCY * (3.0 + 2 * bits + geo.average_steps)
+    cycles_per_block = 2 * pixels + 2 + 3 * bits + geo.average_steps
+    return blocks * cycles_per_block + COMPUTE_LATENCY * (3.0 + 2 * bits + geo.average_steps)
 
 
 Array = NDArray[np.float64]
@@ -47,9 +55,20 @@ def estimate_extended(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64],
     others: int = 0,
 ) -> Array:  # fmt: skip
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. Of the
-    tensors an `add` is loaded into the accumulators; a bias is there once. A tile's reduction may
-    have to share the rings with another one, of so many (`others`) input blocks."""
+    """Estimate schedules of the extended space.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        operations: number of ALU operations per output.
+        tensors: number of operand tensors of the epilogue. An `add` is loaded into the accumulators
+            for each tile; a bias is loaded once.
+        values: knob values, shape (n, knobs).
+        others: number of input blocks of a second reduction that shares the buffer rings.
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(EXTENDED_KNOBS)}
     th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
     outside = knob["order"] == CHANNELS_OUTER
@@ -63,6 +82,8 @@ def estimate_extended(
     taps = geo.kh * geo.kw
 
     # -- how often each tensor is loaded --------------------------------------------------------
+    # A tensor is loaded once if the ring holds everything that is read between two uses of an
+    # element.
     # Once, where the ring holds all that is walked through before it is read again.
     inp_round = np.where(outside, places * in_rings, in_rings)
     wgt_round = np.where(outside, in_rings, co_tiles * in_rings)
@@ -92,7 +113,8 @@ def estimate_extended(
         pieces = np.where(tw >= geo.ow, 1.0, tco)
         residual = geo.res_bytes / m.bus_bytes + latency * pieces * tiles
         room = (1 - inp_share) * m.inp_built
-        # What its ring cannot hold waits for the tile's end; half of it hides.
+        # Loads that the ring cannot hold wait for the end of the tile. About half of their time
+        # overlaps with the GEMMs.
         waiting = np.where(room < tile, 0.5 * residual * (1 - room / tile), 0.0)
         load = load + residual
         inp_share = inp_share + 2 * tw / m.inp_built
@@ -105,13 +127,15 @@ def estimate_extended(
     steps = tiles * nk
     resets = 0 if geo.bias_lift else 1
     compute = iterations + (resets + operations + tensors) * outputs + operand
+    # Each GEMM or ALU instruction takes its iterations, 6 cycles of the pipeline and one cycle
+    # until the next one.
     compute = compute + 7.0 * (steps + tiles * (resets + operations))
     averaging = average_cycles(geo, np.minimum(tco, geo.co))
     compute = compute + tiles * averaging
     gap = 1 if m.out_bytes > m.bus_bytes else 0
     element = _beats(m.out_bytes, m.bus_bytes) + gap
     bursts = tiles * tco * np.where(tw >= geo.ow, 1.0, th)
-    left_of = 1.0  # of the results, what is stored
+    left_of = 1.0  # fraction of the results that is stored
     if geo.average_taps:
         bursts, left_of = tiles, 1 / (geo.oh * geo.ow)
     store = outputs * left_of * element + (4 - gap) * bursts
@@ -128,8 +152,8 @@ def estimate_extended(
     single = knob["acc_slots"] == 1
     tile_store = tco * th * tw * left_of * element
     exposed = np.where(single, (tiles - 1) * tile_store, 0.0) + waiting
-    # What fills the pipeline is part of all loads: a program that loads bound ends with what is
-    # left to compute behind the last one.
+    # The loads that fill the pipeline are part of all loads. If loads limit a program, it ends with
+    # the computation that remains after the last load.
     step_elements = tco * tci * taps
     left = np.where(knob["ramp"] > 0, 0.0, np.minimum(tco, geo.co) * tci * taps * th * tw)
     left = left + operations * last + averaging
@@ -138,7 +162,7 @@ def estimate_extended(
     instructions = steps * 2 + inp_loads + wgt_loads + tiles * (2 + operations)
     start = np.minimum(instructions, m.max_burst_beats / 2) * FETCH_BEATS + START_CYCLES
 
-    held = 2 if geo.average_taps else 0  # accumulators a block in which averages are summed
+    held = 2 if geo.average_taps else 0  # accumulators per block in which averages are summed
     wgt_slots = np.where(knob["wgt_slots"] == RESIDENT, wgt_round, knob["wgt_slots"])
     wgt_share = wgt_slots * step_elements / m.wgt_built
     streamed = load_bound(geo, m, operations, th * tw) & weights_stream(
@@ -162,7 +186,10 @@ def estimate_extended(
 
 
 def _pieces(m: Machine, operations: int, tail: Array) -> tuple[Array, Array]:
-    """Pieces of the last epilogue, and the last one's share: shrinking where stores are fast."""
+    """Return the number of pieces of the last epilogue, and the share of the last piece.
+
+    The pieces shrink if stores are fast.
+    """
     if m.out_bytes > m.bus_bytes:
         return tail, 1 / tail
     pieces, shrink = np.ceil(tail / 2), operations * WIDE_STORE
@@ -178,28 +205,49 @@ def _beats(element_bytes: int, bus_bytes: int) -> float:
 def clipped(
     outputs: int, tiles: Array, stride: int, kernel: int, dilation: int, size: int
 ) -> Array:
-    """Input rows (columns) all tiles together read, overlaps counted, padding not."""
+    """Return the number of input rows (or columns) that all tiles together read.
+
+    Overlaps count several times; padding does not count.
+
+    Args:
+        outputs: number of output rows.
+        tiles: number of tiles, shape (n,).
+        stride: stride of the convolution.
+        kernel: kernel size.
+        dilation: dilation of the convolution.
+        size: number of input rows.
+    """
     overlap = max(0, (kernel - 1) * dilation + 1 - stride)
     return np.asarray(np.minimum(outputs * stride + overlap * tiles, size + overlap * (tiles - 1)))
 
 
-_BUSY = slice(1, 4)  # cycles of load, compute and store
-_COUNTS = slice(4, 7)  # instructions and bytes
+_BUSY = slice(1, 4)  # columns with the cycles of load, compute and store
+_COUNTS = slice(4, 7)  # columns with the numbers of instructions and bytes
 
 
 def estimate_summed(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64.
-    `operations` and `tensors` are those behind both sums, the shortcut's own the geometry's."""
+    """Estimate schedules of convolutions with a shortcut.
+
+    Args:
+        geo: geometry of the workload, including that of the shortcut.
+        m: the machine.
+        operations: number of ALU operations per output after both sums.
+        tensors: number of operand tensors after both sums.
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     beside, planes = beside_of(geo), geo.groups * geo.co
     vectors = geo.bias_bytes // m.acc_bytes // planes
     before = vectors - (geo.beside_bias_base - geo.bias_base) // planes
-    own = geo._replace(res_bytes=0)
-    total = estimate_extended(own, m, operations, tensors, values, geo.beside_ci)
+    without_residual = geo._replace(res_bytes=0)
+    total = estimate_extended(without_residual, m, operations, tensors, values, geo.beside_ci)
     other = estimate_extended(beside, m, geo.beside_steps, before, values, geo.ci)
     busy = total[:, _BUSY] + other[:, _BUSY]
-    # Accumulators begin once, and nothing is stored between the two.
+    # The accumulators are initialised once, and nothing is stored between the two convolutions.
     busy[:, 1] -= geo.batches * planes * geo.oh * geo.ow
     busy[:, 2] = total[:, 3]
     total[:, CYCLES] += busy.max(axis=1) - total[:, _BUSY].max(axis=1)

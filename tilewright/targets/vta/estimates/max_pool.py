@@ -1,7 +1,7 @@
-"""Estimates schedules of max-pools, alone or behind a convolution, in closed form, without lowering
-them.
+"""Closed-form estimates of schedules of max-pools, alone or after a convolution.
 
-The estimate is the slowest module, plus what cannot overlap, vectorised over a batch.
+The estimate is the time of the slowest module plus what cannot overlap. All functions are
+vectorised over a batch of schedules.
 """
 
 from __future__ import annotations
@@ -25,8 +25,18 @@ Array = NDArray[np.float64]
 def estimate_pool(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> Array:
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. No
-    operation of a pool's epilogue has a tensor: `tensors` is 0."""
+    """Estimate schedules of a max-pool.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        operations: number of ALU operations per output in the epilogue.
+        tensors: always 0, because the epilogue of a pool reads no tensors.
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(POOL_KNOBS)}
     th, tw, tc = knob["tile_h"], knob["tile_w"], knob["tile_c"]
     row_tiles, col_tiles = np.ceil(geo.oh / th), np.ceil(geo.ow / tw)
@@ -42,7 +52,8 @@ def estimate_pool(
     inp_elements = images * rows * cols
     inp_beats = m.inp_bytes / m.bus_bytes
     padded = geo.pad_top + geo.pad_left + geo.pad_bottom + geo.pad_right > 0
-    merged = (col_tiles == 1) & (cols == geo.w) & (not padded)  # rows of all blocks, in one LOAD
+    # one LOAD brings the rows of all blocks
+    merged = (col_tiles == 1) & (cols == geo.w) & (not padded)
     inp_loads = tiles * np.where(merged, 1.0, tc)
     load = inp_elements * inp_beats + latency * inp_loads
     gap = 1 if m.out_bytes > m.bus_bytes else 0
@@ -57,6 +68,8 @@ def estimate_pool(
     by_row, row_steps = _maxima(geo.kh, geo.sh, geo.oh, th, row_tiles)
     by_col, col_steps = _maxima(geo.kw, geo.sw, geo.ow, tw, col_tiles)
     maxima = np.minimum(by_row * line + by_col * geo.oh, by_col * lines + by_row * geo.ow)
+    # Each GEMM or ALU instruction takes 7 cycles in addition to its iterations, see
+    # `tile_instructions`.
     moved = images * 2 * lines * line + tiles * 7.0 * (2 + (wide > 1))
     combined = images * 2 * maxima + operations * outputs
     combined = combined + tiles * 7.0 * (row_steps + col_steps + operations)
@@ -71,13 +84,15 @@ def estimate_pool(
     fill = 2 * latency + blocks * first_rows * np.minimum(iw, geo.w) * inp_beats
     last = np.ceil((geo.oh - (row_tiles - 1) * th) / tail)
     drain = blocks * last * (np.minimum(tw, geo.ow) * element + 5.0) + 4.0
-    each = 7.0 * (3 + row_steps + col_steps + operations)  # cycles of a tile, however small
-    more = (head + tail - 2) * (each + 2 * blocks * iw * np.maximum(geo.kh - geo.sh, 0))
+    # minimum cycles of a tile: instructions × the fixed cycles of cycles_per_tile
+    cycles_per_tile = 7.0 * (3 + row_steps + col_steps + operations)
+    more = (head + tail - 2) * (cycles_per_tile + 2 * blocks * iw * np.maximum(geo.kh - geo.sh, 0))
     parts = tiles + head + tail - 2
     exposed = np.where(knob["acc_slots"] == 1, (store / parts + 4.0) * (parts - 1), 0.0)
     late = np.maximum(load + 2.0 * parts - combined - images * lines * line - exposed, 0.0)
     exposed = exposed + np.where(knob["inp_slots"] == 1, late, 0.0)
-    # The first resets run under the first LOAD: those of all slots if that takes no longer.
+    # The first resets run in parallel with the first LOAD. All slots are reset if that takes no
+    # longer.
     acc_size = tc * ((th - 1) * high + geo.kh) * ((tw - 1) * wide + geo.kw)
     all_slots = knob["acc_slots"] * acc_size
     early = np.where((all_slots <= fill) & (parts >= knob["acc_slots"]), all_slots, acc_size / head)
@@ -103,9 +118,9 @@ def estimate_pool(
 
 
 def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> tuple[Array, Array]:
-    """Parts of the first and of the last tile."""
+    """Return the numbers of parts into which the first and the last tile are divided."""
     lone = tiles == 1
-    rows = geo.oh - (np.ceil(geo.oh / th) - 1) * th  # of the last
+    rows = geo.oh - (np.ceil(geo.oh / th) - 1) * th  # rows of the last tile
     first = np.minimum(np.where(lone, np.maximum(head, tail), head), th)
     return first, np.where(lone, 1.0, np.minimum(tail, rows))
 
@@ -113,22 +128,37 @@ def _parts(geo: Geometry, tiles: Array, th: Array, head: Array, tail: Array) -> 
 def _maxima(
     kernel: int, stride: int, outputs: int, tile: Array, tiles: Array
 ) -> tuple[Array, Array]:
-    """Maxima along an axis of all its tiles together, and the instructions of one that take them.
+    """Count the maxima along one axis.
 
-    Of n outputs there are so many times n, one a step, and some more a tile.
+    For n outputs there is a multiple of n, one per step, and a constant number per tile.
+
+    Returns:
+        Maxima of all tiles together, and number of instructions per tile that compute them.
     """
-    each = maxima_an_output(kernel, stride)
-    more = int(count_maxima(kernel, stride, 3, 3)) - 3 * each
+    per_output = maxima_an_output(kernel, stride)
+    more = int(count_maxima(kernel, stride, 3, 3)) - 3 * per_output
     single = tile == 1
-    total = np.where(single, float(kernel - 1) * outputs, each * float(outputs) + more * tiles)
-    return total, np.where(single, float(kernel > 1), float(each))
+    total = np.where(
+        single, float(kernel - 1) * outputs, per_output * float(outputs) + more * tiles
+    )
+    return total, np.where(single, float(kernel > 1), float(per_output))
 
 
 def estimate_pooled(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> Array:
-    """Columns as `estimate_template` of knob values (n, knobs): shape (n, 10), float64. `tensors`
-    counts a bias."""
+    """Estimate schedules of a convolution whose sums are max-pooled.
+
+    Args:
+        geo: geometry of the workload, including that of the pool.
+        m: the machine.
+        operations: number of ALU operations per output in the epilogue.
+        tensors: number of operand tensors of the epilogue; 1 with a bias.
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     knob = {name: values[:, k].astype(np.float64) for k, name in enumerate(POOLED_KNOBS)}
     th, tw, tco, tci = knob["tile_h"], knob["tile_w"], knob["tile_co"], knob["tile_ci"]
     outside = knob["order"] == CHANNELS_OUTER
@@ -206,7 +236,7 @@ def estimate_pooled(
     blocks = np.minimum(tco, geo.co)
     tile_store = blocks * th * (np.minimum(tw, geo.ow) * element + 5.0 - gap)
     exposed = np.where(knob["acc_slots"] == 1, (tiles - 1) * (tile_store + 8.0), 0.0)
-    # A tile's loads hide under the GEMMs before it as far as slots reach.
+    # The loads of a tile overlap with earlier GEMMs as far as there are free slots.
     left = (ending + other) / tiles
     total = np.maximum(np.maximum(compute + exposed, store) + fill, load + left) + tile_store
     instructions = tiles * (2 + steps + nk * phases) + inp_loads + wgt_loads + stores

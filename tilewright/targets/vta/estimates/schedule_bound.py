@@ -1,10 +1,11 @@
-"""Bounds what an extended schedule takes: cycles that no program of it beats, vectorised over a
-batch, without lowering it.
+"""Lower bounds of extended schedules: cycles that no program of a schedule can beat.
 
-Every term is one that the lowering and the machine cannot avoid. Instructions are counted no higher
-than they are, none waits for another without need, and what may overlap does. A program is fetched,
-loads the operands of its first GEMM, then computes to the end of the last epilogue, and stores the
-last piece. Or it loads without a pause, or it stores without one.
+The bounds are computed without lowering and vectorised over a batch. Every term is one that the
+lowering and the machine cannot avoid. Instructions are never overcounted, no instruction waits for
+another without need, and everything that can overlap does. A program is fetched, loads the operands
+of its first GEMM, computes until the end of the last epilogue, and stores the last piece. The bound
+is the maximum of this time, the time of loading without a pause, and the time of storing without a
+pause.
 """
 
 from __future__ import annotations
@@ -39,12 +40,28 @@ from tilewright.targets.vta.spec import Machine
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Knobs = dict[str, Array]
-"""Knob values by name, shape (n,) each."""
+"""Knob values by name, each of shape (n,)."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How schedules cut a layer; sizes of tiles are those of the largest."""
+    """How schedules divide a layer into tiles; all arrays have shape (n,).
+
+    Attributes:
+        rows: height of the largest tile.
+        cols: width of the largest tile.
+        blocks: output blocks of the largest tile.
+        first_rows: height of the first tile.
+        last_rows: height of the last tile.
+        last_cols: width of the last tile.
+        last_blocks: output blocks of the last tile.
+        row_tiles: number of tiles along rows.
+        col_tiles: number of tiles along columns.
+        co_tiles: number of tiles along output blocks.
+        steps: number of reduction steps per tile.
+        places: number of tiles along images, rows and columns.
+        count: number of tiles.
+    """
 
     rows: Array
     cols: Array
@@ -56,26 +73,26 @@ class Tiles:
     row_tiles: Array
     col_tiles: Array
     co_tiles: Array
-    steps: Array  # of a tile
+    steps: Array  # reduction steps per tile
     places: Array
     count: Array
 
     @property
     def size(self) -> Array:
-        """Accumulators, shape (n,)."""
+        """Number of accumulators of the largest tile, shape (n,)."""
         return self.rows * self.cols * self.blocks
 
 
 def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
-    """The tiles of knob values (n,)."""
+    """Return the tiles of schedules with the given knob values, each of shape (n,)."""
     th, tw, tco = knob["tile_h"], knob["tile_w"], knob["tile_co"]
     first = np.ceil(th / knob["head"])
-    behind = np.maximum(geo.oh - first, 0)
-    row_tiles = 1 + np.ceil(behind / th)
+    remaining_rows = np.maximum(geo.oh - first, 0)
+    row_tiles = 1 + np.ceil(remaining_rows / th)
     col_tiles, co_tiles = np.ceil(geo.ow / tw), np.ceil(geo.co / tco)
     steps = np.ceil(geo.ci / knob["tile_ci"])
     places = geo.batches * row_tiles * col_tiles
-    last_rows = np.where(row_tiles == 1, geo.oh, behind - (row_tiles - 2) * th)
+    last_rows = np.where(row_tiles == 1, geo.oh, remaining_rows - (row_tiles - 2) * th)
     return Tiles(
         th, tw, tco, first, last_rows, geo.ow - (col_tiles - 1) * tw,
         geo.co - (co_tiles - 1) * tco, row_tiles, col_tiles, co_tiles, steps, places,
@@ -84,8 +101,16 @@ def tiles_of(geo: Geometry, knob: Knobs) -> Tiles:
 
 
 class Inputs:
-    """What all tiles of pixels of a group read once: `bytes` and LOADs, and the bytes of the first
-    step of the first tile. By rows and by columns of tiles apart, of which there are few kinds."""
+    """Input data that all tiles of a group together read once.
+
+    Rows and columns are computed separately, because there are only a few distinct tile sizes along
+    each axis.
+
+    Attributes:
+        bytes: number of bytes, shape (n,).
+        loads: number of LOAD instructions, shape (n,).
+        first: number of bytes for the first reduction step of the first tile, shape (n,).
+    """
 
     def __init__(self, geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> None:
         gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
@@ -96,7 +121,8 @@ class Inputs:
         wide = _kinds(cols, geo.ow, geo.w, geo.sw, geo.kw, geo.dw, geo.pad_left, False)
         images = float(geo.batches)
         self.bytes = images * geo.ci * high.read * wide.read * m.inp_bytes
-        # Whole tiles within the image load all blocks of a step at once, others one by one.
+        # Whole tiles that lie inside the image load all blocks of a step at once. Other tiles load
+        # them one by one.
         inside = high.inside * wide.cols_inside
         others = t.row_tiles * t.col_tiles - inside
         self.loads = images * (inside * t.steps + others * geo.ci)
@@ -105,8 +131,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Of tiles along an axis: rows (columns) read, of the first tile too, and how many tiles lie
-    within the image, whole ones, and with smaller ones."""
+    """Totals over the tiles along one axis, each of shape (n,).
+
+    Attributes:
+        read: number of rows (or columns) that the tiles read.
+        first: number of rows (or columns) that the first tile reads.
+        inside: number of whole tiles that are inside the image.
+        cols_inside: number of tiles of any size that are inside the image.
+    """
 
     read: Array
     first: Array
@@ -118,11 +150,25 @@ def _kinds(
     sizes: Array, outputs: int, size: int, stride: int, kernel: int, dilation: int, pad: int,
     gather: bool,
 ) -> _Axis:  # fmt: skip
-    """Of tiles of so many rows and a first one of other height, `sizes` (n, 2)."""
-    most = outputs + 1  # a tile that is cut evenly is no larger than the output
+    """Return the totals of all tiles along one axis of the image, for each schedule.
+
+    The totals are the input rows (or columns) that are read, those of the first tile, and the
+    numbers of tiles inside the image.
+
+    Args:
+        sizes: tile size and size of the first tile of each schedule, in outputs, shape (n, 2).
+        outputs: number of outputs along the axis.
+        size: image size in pixels.
+        stride: stride of the windows.
+        kernel: kernel size.
+        dilation: dilation of the kernel.
+        pad: padding before the image, in pixels.
+        gather: whether LOADs skip rows that no output reads.
+    """
+    most = outputs + 1  # a tile that divides the output evenly is no larger than the output
     keys = (sizes[:, 0] * most + sizes[:, 1]).astype(np.int64)
-    found = np.zeros((most * most, 4))
-    seen = np.zeros(len(found), np.bool_)
+    totals = np.zeros((most * most, 4))
+    seen = np.zeros(len(totals), np.bool_)
     seen[keys] = True
     for row in np.flatnonzero(seen).tolist():
         tile, first = divmod(row, most)
@@ -133,17 +179,19 @@ def _kinds(
             high = low + window(count, stride, kernel, dilation)
             read = count if gather else min(high, size) - max(low, 0)
             whole = low >= 0 and high <= size
-            found[row, 0] += read
-            found[row, 1] += read * (begin == 0)
-            found[row, 2] += whole and count == tile
-            found[row, 3] += whole
+            totals[row, 0] += read
+            totals[row, 1] += read * (begin == 0)
+            totals[row, 2] += whole and count == tile
+            totals[row, 3] += whole
             begin += count
-    return _Axis(*found[keys].T)
+    return _Axis(*totals[keys].T)
 
 
 def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
-    """Whether inputs, and weights, are loaded once, shape (n,) each: rings hold all that is walked
-    through before it is read again."""
+    """Return masks of the schedules that load inputs, and weights, only once, shape (n,) each.
+
+    They do if the buffer ring holds everything that is traversed before it is read again.
+    """
     outside = knob["order"] == CHANNELS_OUTER
     inp_round = np.where(outside, t.places * t.steps, t.steps)
     wgt_round = np.where(outside, t.steps, t.co_tiles * t.steps)
@@ -154,13 +202,15 @@ def held(knob: Knobs, t: Tiles) -> tuple[Flags, Flags]:
 
 
 def slow_loads(geo: Geometry, m: Machine, knob: Knobs) -> Flags:
-    """Whether weights may come in parts of any size, shape (n,). More schedules than do: it counts
-    no epilogue."""
+    """Return a mask of the schedules whose weights may be loaded in parts of any size, shape (n,).
+
+    It includes more schedules than necessary, because it ignores the epilogue.
+    """
     return np.asarray(load_bound(geo, m, 0, knob["tile_h"] * knob["tile_w"]))
 
 
 def may_stream(geo: Geometry, m: Machine, knob: Knobs, t: Tiles) -> Flags:
-    """Whether weights may pass through the scratchpad as a stream, shape (n,)."""
+    """Return a mask of the schedules whose weights may pass through the scratchpad as a stream."""
     return slow_loads(geo, m, knob) & np.asarray(
         weights_stream(
             geo, m, knob["wgt_slots"] == RESIDENT, _wgt_used(geo, knob, t), knob["tile_h"],
@@ -177,7 +227,10 @@ def _wgt_used(geo: Geometry, knob: Knobs, t: Tiles) -> Array:
 
 
 def fits(geo: Geometry, m: Machine, ops: Operations, knob: Knobs, t: Tiles) -> Flags:
-    """Whether buffers may fit, shape (n,); where they do not, nothing is lowered."""
+    """Return a mask of the schedules whose buffers may fit, shape (n,).
+
+    All others do not compile.
+    """
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
     high = t.rows if gather else window(t.rows, geo.sh, geo.kh, geo.dh)
     wide = window(t.cols, geo.sw, geo.kw, geo.dw)
@@ -192,19 +245,32 @@ def fits(geo: Geometry, m: Machine, ops: Operations, knob: Knobs, t: Tiles) -> F
     return np.asarray((inp <= m.inp_built) & wgt & (acc <= m.acc_built))
 
 
-_FETCHED = 23.0  # cycles until the first of a batch of instructions runs, besides the batch's beats
-_TOKEN = 1.0  # between two instructions of a module, or of two that wait for each other
+# cycles until the first instruction of a batch executes, in addition to the beats of the batch
+_FETCHED = 23.0
+# cycles between two instructions of a module, or of two modules that wait for each other
+_TOKEN = 1.0
 _LOAD = 5.0 + _TOKEN
-"""Of a LOAD besides its beats and the memory's latency. That is paid by who finds the memory idle,
-and other modules' reads may keep it busy: only the first LOAD must pay."""
-_BURST = 4.0  # of a STORE besides its beats: command, address, response
+"""Cycles of a LOAD in addition to its beats and the memory latency. Only the first LOAD must pay
+the latency: reads of other modules can keep the memory busy, so that later ones do not find it
+idle."""
+# cycles per burst of a STORE in addition to its beats: command (1), address (2) and response (1)
+_BURST = 4.0
 
 
 def bound_extended(
     geo: Geometry, m: Machine, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> Array:
-    """Cycles that programs of knob values (n, knobs) take at least, shape (n,), infinite where
-    buffers surely do not fit; `epilogue` (steps, 3) is that of the lowering."""
+    """Return a lower bound of the cycles of each schedule in the extended space.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        epilogue: epilogue of the lowering, shape (steps, 3).
+        values: knob values, shape (n, knobs).
+
+    Returns:
+        Cycles, shape (n,); infinite if the buffers certainly do not fit.
+    """
     geo, ops = _without_surplus(geo), operations_of(geo, epilogue)
     every = {name: values[:, k].astype(np.float64) for k, name in enumerate(EXTENDED_KNOBS)}
     rows = np.flatnonzero(fits(geo, m, ops, every, tiles_of(geo, every)))
@@ -219,8 +285,10 @@ def bound_extended(
 
 
 def _without_surplus(geo: Geometry) -> Geometry:
-    """Without the last group where that has fewer blocks than the others: what it takes comes on
-    top."""
+    """Remove the last group if it has fewer blocks than the others.
+
+    Its work can only increase the cycles, so that the bound stays valid.
+    """
     if geo.groups * geo.co == geo.out_blocks and geo.groups * geo.ci == geo.inp_blocks:
         return geo
     return geo._replace(groups=geo.groups - 1)
@@ -228,8 +296,17 @@ def _without_surplus(geo: Geometry) -> Geometry:
 
 @dataclass(frozen=True)
 class _Layer:
-    """Schedules of a layer that may fit; the epilogue takes `each` cycles of the ALU an
-    accumulator, of which there are `outputs`."""
+    """Schedules of a layer that may fit.
+
+    Attributes:
+        geo: geometry of the workload.
+        m: the machine.
+        ops: operations of the epilogue.
+        knob: knob values.
+        tiles: the tiles.
+        each: ALU cycles of the epilogue per accumulator.
+        outputs: number of accumulators.
+    """
 
     geo: Geometry
     m: Machine
@@ -241,13 +318,14 @@ class _Layer:
 
 
 def _cycles(layer: _Layer) -> Array:
-    """From launch to FINISH."""
+    """Return the minimum number of cycles from launch to FINISH."""
     geo, m, ops, knob, t = layer.geo, layer.m, layer.ops, layer.knob, layer.tiles
     inputs = Inputs(geo, m, knob, t)
     loads, load = _loads(layer, inputs)
     instructions = t.count * (t.steps + ops.in_place + ops.residual + 1) + loads + 3.0
     bursts = _bursts(geo, t)
-    # With one slot of accumulators compute waits for the STORE of every tile but the last.
+    # With a single accumulator slot, the compute module waits for the STORE of every tile but the
+    # last.
     waits = _stored(m, np.maximum(layer.outputs - t.size, 0), t.count - 1)
     waits = np.where(knob["acc_slots"] == 1, waits, 0.0)
     last = np.where(knob["tail"] == 1, t.last_rows * t.last_cols * t.last_blocks, 1.0)
@@ -256,14 +334,14 @@ def _cycles(layer: _Layer) -> Array:
     parts = (knob["ramp"] > 0) | slow_loads(geo, m, knob)
     fill = m.memory_latency_cycles + 2 * _LOAD + inputs.first / m.bus_bytes
     fill = fill + np.where(parts, 1.0, some) * m.wgt_bytes / m.bus_bytes
-    behind = 1 + COMPUTE_LATENCY * (1 + ops.in_place) + last * layer.each
-    total = np.maximum(fill + _compute(layer) + waits, load + behind) + drain
+    last_epilogue = 1 + COMPUTE_LATENCY * (1 + ops.in_place) + last * layer.each
+    total = np.maximum(fill + _compute(layer) + waits, load + last_epilogue) + drain
     total = np.maximum(total, fill + _stored(m, layer.outputs, bursts))
     return np.asarray(_fetch(m, instructions) + total)
 
 
 def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
-    """LOADs of the load module, and the cycles they take one after the other."""
+    """Return the number of LOADs of the load module, and their cycles one after the other."""
     geo, m, t = layer.geo, layer.m, layer.tiles
     inp_held, wgt_held = held(layer.knob, t)
     again, wgt_again = np.where(inp_held, 1.0, t.co_tiles), np.where(wgt_held, 1.0, t.places)
@@ -278,12 +356,12 @@ def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
 
 
 def _compute(layer: _Layer) -> Array:
-    """Cycles of the compute module from the first GEMM on."""
+    """Return the cycles of the compute module from the first GEMM on."""
     geo, m, ops, t, outputs = layer.geo, layer.m, layer.ops, layer.tiles, layer.outputs
     slots, first_tile = layer.knob["acc_slots"], t.first_rows * t.cols * t.blocks
     iterations = outputs * (geo.ci * geo.kh * geo.kw + ops.residual + layer.each)
     busy = iterations + COMPUTE_LATENCY * t.count * (t.steps + ops.residual + ops.in_place)
-    if ops.lifted:  # of the first tile it may come before
+    if ops.lifted:  # for the first tile, this may precede the first LOAD
         busy = busy + 2 * (outputs - first_tile) + COMPUTE_LATENCY * (t.count - 1)
     elif ops.starts_with_tensor:
         later = (outputs - first_tile) * m.acc_bytes / m.bus_bytes
@@ -291,16 +369,16 @@ def _compute(layer: _Layer) -> Array:
     else:  # the first instruction resets every slot
         busy = busy + np.maximum(outputs - slots * t.size, 0)
         busy = busy + COMPUTE_LATENCY * np.maximum(t.count - slots, 0)
-    if ops.shift:  # what comes before the first tile's GEMMs
+    if ops.shift:  # the shift precedes the GEMMs of the first tile
         busy = busy + outputs - 2 * first_tile * (ops.residual + 1)
         busy = busy - COMPUTE_LATENCY * 2 * (ops.residual + 1)
-    if ops.tensors:  # loaded into the accumulators, too
+    if ops.tensors:  # these tensors are loaded into the accumulators, too
         busy = busy + outputs * m.acc_bytes / m.bus_bytes + _LOAD * t.count
     return np.asarray(busy)
 
 
 def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
-    """Cycles of the ALU an accumulator: one an immediate, two a tensor."""
+    """Return ALU cycles per accumulator: one per immediate operation, two per tensor operation."""
     kinds = epilogue[:, 0]
     tensors = int((kinds == EPILOGUE_TENSOR).sum()) - int(ops.starts_with_tensor)
     vectors = int((kinds == EPILOGUE_BIAS).sum()) - int(ops.lifted)
@@ -308,14 +386,18 @@ def _epilogue_iterations(ops: Operations, epilogue: NDArray[np.int64]) -> float:
 
 
 def _bursts(geo: Geometry, t: Tiles) -> Array:
-    """Bursts of all STOREs: a row each, where a tile has a part of each row, else a run of rows."""
+    """Return the number of bursts of all STOREs.
+
+    A tile that covers only a part of each row needs one burst per row. Otherwise each run of rows
+    is one burst.
+    """
     planes = float(geo.batches * geo.groups * geo.co)
     runs = np.where(t.row_tiles > 1, planes * t.row_tiles, t.count)
     return np.where(t.col_tiles > 1, planes * geo.oh * t.col_tiles, runs)
 
 
 def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
-    """Cycles of STOREs of so many elements in at least so many bursts."""
+    """Return the cycles of STOREs with so many elements in at least so many bursts."""
     beats = elements * m.out_bytes / m.bus_bytes
     if m.bus_bytes >= m.out_bytes:
         return np.asarray(beats + _BURST * bursts)
@@ -324,7 +406,10 @@ def _stored(m: Machine, elements: Array | float, bursts: Array) -> Array:
 
 
 def _fetch(m: Machine, instructions: Array) -> Array:
-    """Cycles until the first instruction runs, of so many at least."""
+    """Return the cycles until the first instruction of a program runs.
+
+    `instructions` is a lower bound of the number of instructions, shape (n,).
+    """
     if m.bus_bytes == 8:
         return _FETCHED + FETCH_BEATS * np.minimum(instructions, m.max_burst_beats / 2)
     beats = np.minimum(instructions, m.max_burst_beats) * 16.0 / m.bus_bytes

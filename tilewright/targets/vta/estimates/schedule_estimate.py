@@ -1,4 +1,4 @@
-"""Finds the function that estimates the schedules of a workload."""
+"""Selects the function that estimates the schedules of a workload."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ OF_SPACE: Mapping[str, Estimator] = {
 
 
 def estimator(workload: Workload, space: str) -> Estimator:
-    """What estimates the schedules of a workload in the space of that name: a function of knob
-    values, shape (n, knobs), that gives shape (n, columns)."""
+    """Return the function that estimates the schedules of a workload in the named space.
+
+    The function takes knob values of shape (n, knobs) and returns features of shape (n, columns).
+    """
     if workload.operator == "max_pool":
         return estimate_pool
     pipeline = pipeline_of(workload)

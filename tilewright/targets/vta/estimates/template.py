@@ -1,12 +1,11 @@
-"""Estimates schedules of the template space and of the unchecked space in closed form: cycles,
-traffic and scratchpad use, without compiling them.
+"""Closed-form estimates for the template space and the unchecked space, without compiling.
 
-Lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, TensorGemm,
-TensorAlu: latency plus beats, one micro-op a cycle). What overlaps is summed up in one expression a
-group of tiles. Nothing here knows whether a schedule can be compiled.
+The lengths of single instructions follow the Chisel RTL (TensorLoad, TensorStore, TensorGemm,
+TensorAlu: a latency plus the beats, and one micro-op per cycle). The overlap is described by one
+expression per group of tiles. The estimates do not tell whether a schedule compiles.
 
-In the unchecked space, a step is one block, threads take turns over consecutive tiles, and tiles at
-the image's edge are computed in full.
+In the unchecked space, a reduction step is one block, virtual threads alternate over consecutive
+tiles, and tiles at the image border are computed in full.
 """
 
 from __future__ import annotations
@@ -22,22 +21,30 @@ from tilewright.targets.vta.spec import Machine
 
 @helper
 def _inside(start: int, length: int, size: int) -> int:
-    """How many of `length` rows from `start` lie inside 0 … size."""
+    """Return how many of `length` rows, beginning at `start`, are inside 0 … size."""
     return max(0, min(start + length, size) - max(start, 0))
 
 
 @helper
 def _load_cycles(rows: int, row_bytes: int, element_bytes: int, pads: int, m: Machine) -> int:
-    """One isolated LOAD: memory latency, then one beat a cycle; zero padding runs beside it."""
+    """Return the cycles of one isolated LOAD: the memory latency, then one beat per cycle.
+
+    Zero padding is written in parallel.
+    """
     beats = rows * -(-row_bytes // m.bus_bytes)
     if element_bytes <= m.bus_bytes and row_bytes <= m.bus_bytes:
-        beats = 3 * rows  # one-beat rows: the request queue runs dry
+        # rows of one beat empty the request queue, so that the memory latency is paid again: about
+        # 2.97 cycles per row on the RTL
+        beats = 3 * rows
     return max(m.memory_latency_cycles + 6 + beats, 2 + pads + beats)
 
 
 @helper
 def _store_cycles(rows: int, row_elements: int, m: Machine) -> float:
-    """One isolated STORE: bursts one after the other, cut at rows and at burst windows."""
+    """Return the cycles of one isolated STORE.
+
+    Its bursts follow one another and are split at rows and at burst windows.
+    """
     beats = -(-m.out_bytes // m.bus_bytes)
     gap = 1 if m.out_bytes > m.bus_bytes else 0
     window_bytes = m.max_burst_beats * m.bus_bytes
@@ -51,8 +58,18 @@ def _store_cycles(rows: int, row_elements: int, m: Machine) -> float:
 def estimate_template(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Estimates of template schedules; `values` (n, 7) are knob values, `operations` the ALU steps
-    of the epilogue, `tensors` those with a tensor operand. Returns (n, len(ESTIMATES))."""
+    """Estimate schedules of the template space.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        operations: number of ALU operations of the epilogue.
+        tensors: number of these operations that have a tensor operand.
+        values: knob values, shape (n, 7).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     out = np.empty((len(values), 10), dtype=np.float64)
     taps = geo.kh * geo.kw
     for r in range(len(values)):
@@ -62,7 +79,7 @@ def estimate_template(
         iw = window(tw, geo.sw, geo.kw, geo.dw)
         row_tiles, col_tiles, nk = geo.oh // th, geo.ow // tw, geo.ci // tci
         tiles = geo.batches * row_tiles * col_tiles * (geo.co // tco)
-        # Threads left without a tile wait for the others.
+        # Threads without a tile wait for the others.
         groups = (
             geo.batches * col_tiles
             * -(-row_tiles // values[r, 6]) * -(-(geo.co // tco) // values[r, 5])
@@ -75,7 +92,7 @@ def estimate_template(
             rows = _inside(i * th * geo.sh - geo.pad_top, ih, geo.h)
             for j in range(col_tiles):
                 columns = _inside(j * tw * geo.sw - geo.pad_left, iw, geo.w)
-                whole = columns == geo.w  # rows merge into one
+                whole = columns == geo.w  # whole rows merge into one transfer
                 pads = tci * (ih * iw - rows * columns)
                 size = tci * rows * columns * m.inp_bytes
                 if whole:
@@ -88,6 +105,8 @@ def estimate_template(
         load = inp_load + wgt_load + 2.0
 
         # -- compute and store ---------------------------------------------------------------
+        # Each GEMM or ALU instruction takes 7 cycles in addition to its iterations, see
+        # `tile_instructions`.
         gemm = m_tile * tci * taps + 7.0
         reset = m_tile + 7.0
         operand = _load_cycles(tco * th, tw * m.acc_bytes, m.acc_bytes, 0, m) + 1.0
@@ -126,7 +145,18 @@ def estimate_template(
 def estimate_unchecked(
     geo: Geometry, m: Machine, operations: int, tensors: int, values: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Columns as `estimate_template`; `values` (n, 3) are threads, tile rows, tile columns."""
+    """Estimate schedules of the unchecked space.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        operations: number of ALU operations of the epilogue.
+        tensors: number of these operations that have a tensor operand.
+        values: threads, tile rows and tile columns, shape (n, 3).
+
+    Returns:
+        float64 array of shape (n, 10), with the columns `ESTIMATES`.
+    """
     out = np.empty((len(values), 10), dtype=np.float64)
     taps = geo.kh * geo.kw
     wgt_load = _load_cycles(1, taps * m.wgt_bytes, m.wgt_bytes, 0, m)

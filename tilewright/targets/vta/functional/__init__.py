@@ -1,4 +1,4 @@
-"""Simulates what a program computes, bit for bit, without its timing."""
+"""Functional simulator of VTA: the exact results of a program, without its timing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,13 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class ExecutionRun:
-    """A finished program: the memory image after it, its counters and the tokens left over."""
+    """Result of a finished program.
+
+    Attributes:
+        dram: memory image after the program, shape (bytes,).
+        counters: counters by name, see `COUNTER_NAMES`.
+        tokens_left: number of tokens that are left in each queue.
+    """
 
     dram: NDArray[np.uint8]
     counters: dict[str, int]
@@ -62,14 +68,18 @@ def simulate(
     semantics: Semantics | SemanticsName = "functional",
     tokens: tuple[int, int, int, int] = (0, 0, 0, 0),
 ) -> ExecutionRun:
-    """Run a program on zeroed scratchpads; the program's own image is left as it is.
+    """Run a program on zeroed scratchpads. The program's own memory image is not changed.
 
     Args:
-        semantics: which implementation to follow where they differ.
-        tokens: in the queues (l2g, g2l, g2s, s2g) at the start, for streams recorded behind a
-            program that left some.
+        program: the program.
+        spec: the machine.
+        semantics: which implementation to follow where the implementations differ.
+        tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start. This is for
+            streams that were recorded after a program which left tokens.
 
-    Raises `FunctionalError` (its subclass says what kind) naming the instruction and the field.
+    Raises:
+        FunctionalError: the program is invalid, or does not finish. The subclass gives the kind of
+            fault; the message names the instruction and the field.
     """
     choice = SEMANTICS[semantics] if isinstance(semantics, str) else semantics
     m = spec.machine
@@ -93,9 +103,16 @@ def simulate(
 def execute(
     insn_bytes: bytes, dram: bytes, base: int, spec: VtaSpec | Mapping[str, object]
 ) -> bytes:
-    """The memory image after a stream of 16-byte instructions; `dram[0]` is at address `base`.
+    """Execute a program and return the memory image after it; see `vta.execute`.
 
-    `spec` may be a mapping with the keys of vta_config.json. Raises `TilewrightError`.
+    Args:
+        insn_bytes: instructions of 16 bytes each.
+        dram: memory image before the program; `dram[0]` is at address `base`.
+        base: byte address of the memory image.
+        spec: specification, or a mapping with the keys of `vta_config.json`.
+
+    Raises:
+        TilewrightError: the program is invalid, or does not finish.
     """
     spec = spec if isinstance(spec, VtaSpec) else VtaSpec.from_mapping(dict(spec))
     return simulate(Program.from_bytes(insn_bytes, dram, base), spec).dram.tobytes()

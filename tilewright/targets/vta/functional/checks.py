@@ -1,7 +1,7 @@
-"""Checks an instruction before it runs, from its fields and the loaded micro-ops.
+"""Checks an instruction before it runs, based on its fields and the loaded micro-ops.
 
-A check appends rows (fault, value, limit, extra) to `found` and counts them in `found[0, 0]`; an
-instruction has at most `MOST_FAULTS`.
+A check appends rows (fault, value, limit, extra) to `found` and counts them in `found[0, 0]`. An
+instruction has at most `MOST_FAULTS` faults.
 """
 
 from __future__ import annotations
@@ -50,11 +50,22 @@ def check(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int,
     base: int, image_bytes: int, queues_of_flags: NDArray[np.int64], found: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """The number of faults of one instruction; their records are in `found[1:]`.
+    """Check one instruction and return its number of faults; their records are in `found[1:]`.
 
-    `lo` and `hi` are its two words, `image_bytes` the size of the memory image at address `base`;
-    `queues_of_flags` (3, 4) as in `order`, `found` (MOST_FAULTS + 1, 4).
-    Takes time with the micro-ops, not with the iterations (hazards do: see `first_hazard`).
+    The time is proportional to the number of micro-ops, not of iterations; `first_hazard` checks
+    iterations.
+
+    Args:
+        m: the machine.
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        base: address of the memory image.
+        image_bytes: size of the memory image in bytes.
+        queues_of_flags: queue of each module and flag, shape (3, 4), as in `issue_order`.
+        found: fault records, shape (MOST_FAULTS + 1, 4); overwritten.
     """
     found[0, 0] = 0
     opcode = get(lo, hi, 0, 3)
@@ -81,7 +92,7 @@ def check(
 def work_of(
     m: Machine, lay: Layout, rules: SemanticRules, lo: int, hi: int, inp_row: int, acc_row: int
 ) -> int:
-    """What executing an instruction costs, in multiply-accumulates."""
+    """Return the cost of executing an instruction, in units of multiply-accumulates."""
     opcode = get(lo, hi, 0, 3)
     if opcode in (LOAD, STORE):
         t = transfer_of(lo, hi)
@@ -93,14 +104,18 @@ def work_of(
     if opcode in (GEMM, ALU):
         outer, inner, uops = trips(rules, loops_of(lay, lo, hi))
         width = inp_row if opcode == GEMM else 16
-        iterations = min(outer * inner * uops, 1 << 40)  # keeps the product inside 64 bits
+        # the limit keeps the product within 64 bits
+        iterations = min(outer * inner * uops, 1 << 40)
         return int(iterations * m.batch * acc_row * width)
     return 1
 
 
 @helper
 def decodable_load(m: Machine, memory: int, extensions: int) -> int:
-    """Whether a LOAD's memory type exists. ACC_8BIT widens bytes to 32-bit accumulators only."""
+    """Return whether the memory type of a LOAD exists.
+
+    ACC_8BIT exists only as an extension, and converts bytes to 32-bit accumulators.
+    """
     if memory == ACC_8BIT:
         return int(extensions and m.acc_bits == 32 and m.inp_bits == 8)
     return int(memory in (UOP, WGT, INP, ACC))
@@ -124,7 +139,8 @@ def _check_load(
     found: NDArray[np.int64],
 ) -> None:
     if not decodable_load(m, t.memory, rules.extensions):
-        # The RTL stops at it even if it moves nothing, the functional simulator does not look.
+        # The RTL stops at this instruction even if it moves nothing. The functional simulator
+        # ignores it.
         if t.memory == ACC_8BIT and not rules.extensions:
             _report(found, f.ACC_8BIT_LOAD, t.memory, 0, 0)
         elif t.x_size or not rules.extensions:
@@ -226,17 +242,19 @@ def _check_alu(
         d, s, _ = uop_of(lay, pads.uop[k])
         d = largest(d, outer, g.dst_out, inner, g.dst_in)
         s = largest(s, outer, g.src_out, inner, g.src_in)
-        if max(d, s) >= rules.acc_depth:  # the source counts even beside an immediate
+        # the source index is checked even if the operand is an immediate
+        if max(d, s) >= rules.acc_depth:
             _report(found, f.ACC_INDEX_OVERFLOW, max(d, s), rules.acc_depth, k)
             break
 
 
 @helper
 def first_hazard(lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int) -> int:
-    """The first accumulator an ALU instruction needs one iteration after writing it, or -1.
+    """Return the first accumulator with a read-after-write hazard in an ALU instruction, or -1.
 
-    Chisel RTL, TensorAlu: an immediate operation must not repeat its destination in the next
-    iteration, a tensor operation must not read the destination of the previous one as its source.
+    In the Chisel RTL (TensorAlu), an immediate operation must not have the same destination in two
+    consecutive iterations, and a tensor operation must not read the destination of the previous
+    iteration.
     """
     if not rules.alu_hazards_stop or get(lo, hi, 0, 3) != ALU:
         return -1

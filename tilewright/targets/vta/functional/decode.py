@@ -1,4 +1,4 @@
-"""Decodes instructions for compiled code: one tuple for transfers, one for GEMM and ALU."""
+"""Decodes instructions for compiled code: one tuple for transfers, and one for GEMM and ALU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.targets.vta.spec import LOOP_FIELD_BITS
 
 
 class Transfer(NamedTuple):
-    """LOAD or STORE, in elements."""
+    """Fields of a LOAD or STORE; sizes and addresses are in elements."""
 
     memory: int
     sram_base: int
@@ -27,9 +27,9 @@ class Transfer(NamedTuple):
 
 
 class DecodedLoops(NamedTuple):
-    """GEMM or ALU: two hardware loops around a range of micro-ops.
+    """Fields of a GEMM or ALU instruction: two hardware loops around a range of micro-ops.
 
-    Index of iteration (i, j) and micro-op k: base[k] + i·factor_out + j·factor_in.
+    The index of iteration (i, j) and micro-op k is base[k] + i·factor_out + j·factor_in.
     """
 
     reset: int
@@ -50,7 +50,7 @@ class DecodedLoops(NamedTuple):
 
 @helper
 def transfer_of(lo: int, hi: int) -> Transfer:
-    """The fields of a LOAD or STORE."""
+    """Decode a LOAD or STORE."""
     return Transfer(
         get(lo, hi, 7, 3), get(lo, hi, 10, 16), get(lo, hi, 26, 32),
         get(lo, hi, 64, 16), get(lo, hi, 80, 16), get(lo, hi, 96, 16),
@@ -60,7 +60,7 @@ def transfer_of(lo: int, hi: int) -> Transfer:
 
 @helper
 def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
-    """The fields of a GEMM or ALU instruction; those of the other kind are zero."""
+    """Decode a GEMM or ALU instruction. Fields of the other kind of instruction are zero."""
     opcode = get(lo, hi, 0, 3)
     reset = get(lo, hi, 7, 1)
     bgn = get(lo, hi, lay.uop_bgn, lay.uop_index_bits)
@@ -89,7 +89,7 @@ def loops_of(lay: Layout, lo: int, hi: int) -> DecodedLoops:
 
 @helper
 def uop_of(lay: Layout, word: int) -> tuple[int, int, int]:
-    """(dst, src, wgt) of a micro-op held in an unsigned 64-bit integer."""
+    """Decode a micro-op, given as an unsigned 64-bit integer, to (dst, src, wgt)."""
     src_at = lay.uop_dst_bits
     wgt_at = src_at + lay.uop_src_bits
     dst = nb.int64(word & nb.uint64((1 << lay.uop_dst_bits) - 1))

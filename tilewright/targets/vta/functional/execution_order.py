@@ -1,9 +1,10 @@
-"""Chooses the order in which instructions run: three in-order modules and four token queues.
+"""Determines the order in which instructions run: three in-order modules and four token queues.
 
-Load and store run as far as their tokens let them, then compute takes one step, and so on. A
-program without data races gives the same result in every order the tokens allow. In this one
-transfers come as early as they can: a missing token shows as wrong data. What still runs after
-FINISH here would do so in every order. Nothing here depends on data.
+The load and store modules run as far as their tokens allow, then the compute module takes one step,
+and so on. A program without data races gives the same result in every order that the tokens allow.
+In this order, transfers happen as early as possible, so that a missing token shows as wrong data.
+An instruction that still runs after FINISH here would do so in every order. The order does not
+depend on data.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from tilewright.targets.vta.instruction_format import (
 )
 from tilewright.targets.vta.numba_decorators import allocating_helper, helper, kernel
 
-QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # module, flag → queue or -1
+QUEUES_OF_FLAGS = np.array(FLAG_QUEUES, np.int64)  # queue of each module and flag, or -1
 
 
 @allocating_helper
 def modules_of(insns: NDArray[np.uint64]) -> NDArray[np.int8]:
-    """The module of each instruction, shape (n,)."""
+    """Return the module of each instruction, shape (n,)."""
     modules = np.empty(len(insns), np.int8)
     for n in range(len(insns)):
         lo, hi = insns[n, 0], insns[n, 1]
@@ -41,11 +42,15 @@ def issue_order(
     tokens: NDArray[np.int64],
     heads: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The instructions `insns` (n, 2) in the order they run; shorter if the program deadlocks.
+    """Return the instructions in the order in which they run; fewer if the program deadlocks.
 
-    `queues_of_flags` (3, 4) are queues by module and flag. `tokens` (4,) holds the tokens of each
-    queue before and after; `heads` (3,) receives the instruction each module is stuck at, or -1.
-    Flags towards a missing neighbour are ignored.
+    Flags towards a neighbour that does not exist are ignored.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        queues_of_flags: queue of each module and flag, shape (3, 4).
+        tokens: number of tokens in each queue, shape (4,); updated in place.
+        heads: filled with the instruction at which each module is stuck, or -1, shape (3,).
     """
     size = len(insns)
     modules = modules_of(insns)
@@ -73,9 +78,12 @@ def issue_order(
 
 @helper
 def wanted_queue(lo: int, queues: NDArray[np.int64], flag: int) -> int:
-    """The queue that flag number `flag` (0-1 pop, 2-3 push) of an instruction names, or -1.
+    """Return the queue that a flag of an instruction refers to, or -1 if the flag is not set.
 
-    `lo` is the instruction's low word, `queues` (4,) the queues of its module's flags.
+    Args:
+        lo: low word of the instruction.
+        queues: queues of the flags of its module, shape (4,).
+        flag: number of the flag; 0 and 1 pop, 2 and 3 push.
     """
     return queues[flag] if get(lo, np.uint64(0), 3 + flag, 1) else -1
 

@@ -1,5 +1,4 @@
-"""Defines what can be wrong with a program: numbered for compiled code, named and worded for
-people."""
+"""Faults of programs: codes for compiled code, and error classes and messages for users."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import NamedTuple
 from tilewright.core.errors import TilewrightError
 from tilewright.targets.vta.instruction_format import MEMORY_NAMES, OPCODE_NAMES
 
-# Errors: no implementation runs such a program, or not with a defined result
+# Errors: no implementation runs such a program, or its result is undefined
 SCRATCHPAD_OVERFLOW, STORE_SCRATCHPAD_OVERFLOW = 1, 2
 ACC_INDEX_OVERFLOW, INP_INDEX_OVERFLOW, WGT_INDEX_OVERFLOW, UOP_INDEX_OVERFLOW = 3, 4, 5, 6
 UNDEFINED_OPCODE, UNDEFINED_LOAD_MEMORY_TYPE, UNDEFINED_ALU_OPCODE = 7, 8, 9
@@ -17,13 +16,14 @@ ILLEGAL_DEPENDENCY_FLAG = 10
 DRAM_NULL_PAGE, DRAM_OUT_OF_RANGE = 11, 12
 DEADLOCK, MISSING_FINISH, INSTRUCTION_AFTER_FINISH = 13, 14, 15
 WORK_LIMIT_EXCEEDED, TRUNCATED_INSTRUCTION = 16, 17
-# Flags: accepted by at least one implementation, refused or executed differently by another
+# Portability flags: at least one implementation accepts the program, and another one rejects it or
+# executes it differently
 UNDEFINED_STORE_MEMORY_TYPE, STORE_PADDING, DRAM_PARTLY_OUT_OF_RANGE = 18, 19, 20
 Y_SIZE_ZERO, ALU_RAW_HAZARD, ALU_MUL, ACC_8BIT_LOAD = 21, 22, 23, 24
 
 
 class FunctionalError(TilewrightError):
-    """A program that does not run to its end. `fault` says what stopped it."""
+    """A program does not run to its end. `fault` says what stopped it."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -31,37 +31,37 @@ class FunctionalError(TilewrightError):
 
 
 class ScratchpadOverflow(FunctionalError):
-    """A transfer or an index beyond the end of a scratchpad."""
+    """A transfer or an index exceeds a scratchpad."""
 
 
 class UndecodableInstruction(FunctionalError):
-    """An opcode, memory type, ALU operation or field value that means nothing."""
+    """An opcode, memory type, ALU operation or field value is undefined."""
 
 
 class DramOutOfRange(FunctionalError):
-    """A transfer outside the memory image."""
+    """A transfer accesses an address outside the memory image."""
 
 
 class TokenDeadlock(FunctionalError):
-    """Modules that wait for tokens nobody will push."""
+    """Modules wait for tokens that nobody pushes."""
 
 
 class FinishError(FunctionalError):
-    """No FINISH, or one that does not come last."""
+    """The program has no FINISH, or its FINISH is not last."""
 
 
 class HardwareHang(FunctionalError):
-    """An instruction the RTL never completes, or that stops its simulation."""
+    """The RTL never completes an instruction, or stops its simulation at it."""
 
 
 class WorkLimitExceeded(FunctionalError):
-    """More work than the caller allows."""
+    """The program needs more work than the caller allows."""
 
 
 class _Wording(NamedTuple):
     name: str
     error: type[FunctionalError]
-    sentence: str  # with {value}, {limit}, {extra}, {memory}
+    sentence: str  # may contain {value}, {limit}, {extra} and {memory}
     advice: str
 
 
@@ -174,10 +174,10 @@ _WORDINGS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault of one instruction."""
+    """A fault of one instruction."""
 
     name: str
-    instruction: int  # index in the stream, -1: the stream as a whole
+    instruction: int  # index in the stream, -1 for the whole stream
     text: str  # one sentence with the cause and the next step
     value: int = 0
     limit: int = 0
@@ -189,7 +189,17 @@ FAULT_NAMES = {code: wording.name for code, wording in _WORDINGS.items()}
 def fault_of(
     code: int, instruction: int, opcode: int, value: int, limit: int, extra: int, detail: str = ""
 ) -> Fault:
-    """The worded form of a fault record of the kernels."""
+    """Return the description of a fault record of the kernels.
+
+    Args:
+        code: the fault code.
+        instruction: index of the instruction; -1 for the program as a whole.
+        opcode: opcode of the instruction.
+        value: the offending value.
+        limit: the limit that it violates.
+        extra: additional number, for example a memory type.
+        detail: text for faults that concern the whole program.
+    """
     wording = _WORDINGS[code]
     memory = MEMORY_NAMES[extra] if 0 <= extra < len(MEMORY_NAMES) else str(extra)
     sentence = wording.sentence.format(
@@ -202,5 +212,5 @@ def fault_of(
 
 
 def error_of(code: int, fault: Fault) -> FunctionalError:
-    """The typed error of a fault."""
+    """Return the exception for a fault."""
     return _WORDINGS[code].error(fault)

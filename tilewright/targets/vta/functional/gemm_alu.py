@@ -1,10 +1,9 @@
-"""Executes GEMM and ALU instructions: multiply-accumulates and element-wise operations under two
-hardware loops and a range of micro-ops.
+"""Executes GEMM and ALU instructions: operations under two hardware loops and a range of micro-ops.
 
-Accumulators of a GEMM only ever receive sums modulo 2³², and inputs and weights do not change, so
-the order of its iterations is free. They are grouped such that one weight block meets many inputs.
-The iterations of an ALU instruction run in strict order: a later one sees the results of earlier
-ones.
+The accumulators of a GEMM only receive sums modulo 2³², and its inputs and weights do not change,
+so the order of its iterations is free. The iterations are grouped such that one weight block is
+used for many inputs. The iterations of an ALU instruction run in strict order, because later
+iterations see the results of earlier ones.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 
 LONG_RUN = 16
-"""Inputs under one weight block after which loading the block no longer counts."""
+"""Number of inputs per weight block from which the cost of loading the block is negligible."""
 MOST_APART = 64
-"""Micro-ops under the same weights are looked for so far apart."""
+"""Maximum distance at which micro-ops with the same weights are searched for."""
 _LOOP_RANGE = 1 << LOOP_FIELD_BITS
 
 
 @helper
 def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
-    """(outer, inner, micro-ops): how often each loop of a GEMM or ALU instruction runs."""
+    """Return how often each loop of a GEMM or ALU instruction runs: (outer, inner, micro-ops)."""
     outer, inner, uops = g.iter_out, g.iter_in, g.uop_end - g.uop_bgn
     if not rules.zero_trips_wrap:
         return outer, inner, max(uops, 0)
-    # the RTL's counters run around
+    # the RTL's counters wrap around
     uops = uops % _LOOP_RANGE
     return (
         outer if outer else _LOOP_RANGE,
@@ -46,13 +45,16 @@ def trips(rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int]:
 
 @helper
 def largest(base: int, outer: int, by_out: int, inner: int, by_in: int) -> int:
-    """The largest index of a loop nest: factors are unsigned, so it is the last iteration's."""
+    """Return the largest index in a loop nest.
+
+    Factors are unsigned, so it is the index of the last iteration.
+    """
     return base + (outer - 1) * by_out + (inner - 1) * by_in
 
 
 @helper
 def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
-    """One GEMM instruction, or its reset form."""
+    """Execute a GEMM instruction, or its reset form."""
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0:
         return
@@ -64,7 +66,7 @@ def gemm(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: De
                 d, outer, g.dst_out, inner, g.dst_in,
             )  # fmt: skip
         return
-    # A loop that keeps the weights is best innermost, the longest one most.
+    # Loops that do not change the weights should be innermost, first of all the longest one.
     along_inner = g.wgt_in == 0 and inner > 1 and (g.wgt_out != 0 or inner >= outer)
     along_outer = not along_inner and g.wgt_out == 0 and outer > 1
     one, none = nb.int64(1), nb.int64(0)
@@ -107,10 +109,13 @@ def _uop_nest(
     lay: Layout, uop: NDArray[np.uint64], rules: SemanticRules, g: DecodedLoops, k: int, uops: int,
     outer: int, inner: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """(period, length, dst step, src step) of the micro-ops from `k` on: so many, repeated so often
-    under the same weights, each time moved by the steps, and all inside the scratchpads.
+    """Find a repeating pattern in the micro-ops from number `k`.
 
-    (1, 1, 0, 0) if there is no such pattern.
+    The pattern is `period` micro-ops that are repeated `length` times with the same weights, each
+    time with indices increased by the steps, and all inside the scratchpads.
+
+    Returns:
+        (period, length, dst step, src step); (1, 1, 0, 0) if there is no pattern.
     """
     one, none = nb.int64(1), nb.int64(0)
     d, s, t = uop_of(lay, uop[(g.uop_bgn + k) % rules.uop_depth])
@@ -147,9 +152,12 @@ def _gemm_nest(
     columns: int, d_column: int, s_column: int, t_column: int,
     run: int, d_run: int, s_run: int, acc_bits: int,
 ) -> None:  # fmt: skip
-    """Three loops, the innermost (`run`) under one weight block; all indices lie inside.
+    """Execute a GEMM of three loops, the innermost of which uses a single weight block.
 
-    Takes plain arrays and numbers, because it is called often: tuples of many fields are costly.
+    All indices are inside the scratchpads. The arguments are plain arrays and numbers, because the
+    function is called often and tuples with many fields are expensive to pass. `d`, `s` and `t` are
+    the first accumulator, input and weight; the arguments with a suffix are the steps of a loop:
+    `row` for the outer loop, `column` for the middle one, `run` for the innermost one.
     """
     acc_size, inp_size = batch * acc_row, batch * inp_row
     in_tiles, tiles = inp_row // LANES, acc_row // LANES * (inp_row // LANES)
@@ -177,7 +185,7 @@ def _gemm_wrapped(
     m: Machine, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
     d: int, s: int, t: int, outer: int, inner: int,
 ) -> None:  # fmt: skip
-    """One micro-op whose indices leave a scratchpad and come back at its beginning."""
+    """Execute one micro-op whose indices exceed a scratchpad and wrap around."""
     one, none = nb.int64(1), nb.int64(0)
     for i in range(outer):
         for j in range(inner):
@@ -195,7 +203,20 @@ def _reset_accumulators(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8], size: int, depth: int,
     d: int, outer: int, by_out: int, inner: int, by_in: int,
 ) -> None:  # fmt: skip
-    """Clear accumulators of `size` lanes, the longest runs of neighbours at once."""
+    """Clear accumulators of `size` lanes under two loops, with adjacent ones cleared at once.
+
+    Args:
+        acc: accumulators, shape (depth · size,).
+        out: OUT scratchpad, shape (depth · size,), or empty.
+        fresh: whether OUT equals the accumulator, shape (depth,).
+        size: lanes per accumulator.
+        depth: number of accumulators.
+        d: index of the first accumulator.
+        outer: iterations of the outer loop.
+        by_out: step of the index per outer iteration.
+        inner: iterations of the inner loop.
+        by_in: step of the index per inner iteration.
+    """
     run = 1
     if by_in == 1 and largest(d, outer, by_out, inner, 1) < depth:
         inner, run = 1, inner
@@ -212,7 +233,7 @@ def _reset_accumulators(
 
 @helper
 def truncate(acc: NDArray[np.int32], first: int, lanes: int, bits: int) -> None:
-    """Bring `lanes` accumulators of a flat array (n,) back to `bits` (fewer than 32)."""
+    """Sign-extend `lanes` accumulators of a flat array from their low `bits` (fewer than 32)."""
     unused = 32 - bits
     for lane in range(first, first + lanes):
         acc[lane] = np.int32(acc[lane] << unused) >> unused
@@ -223,7 +244,7 @@ _BY_SIGN, _LEFT, _RIGHT = 0, 1, 2
 
 @helper
 def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops) -> None:
-    """One ALU instruction."""
+    """Execute an ALU instruction."""
     outer, inner, uops = trips(rules, g)
     if outer == 0 or inner == 0 or uops == 0:
         return
@@ -250,11 +271,12 @@ def alu(m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: Dec
 
 @helper
 def _operation(m: Machine, rules: SemanticRules, g: DecodedLoops) -> tuple[int, int, int, int]:
-    """(operation, immediate, shift direction, shift amount mask) in the terms of `alu_tile`."""
+    """Return (operation, immediate, shift direction, shift mask) as `alu_tile` takes them."""
     if g.alu_opcode != ALU_SHR:
         return g.alu_opcode, g.imm, _BY_SIGN, 31
     if rules.hardware_shift:
-        # The RTL takes the direction from bit 15 of the immediate field, used or not.
+        # The RTL takes the shift direction from bit 15 of the immediate field, even if the operand
+        # is not an immediate.
         return ALU_SHR, g.imm, _LEFT if g.imm < 0 else _RIGHT, m.acc_bits - 1
     if g.use_imm and g.imm < -31:
         return ALU_MUL, 0, _BY_SIGN, 31
@@ -267,7 +289,11 @@ def _rows(
     outer: int, by_d: int, by_s: int, inner: int, size: int,
     use_imm: int, from_source: bool, imm: int, operation: int, shift: int, mask: int,
 ) -> None:  # fmt: skip
-    """Runs of `inner` neighbouring elements of `size` lanes."""
+    """Execute an ALU operation on runs of `inner` adjacent elements of `size` lanes.
+
+    There are `outer` runs. The first one begins at element `d` (destination) and `s` (source); each
+    further one begins `by_d` and `by_s` elements later.
+    """
     for i in range(outer):
         target, source = d + i * by_d, s + i * by_s
         left = source if use_imm and from_source else target
@@ -286,7 +312,7 @@ def _scattered(
     inner: int, d_in: int, s_in: int, size: int, use_imm: int, from_source: bool, imm: int,
     operation: int, shift: int, mask: int, acc_bits: int,
 ) -> None:  # fmt: skip
-    """One element at a time, indices modulo the depth."""
+    """Execute an ALU operation one element at a time, with indices modulo the depth."""
     for i in range(outer):
         for j in range(inner):
             for k in range(first, first + uops):
@@ -305,8 +331,15 @@ def _scattered(
 
 @helper
 def shift_element(acc: NDArray[np.int32], d: int, s: int, size: int, acc_bits: int) -> None:
-    """One iteration of the functional simulator's SHR by a tensor: the elements `d` and `s` of
-    `acc` (depth · size,), `size` lanes each."""
+    """Execute one iteration of the functional simulator's SHR by a tensor.
+
+    Args:
+        acc: the accumulators, shape (depth · size,).
+        d: index of the destination element.
+        s: index of the element with the shift amounts.
+        size: lanes per element.
+        acc_bits: width of an accumulator in bits.
+    """
     alu_tile(acc, d * size, d * size, s * size, 0, 0, ALU_SHR, _BY_SIGN, 31, LANES, size // LANES)
     if acc_bits < 32:
         truncate(acc, d * size, size, acc_bits)

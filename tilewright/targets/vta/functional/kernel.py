@@ -1,7 +1,7 @@
-"""Runs one program, from its first instruction to its last, as one compiled call.
+"""Runs one program, from its first instruction to its last, in a single compiled call.
 
-Releases the GIL: batches of programs run in threads, each with its own `Scratchpads` and
-`ExecutionOutcome`.
+The call releases the GIL, so that batches of programs run in threads. Each thread has its own
+`Scratchpads` and `ExecutionOutcome`.
 """
 
 from __future__ import annotations
@@ -45,20 +45,25 @@ COUNTER_NAMES = (
     "gemm_counter",
     "alu_counter",
 )
-"""The functional simulator's profile: bytes moved without padding, iterations without resets."""
+"""Counters of the functional simulator: bytes moved without padding, iterations without resets."""
 
 
 class ExecutionOutcome(NamedTuple):
-    """What a run leaves behind besides the memory image. All int64."""
+    """Result of a run, except for the memory image. All arrays are int64."""
 
-    counters: NDArray[np.int64]  # (7,), see COUNTER_NAMES
-    tokens: NDArray[np.int64]  # (4,) per queue: given before, left after the run
-    heads: NDArray[np.int64]  # (3,) the instruction each module is stuck at, or -1
-    fault: NDArray[np.int64]  # (5,) instruction, fault, value, limit, extra
+    counters: NDArray[np.int64]  # shape (7,), see COUNTER_NAMES
+    # tokens per queue before the run, replaced by those after it; shape (4,)
+    tokens: NDArray[np.int64]
+    heads: NDArray[np.int64]  # instruction at which each module is stuck, or -1; shape (3,)
+    fault: NDArray[np.int64]  # instruction, fault code, value, limit and extra; shape (5,)
 
 
 def outcome(tokens: tuple[int, int, int, int] = (0, 0, 0, 0)) -> ExecutionOutcome:
-    """A blank outcome; `tokens` are in the queues (l2g, g2l, g2s, s2g) at the start."""
+    """Return an empty outcome.
+
+    Args:
+        tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
+    """
     return ExecutionOutcome(
         np.zeros(len(COUNTER_NAMES), np.int64),
         np.array(tokens, np.int64),
@@ -73,14 +78,21 @@ def run(
     rules: SemanticRules, pads: Scratchpads, queues_of_flags: NDArray[np.int64],
     result: ExecutionOutcome,
 ) -> int:  # fmt: skip
-    """Run a program and return the fault that stopped it, 0 if none did.
+    """Run a program.
 
     Args:
-        insns: (n, 2) uint64, low and high words.
+        insns: instructions as low and high words, uint64, shape (n, 2).
         dram: memory image, uint8, changed in place; `dram[0]` has byte address `base`.
-        pads: this run's scratchpads; zero at the start unless residue is wanted.
+        base: byte address of the memory image.
+        m: the machine.
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: scratchpads of this run; zero at the start unless their content is to be kept.
         queues_of_flags: `execution_order.QUEUES_OF_FLAGS`.
-        result: filled.
+        result: the outcome; filled.
+
+    Returns:
+        The code of the fault that stopped the program, 0 if there was none.
     """
     return _run(
         unowned(insns), unowned(dram), base, m, lay, rules, unowned(pads),
@@ -124,10 +136,18 @@ def execute_one(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, lo: int, hi: int,
     dram: NDArray[np.uint8], base: int, counters: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """One instruction, whatever it holds; stays inside the scratchpads and the image.
+    """Execute one instruction, without leaving the scratchpads or the memory image.
 
-    `dram` (n,) lies at address `base`; `counters` (len(COUNTER_NAMES),) grow by bytes moved and
-    iterations done.
+    Args:
+        m: the machine.
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        dram: memory image, shape (n,).
+        base: byte address of the memory image.
+        counters: counters, shape (len(COUNTER_NAMES),); updated in place.
     """
     opcode = get(lo, hi, 0, 3)
     if opcode in (LOAD, STORE):

@@ -1,12 +1,11 @@
-"""Executes LOAD and STORE: moves values between the memory image, where they are narrow, and the
-scratchpads, where they are wide.
+"""Executes LOAD and STORE: moves values between the memory image and the wider scratchpads.
 
 Memory is little-endian; values narrower than a byte fill it from the low end. The common widths
-have a loop of their own that vectorises.
+have separate loops that vectorise.
 
-Every access is kept inside the arrays here, whatever the instruction says. Scratchpad indices wrap,
-bytes outside the image read as zero and are not written. `checks` decides before whether that is an
-error.
+Every access stays inside the arrays, whatever the instruction says. Scratchpad indices wrap around,
+bytes outside the image read as zero, and writes outside the image are ignored. `checks` decides
+beforehand whether such an access is an error.
 """
 
 from __future__ import annotations
@@ -31,8 +30,18 @@ def unpack_rows(
     dram: NDArray[np.uint8], at: int, bits: int,
     target: NDArray[np.int32], first: int, pitch: int, width: int, rows: int,
 ) -> None:  # fmt: skip
-    """Signed values from byte `at` of `dram` (n,): `rows` rows of `width`, placed from item `first`
-    of `target` on, `pitch` items apart."""
+    """Copy rows of signed values from memory to a scratchpad.
+
+    Args:
+        dram: memory image, shape (n,).
+        at: byte position of the first value.
+        bits: width of a value in bits.
+        target: the scratchpad, flat.
+        first: index of the first item in `target`.
+        pitch: distance of rows in `target`, in items.
+        width: number of values per row.
+        rows: number of rows.
+    """
     if bits == 8:
         source = dram[at : at + rows * width].view(np.int8)
         if width == pitch:
@@ -59,8 +68,10 @@ def unpack_weights(
     dram: NDArray[np.uint8], at: int, bits: int,
     wgt: NDArray[np.int16], first: int, block_out: int, block_in: int, elements: int,
 ) -> None:  # fmt: skip
-    """Weight elements of shape (block_out, block_in) in memory → tiles of [input pair][output][2]
-    from item `first` of `wgt` on."""
+    """Convert weight elements of shape (block_out, block_in) to tiles of [input pair][output][2].
+
+    The elements are read from byte `at` and written from item `first` of `wgt`.
+    """
     in_tiles, out_tiles = -(-block_in // LANES), -(-block_out // LANES)
     for n in range(elements):
         element = first + n * in_tiles * out_tiles * TILE
@@ -83,7 +94,7 @@ def unpack_weights(
 def unpack_uops(
     dram: NDArray[np.uint8], at: int, size: int, uop: NDArray[np.uint64], first: int, count: int
 ) -> None:
-    """`count` micro-ops of `size` bytes from byte `at` → `uop` (depth,) from `first` on."""
+    """Copy `count` micro-ops of `size` bytes from byte `at` to `uop`, from index `first` on."""
     for n in range(count):
         word = np.uint64(0)
         for k in range(size):
@@ -96,8 +107,18 @@ def pack_rows(
     values: NDArray[np.int32], first: int, pitch: int, width: int, rows: int, bits: int,
     dram: NDArray[np.uint8], at: int,
 ) -> None:  # fmt: skip
-    """The low `bits` bits of `rows` rows of `width` values, densely from byte `at` of `dram` (n,);
-    rows begin at item `first`, `pitch` items apart."""
+    """Write the low `bits` bits of rows of values to memory, densely.
+
+    Args:
+        values: the scratchpad, flat.
+        first: index of the first item.
+        pitch: distance of rows in `values`, in items.
+        width: number of values per row.
+        rows: number of rows.
+        bits: width of a value in memory.
+        dram: memory image, shape (n,).
+        at: byte position of the first value.
+    """
     if bits == 8 and width == pitch:
         narrow, source = dram[at : at + rows * width], values[first : first + rows * width]
         for k in range(rows * width):
@@ -118,7 +139,7 @@ def pack_rows(
 
 @helper
 def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
-    """Clear `count` items of a flat array (n,), from `first` on."""
+    """Clear `count` items of a flat array, beginning at `first`."""
     cleared = target[first : first + count]
     for k in range(count):
         cleared[k] = 0
@@ -126,7 +147,7 @@ def clear_items(target: NDArray[np.int32], first: int, count: int) -> None:
 
 @helper
 def value_at(dram: NDArray[np.uint8], at: int, number: int, bits: int) -> int:
-    """The signed value of `bits` bits (a power of two), number `number` after byte `at` of (n,)."""
+    """Return signed value number `number` of `bits` bits (a power of two) after byte `at`."""
     position = number * bits
     place = at + (position >> 3)
     raw = nb.int64(dram[place]) >> (position & 7)
@@ -140,8 +161,14 @@ ADDRESS_MASK = (1 << 32) - 1
 
 
 class Footprint(NamedTuple):
-    """Where a transfer lies in memory: byte address of the first element, bytes between rows and
-    between elements, and whether dram_base · element bytes left the 32 address bits."""
+    """Memory area of a transfer.
+
+    Attributes:
+        start: byte address of the first element.
+        pitch: bytes between rows.
+        step: bytes between elements.
+        wrapped: whether dram_base · element bytes exceeds 32 bits.
+    """
 
     start: int
     pitch: int
@@ -151,7 +178,10 @@ class Footprint(NamedTuple):
 
 @helper
 def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
-    """The address in elements counts modulo 2³² bytes, as in the functional simulator and RTL."""
+    """Return the memory area of a transfer.
+
+    Addresses are taken modulo 2³² bytes, as in the functional simulator and the RTL.
+    """
     size = m.out_bytes
     if memory == UOP:
         size = m.uop_bytes
@@ -163,14 +193,14 @@ def footprint_of(m: Machine, memory: int, t: Transfer) -> Footprint:
         size = m.acc_bytes
     address = t.dram_base * size
     start, step = address & ADDRESS_MASK, size
-    if memory == ACC_8BIT:  # a quarter of the bytes of what it fills
+    if memory == ACC_8BIT:  # an 8-bit element in DRAM fills a 32-bit accumulator
         start, step = start // 4, size // 4
     return Footprint(start, t.x_stride * step, step, int(address > ADDRESS_MASK))
 
 
 @helper
 def depth_of(rules: SemanticRules, memory: int) -> int:
-    """Elements of the scratchpad a LOAD of this memory type fills."""
+    """Return the number of elements of the scratchpad that a LOAD of this memory type fills."""
     if memory == UOP:
         return rules.uop_depth
     if memory == WGT:
@@ -189,8 +219,16 @@ def load(
     base: int,
     t: Transfer,
 ) -> None:
-    """One LOAD with its zero padding, from `dram` (n,) at address `base`. Moves nothing if
-    x_size = 0."""
+    """Execute a LOAD with its zero padding. It moves nothing if x_size is 0.
+
+    Args:
+        m: the machine.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        dram: memory image, shape (n,).
+        base: byte address of the memory image.
+        t: the transfer.
+    """
     if t.x_size == 0:
         return
     foot, depth = footprint_of(m, t.memory, t), depth_of(rules, t.memory)
@@ -228,9 +266,10 @@ def _input_window(
     inp: NDArray[np.int16], index: int, row: int, width: int, batch: int,
     top: int, bottom: int, left: int, right: int,
 ) -> None:  # fmt: skip
-    """A LOAD of inputs that neither leaves the image nor wraps in the scratchpad.
+    """Execute a LOAD of inputs that neither leaves the image nor wraps around in the scratchpad.
 
-    Takes plain arrays and numbers, because its rows are many: tuples of many fields are costly.
+    The arguments are plain arrays and numbers, because there are many rows and tuples with many
+    fields are expensive to pass.
     """
     size = batch * row
     line = (left + columns + right) * size
@@ -261,8 +300,18 @@ def store(
     base: int,
     t: Transfer,
 ) -> None:
-    """One STORE: the low bits of accumulators, dense in the scratchpad, strided in `dram` (n,),
-    which lies at address `base`."""
+    """Execute a STORE: copy the low bits of accumulators to rows in memory.
+
+    The accumulators are adjacent in the scratchpad; the rows in memory have a stride.
+
+    Args:
+        m: the machine.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        dram: memory image, shape (n,).
+        base: byte address of the memory image.
+        t: the transfer.
+    """
     if t.x_size == 0:
         return
     foot, size = footprint_of(m, OUT, t), m.batch * pads.acc_row
@@ -295,9 +344,15 @@ def keep_stale_output(
     acc: NDArray[np.int32], out: NDArray[np.int32], fresh: NDArray[np.uint8],
     first: int, count: int, size: int,
 ) -> None:  # fmt: skip
-    """Before `count` elements of `size` lanes change without their OUT copy: keep OUT's.
+    """Copy accumulators to the OUT scratchpad before they change without their OUT copy.
 
-    `acc` and `out` are (depth · size,), `fresh` (depth,).
+    Args:
+        acc: accumulators, shape (depth · size,).
+        out: OUT scratchpad, shape (depth · size,), or empty.
+        fresh: whether OUT equals the accumulator, shape (depth,).
+        first: index of the first element.
+        count: number of elements.
+        size: lanes per element.
     """
     for index in range(first, first + count):
         if fresh[index]:
@@ -309,7 +364,19 @@ def keep_stale_output(
 
 @helper
 def _pad(m: Machine, pads: Scratchpads, memory: int, depth: int, index: int, count: int) -> int:
-    """Clear `count` neighbouring elements; returns the index behind them."""
+    """Clear adjacent elements of a scratchpad.
+
+    Args:
+        m: the machine.
+        pads: the scratchpads; changed in place.
+        memory: memory type, which selects the scratchpad.
+        depth: number of elements of the scratchpad.
+        index: index of the first element; it wraps around.
+        count: number of elements.
+
+    Returns:
+        The index after the last element.
+    """
     while count > 0:
         n = min(count, depth - index)
         if memory == INP:
@@ -334,7 +401,24 @@ def _fill(
     m: Machine, pads: Scratchpads, dram: NDArray[np.uint8],
     memory: int, depth: int, index: int, at: int, step: int, count: int,
 ) -> int:  # fmt: skip
-    """`count` neighbouring elements from byte `at` of the image on; returns the index behind."""
+    """Load adjacent elements from the memory image to a scratchpad.
+
+    Elements outside the image are zero.
+
+    Args:
+        m: the machine.
+        pads: the scratchpads; changed in place.
+        dram: memory image, shape (bytes,).
+        memory: memory type, which selects the scratchpad.
+        depth: number of elements of the scratchpad.
+        index: index of the first element in the scratchpad; it wraps around.
+        at: position of the first element in the image.
+        step: distance of two elements in the image, in bytes.
+        count: number of elements.
+
+    Returns:
+        The index after the last element.
+    """
     while count > 0:
         missing = _outside(at, step, dram.size)
         if missing:
@@ -369,7 +453,10 @@ def _fill(
 
 @helper
 def _outside(at: int, step: int, image_bytes: int) -> int:
-    """How many elements from byte `at` on are not wholly inside the image; 0: the first is."""
+    """Return how many elements from byte `at` are not completely inside the image.
+
+    0 means that the first element is inside.
+    """
     if at + step > image_bytes:
         return 1 << 40
     return -(at // step) if at < 0 else 0
@@ -377,7 +464,7 @@ def _outside(at: int, step: int, image_bytes: int) -> int:
 
 @helper
 def _alike(fresh: NDArray[np.uint8], index: int, most: int) -> int:
-    """How many elements from `index` on agree in whether OUT equals the accumulator."""
+    """Return how many elements from `index` have the same value of `fresh`."""
     count = 1
     while count < most and fresh[index + count] == fresh[index]:
         count += 1

@@ -1,4 +1,4 @@
-"""Allocates the memories inside the accelerator, in the layout the compute kernels want."""
+"""Scratchpads of the accelerator, in the layout that the compute kernels need."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ from tilewright.targets.vta.spec import Machine
 
 
 class Scratchpads(NamedTuple):
-    """Flat arrays; values are widened and rows padded to whole tiles of 16.
+    """Flat arrays of the scratchpads, with wider values and with rows padded to whole tiles of 16.
 
-    An input element is `batch` rows of `inp_row` values, an accumulator element `batch` rows of
-    `acc_row`. A weight element is (acc_row/16)·(inp_row/16) tiles of [input pair][output][2].
+    An input element consists of `batch` rows of `inp_row` values, an accumulator element of `batch`
+    rows of `acc_row` values. A weight element consists of (acc_row/16)·(inp_row/16) tiles of [input
+    pair][output][2].
     """
 
     uop: NDArray[np.uint64]
     inp: NDArray[np.int16]
     wgt: NDArray[np.int16]
     acc: NDArray[np.int32]
-    out: NDArray[np.int32]  # what STORE sees of elements not `fresh`; empty without OUT
-    fresh: NDArray[np.uint8]  # per accumulator element: last written by GEMM (no reset) or ALU
+    # values that STORE reads for elements that are not `fresh`; empty without OUT
+    out: NDArray[np.int32]
+    # per accumulator element: whether the last write was by a GEMM (no reset) or ALU
+    fresh: NDArray[np.uint8]
     inp_row: int
     acc_row: int
 
 
 def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scratchpads:
-    """Zeroed scratchpads, or with pseudo-random contents if a seed is given.
+    """Return scratchpads that are zeroed, or filled with pseudo-random values if a seed is given.
 
-    Raises `SpecError` for inputs or weights wider than 16 bits.
+    Raises:
+        SpecError: inputs or weights are wider than 16 bits.
     """
     if max(m.inp_bits, m.wgt_bits) > 16:
         raise SpecError(
@@ -58,7 +62,7 @@ def allocate(m: Machine, rules: SemanticRules, seed: int | None = None) -> Scrat
 
 
 def clear(pads: Scratchpads) -> None:
-    """Zero everything, for the next program."""
+    """Set all scratchpads to zero, for the next program."""
     for array in (pads.uop, pads.inp, pads.wgt, pads.acc, pads.out, pads.fresh):
         array.fill(0)
 
@@ -75,7 +79,7 @@ def _fill(pads: Scratchpads, m: Machine, rng: np.random.Generator) -> None:
     pads.inp[:] = rng.integers(-1 << (m.inp_bits - 1), 1 << (m.inp_bits - 1), pads.inp.size)
     wgt = pads.wgt.reshape(-1, LANES // 2, LANES, 2)
     wgt[:] = rng.integers(-1 << (m.wgt_bits - 1), 1 << (m.wgt_bits - 1), wgt.shape)
-    # Padding inputs meet zero weights, so whatever they hold does not count.
+    # Padding inputs are multiplied by zero weights, so their values do not matter.
     if m.block_in < LANES:
         wgt[:, (m.block_in + 1) // 2 :] = 0
         if m.block_in == 1:

@@ -1,11 +1,12 @@
-"""Lists where the implementations of VTA disagree, and which side a simulation takes.
+"""Semantics in which the implementations of VTA differ, and the choice that a simulation makes.
 
 The instruction set has three implementations: the functional simulator of the original stack, the
-Chisel RTL and the HLS design. A portable program behaves the same on all of them; `Semantics` says
-what the rest does. `FUNCTIONAL` is the reference functional simulator, with one exception. An
-access it would not notice (a STORE beyond the accumulators, memory beyond the image) is an error
-here too. `CHISEL` is the RTL of the main branch, but with unbounded token counters. Whether the
-RTL's 8-bit counters lose a token depends on time (see the cycle simulator and `lint`).
+Chisel RTL and the HLS design. A portable program behaves identically on all of them; `Semantics`
+determines the behaviour of other programs. `FUNCTIONAL` is the reference functional simulator with
+one exception: accesses that it would not notice (a STORE beyond the accumulators, memory beyond the
+image) are errors here. `CHISEL` is the RTL of the main branch, but with unbounded token counters.
+Whether the RTL's 8-bit counters lose a token depends on timing (see the cycle simulator and
+`lint`).
 """
 
 from __future__ import annotations
@@ -16,42 +17,53 @@ from typing import Literal, NamedTuple
 from tilewright.targets.vta.spec import Machine
 
 WORK_LIMIT = 1 << 36
-"""Default bound on a program's work, in multiply-accumulates (see `Semantics.work_limit`)."""
+"""Default limit of a program's work, in multiply-accumulates (see `Semantics.work_limit`)."""
 
 
 @dataclass(frozen=True)
 class Semantics:
-    """The choices. Each field's first value is the functional simulator's."""
+    """Choice of the semantics in which the implementations of VTA differ.
+
+    The default of each field is the behaviour of the functional simulator.
+    """
 
     name: str = "functional"
     indices_wrap: bool = False
-    """A scratchpad index beyond the depth is an error / is taken modulo the depth (RTL)."""
+    """A scratchpad index beyond the depth is an error; if set, it is taken modulo the depth (RTL).
+    """
     built_depths: bool = False
-    """Depths follow LOG_*_BUFF_SIZE / are those of the built hardware (2048 micro-ops)."""
+    """Depths follow LOG_*_BUFF_SIZE; if set, they are those of the built hardware (2048 micro-ops).
+    """
     out_scratchpad: bool = False
-    """STORE reads the accumulators / a scratchpad that only GEMM (not its reset) and ALU write."""
+    """STORE reads the accumulators; if set, it reads a scratchpad that only GEMM (not its reset)
+    and ALU write."""
     immediate_reads_source: bool = False
-    """An immediate ALU operation reads its destination / its source index."""
+    """An immediate ALU operation reads its destination index; if set, it reads its source index."""
     hardware_shift: bool = False
-    """SHR by a tensor: negative amounts shift left / low bits as unsigned amount. Amounts beyond
-    31: as x86-64 code of the functional simulator does / modulo 32."""
+    """SHR by a tensor shifts left for negative amounts, and for amounts beyond 31 does what x86-64
+    code of the functional simulator does; if set, the low bits are an unsigned amount (modulo 32).
+    """
     zero_trips_wrap: bool = False
-    """A trip count of zero does nothing / runs 16384 times; an empty micro-op range likewise."""
+    """A trip count of zero, or an empty range of micro-ops, does nothing; if set, it runs 16384
+    times."""
     store_ignores_fields: bool = False
-    """STORE demands memory type OUT and no padding / ignores both."""
+    """STORE requires memory type OUT and no padding; if set, it ignores both fields."""
     extensions: bool = True
-    """ALU MUL and LOAD ACC_8BIT exist / are undecodable."""
+    """ALU MUL and LOAD ACC_8BIT exist; if not set, they are undecodable."""
     empty_rows_hang: bool = False
-    """A transfer with x_size > 0 and y_size = 0 moves nothing / never ends."""
+    """A transfer with x_size > 0 and y_size = 0 moves nothing; if set, it never ends."""
     alu_hazards_stop: bool = False
-    """Back-to-back ALU dependences are obeyed / stop the simulation."""
+    """Dependences between consecutive ALU iterations are respected; if set, they stop the
+    simulation."""
     illegal_flags_ignored: bool = False
-    """A dependency flag to a neighbour that does not exist is an error / is ignored."""
+    """A dependency flag towards a neighbour that does not exist is an error; if set, it is ignored.
+    """
     finish_ends: bool = False
-    """Everything must have run before FINISH / what has not run at FINISH is forgotten."""
+    """All instructions must have run before FINISH; if set, those that have not are dropped."""
     work_limit: int = WORK_LIMIT
-    """A program that would need more multiply-accumulates is refused. One ALU operation on one
-    accumulator counts 16, one transferred byte 4. The default is some seconds on one core."""
+    """Maximum work of a program in multiply-accumulates; programs that need more are rejected. One
+    ALU operation on one accumulator counts as 16, one transferred byte as 4. The default takes some
+    seconds on one core."""
 
 
 FUNCTIONAL = Semantics()
@@ -76,7 +88,7 @@ SEMANTICS: dict[str, Semantics] = {"functional": FUNCTIONAL, "chisel": CHISEL}
 
 
 class SemanticRules(NamedTuple):
-    """`Semantics` and the depths they imply, as the integers a compiled kernel takes."""
+    """`Semantics` and the resulting depths, as integers for compiled kernels."""
 
     uop_depth: int
     inp_depth: int
@@ -97,7 +109,7 @@ class SemanticRules(NamedTuple):
 
 
 def rules_of(semantics: Semantics, m: Machine) -> SemanticRules:
-    """The kernel's view of `semantics` on one machine."""
+    """Return the rules of `semantics` on a machine, for compiled kernels."""
     built = semantics.built_depths
     return SemanticRules(
         m.uop_built if built else 1 << m.log_uop_depth,

@@ -1,4 +1,4 @@
-"""Runs programs one after the other on one memory, as on a board, and says why one stopped."""
+"""Runs programs one after the other on one memory, as on a board, and explains why one stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ from tilewright.targets.vta.spec import VtaSpec
 def stuck_modules(
     insns: NDArray[np.uint64], result: ExecutionOutcome
 ) -> list[tuple[int, int, list[int]]]:
-    """(module, instruction, empty queues it would pop) of each module with instructions left."""
+    """Return the modules that have instructions left, when a program has stopped.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        result: outcome of the run.
+
+    Returns:
+        (module, instruction, empty queues that the instruction would pop) per stuck module.
+    """
     stuck = []
     for module, instruction in enumerate(result.heads.tolist()):
         if instruction >= 0:
@@ -35,7 +43,7 @@ def stuck_modules(
 
 
 def deadlock_detail(stuck: list[tuple[int, int, list[int]]]) -> str:
-    """One clause a module: where it is stuck and for which queue's token."""
+    """Describe a deadlock: where each module is stuck, and for which queue's token it waits."""
     parts = []
     for module, instruction, queues in stuck:
         tokens = " and ".join(QUEUE_NAMES[queue] for queue in queues)
@@ -44,7 +52,7 @@ def deadlock_detail(stuck: list[tuple[int, int, list[int]]]) -> str:
 
 
 class SimulationSession:
-    """The accelerator's scratchpads, which keep their content from one program to the next."""
+    """The accelerator's scratchpads, which keep their content between programs."""
 
     def __init__(self, spec: VtaSpec) -> None:
         m = spec.machine
@@ -59,9 +67,20 @@ class SimulationSession:
         base: int,
         tokens: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> tuple[int, int, int, int]:
-        """Run a program, instructions (n, 2), on a memory image, (bytes,) from address `base` on,
-        which changes in place. Returns the tokens left in the queues l2g, g2l, g2s, s2g; `tokens`
-        are those before. Raises `FunctionalError`."""
+        """Run a program on a memory image.
+
+        Args:
+            insns: instructions, shape (n, 2).
+            dram: memory image, shape (bytes,); changed in place.
+            base: byte address of the memory image.
+            tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
+
+        Returns:
+            The numbers of tokens left in the queues.
+
+        Raises:
+            FunctionalError: the program is invalid, or does not finish.
+        """
         result = outcome(tokens)
         insns = np.ascontiguousarray(insns)
         code = run(insns, dram, base, *self._records, self._pads, QUEUES_OF_FLAGS, result)
@@ -72,7 +91,7 @@ class SimulationSession:
 
 
 def fault(insns: NDArray[np.uint64], result: ExecutionOutcome) -> Fault:
-    """The worded fault by which a run of `insns` (n, 2) stopped."""
+    """Return the description of the fault that stopped a run of `insns`, shape (n, 2)."""
     instruction, number, value, limit, extra = result.fault.tolist()
     opcode = int(insns[instruction, 0]) & 7 if instruction >= 0 else 0
     detail = deadlock_detail(stuck_modules(insns, result)) if number == DEADLOCK else ""

@@ -1,8 +1,8 @@
-"""Implements the machine-level kernels: one tile of GEMM, of the ALU, of a weight transposition.
+"""Vector kernels in LLVM IR: one tile of GEMM, of the ALU, and of a weight transposition.
 
-They are vector IR, because whether a compiler finds these forms in scalar loops is luck. None
-checks its offsets, which count array items; arrays are flat and C-contiguous. Integer arithmetic
-wraps modulo 2³² as the hardware's does.
+They are written as vector IR, because it is unreliable whether a compiler finds these forms in
+scalar loops. No kernel checks its offsets, which count array items; arrays are flat and
+C-contiguous. Integer arithmetic wraps modulo 2³², as in the hardware.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 LANES = 16
-"""Accumulators of one tile; scratchpad rows are padded to a multiple of it."""
+"""Number of accumulators per tile; scratchpad rows are padded to a multiple of it."""
 TILE = LANES * LANES
-"""Weights of one tile, ordered [input pair][output][2]."""
+"""Number of weights per tile, ordered as [input pair][output][2]."""
 
 _I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _LANES = ir.VectorType(_I32, LANES)
@@ -30,10 +30,10 @@ def gemm_tile(
     typingctx: Any, acc: Any, acc_at: Any, acc_step: Any,
     inp: Any, inp_at: Any, inp_step: Any, wgt: Any, wgt_at: Any, count: Any,
 ) -> Any:  # fmt: skip
-    """acc[acc_at + n·acc_step :][:16] += W · inp[inp_at + n·inp_step :][:16] for n < count.
+    """Compute acc[acc_at + n·acc_step :][:16] += W · inp[inp_at + n·inp_step :][:16] for n < count.
 
-    `acc` int32, `inp` and `wgt` int16; W is the tile at `wgt_at`. Pairs of 16-bit products are
-    summed into 32-bit lanes, one instruction a pair where the CPU has it (x86 `vpdpwssd`,
+    `acc` is int32, `inp` and `wgt` are int16; W is the tile at `wgt_at`. Pairs of 16-bit products
+    are summed in 32-bit lanes, with one instruction per pair if the CPU has it (x86 `vpdpwssd`,
     `vpmaddwd`).
     """
     signature = types.void(
@@ -67,11 +67,11 @@ def alu_tile(
     typingctx: Any, acc: Any, dst: Any, left: Any, right: Any, use_imm: Any, imm: Any,
     operation: Any, shift: Any, amount_mask: Any, step: Any, count: Any,
 ) -> Any:  # fmt: skip
-    """acc[dst :][:16] = x op y, then `step` items on, `count` times, strictly in order.
+    """Compute acc[dst :][:16] = x op y, `count` times, advancing by `step` items, in strict order.
 
-    x is acc[left:], y is acc[right:] or `imm`. `operation` is the ALU opcode (5-7 as MUL). SHR
-    shifts left where y < 0 if `shift` = 0, always left if 1, always right if 2, by
-    |y| & `amount_mask`.
+    x is acc[left :] and y is acc[right :] or `imm`. `operation` is the ALU opcode (5 to 7 act as
+    MUL). The amount of a SHR is |y| & `amount_mask`; it shifts left if y < 0 with `shift` 0, always
+    left with 1, and always right with 2.
     """
     signature = types.void(acc, *[_WHOLE] * 10)
 
@@ -108,9 +108,9 @@ def alu_tile(
 
 @intrinsic
 def weight_tile(typingctx: Any, memory: Any, at: Any, pitch: Any, wgt: Any, wgt_at: Any) -> Any:
-    """16 rows of 16 signed bytes, `pitch` bytes apart, as a tile of [input pair][output][2].
+    """Convert 16 rows of 16 signed bytes, `pitch` bytes apart, to a tile of weights.
 
-    `memory` uint8, `wgt` int16.
+    `memory` is uint8, `wgt` is int16. The tile is ordered as [input pair][output][2].
     """
     signature = types.void(memory, _WHOLE, _WHOLE, wgt, _WHOLE)
 
@@ -139,12 +139,12 @@ def weight_tile(typingctx: Any, memory: Any, at: Any, pitch: Any, wgt: Any, wgt_
 
 
 def _data(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """The data pointer of an array argument."""
+    """Return the data pointer of an array argument."""
     return context.make_array(kind)(context, builder, value=array).data
 
 
 def _load(builder: Any, data: Any, at: Any, kind: Any, align: int) -> Any:
-    """A value of type `kind` from item `at`."""
+    """Load a value of type `kind` from item `at`."""
     value = builder.load(builder.bitcast(builder.gep(data, [at]), kind.as_pointer()))
     value.align = align
     return value
@@ -156,14 +156,14 @@ def _store(builder: Any, value: Any, data: Any, at: Any, align: int) -> None:
 
 
 def _splat(builder: Any, value: Any) -> Any:
-    """16 copies of a scalar."""
+    """Return a vector with 16 copies of a scalar."""
     blank = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     first = builder.insert_element(blank, value, _I32(0))
     return builder.shuffle_vector(first, blank, ir.Constant(_LANES, [0] * LANES))
 
 
 def _interleave(size: int, group: int) -> Any:
-    """The shuffle mask that alternates groups of two vectors of `size` items."""
+    """Return the shuffle mask that alternates groups of two vectors with `size` items."""
     order = []
     for first in range(0, size, group):
         order += [*range(first, first + group), *range(size + first, size + first + group)]
@@ -171,7 +171,7 @@ def _interleave(size: int, group: int) -> Any:
 
 
 def _add_products(builder: Any, sums: Any, input_pair: Any, weight: Any) -> Any:
-    """sums[l] + x₀·w[l][0] + x₁·w[l][1], the input pair x held in one 32-bit value."""
+    """Return sums[l] + x₀·w[l][0] + x₁·w[l][1], where one 32-bit value holds the input pair x."""
     spread = builder.bitcast(_splat(builder, input_pair), _PAIRS)
     products = builder.mul(builder.sext(spread, _PRODUCTS), builder.sext(weight, _PRODUCTS))
     unused = ir.Constant(_PRODUCTS, ir.Undefined)

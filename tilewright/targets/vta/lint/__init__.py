@@ -1,7 +1,7 @@
-"""Finds what is wrong with a program, or would not behave the same on every implementation.
+"""Linter for programs: finds what is invalid or differs between implementations.
 
-Covered are the functional simulator, the Chisel RTL and, as notes, the HLS design.
-Data races are looked for in the scratchpads and in memory.
+It covers the functional simulator, the Chisel RTL and, as notes, the HLS design. It also finds data
+races in the scratchpads and in memory.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from tilewright.targets.vta.spec import VtaSpec
 __all__ = ["WORK_LIMIT", "Finding", "Severity", "classify", "lint"]
 
 WORK_LIMIT = 1 << 33
-"""Multiply-accumulates a program may need to be looked at; instructions beyond are skipped and
-reported as `work_limit`. Several seconds at worst."""
-# Complain about all that only the functional simulator accepts, but compute as it does.
+"""Maximum number of multiply-accumulates of a program that is examined. Instructions beyond it are
+skipped and reported as `work_limit`. It takes several seconds at worst."""
+# Report everything that only the functional simulator accepts, but compute as it does.
 _STRICT = replace(
     FUNCTIONAL, extensions=False, empty_rows_hang=True, alu_hazards_stop=True, work_limit=WORK_LIMIT
 )
@@ -61,7 +61,7 @@ _NOISE_SEED = 1
 
 @dataclass(frozen=True)
 class Finding:
-    """One complaint about one instruction (-1: the program as a whole)."""
+    """A finding about one instruction, or about the program as a whole (instruction -1)."""
 
     instruction: int
     name: str
@@ -72,10 +72,16 @@ class Finding:
 def lint(
     program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
 ) -> list[Finding]:
-    """All findings by instruction, empty for a program that runs everywhere alike.
+    """Return all findings, sorted by instruction.
 
-    `tokens` are in the queues (l2g, g2l, g2s, s2g) at the start. Never raises for what a program
-    holds; at most 65 536 findings are listed. Instructions behind a deadlock are not looked at.
+    There are none for a program that runs identically everywhere. At most 65 536 findings are
+    listed. Instructions after a deadlock are not examined. No content of the program raises an
+    exception.
+
+    Args:
+        program: the program.
+        spec: the machine.
+        tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
     """
     log, deadlock = _survey(program, spec, tokens)
     findings = [_finding(program, row, deadlock) for row in log.rows[: int(log.filled[0])].tolist()]
@@ -88,10 +94,16 @@ def classify(
     base: int = FIRST_ADDRESS,
     spec: VtaSpec | Mapping[str, object] | None = None,
 ) -> set[str]:
-    """The classes found in a stream of 16-byte instructions, empty for a portable one.
+    """Return the classes of the findings in a program; none for a portable program.
 
-    Notes, such as what concerns the HLS design alone, are left out (see `lint`). `spec` may be a
-    mapping with the keys of vta_config.json. Never raises for what the stream or the image holds.
+    Notes, for example about the HLS design, are omitted (see `lint`). No content of the program or
+    the image raises an exception.
+
+    Args:
+        insn_bytes: instructions of 16 bytes each.
+        dram: memory image; `dram[0]` is at address `base`.
+        base: byte address of the memory image.
+        spec: specification, or a mapping with the keys of `vta_config.json`.
     """
     if not isinstance(spec, VtaSpec):
         spec = VtaSpec.from_mapping(dict(spec or {}))
@@ -105,7 +117,7 @@ def classify(
 
 
 def _survey(program: Program, spec: VtaSpec, tokens: tuple[int, int, int, int]) -> tuple[Log, str]:
-    """Everything found, and the wording of a deadlock."""
+    """Return all findings as a log, and the description of a deadlock."""
     m, log, deadlock = spec.machine, empty_log(), ""
     rules = rules_of(_STRICT, m)
     insns = np.ascontiguousarray(program.insns)
@@ -139,7 +151,8 @@ def _finding(program: Program, row: list[int], deadlock: str) -> Finding:
     opcode = int(program.insns[instruction, 0]) & 7 if instruction >= 0 else 0
     if code not in FLAG_CLASSES:
         fault = fault_of(code, instruction, opcode, value, limit, extra, deadlock)
-        # A NOP behind FINISH hangs only the functional simulator, and only in some orders.
+        # A no-op after FINISH hangs only the functional simulator, and only in some execution
+        # orders.
         harmless = code == c.INSTRUCTION_AFTER_FINISH and extra
         severity = "flag" if harmless else severity_of(code)
         return Finding(instruction, fault.name, severity, fault.text)

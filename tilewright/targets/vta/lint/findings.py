@@ -1,10 +1,9 @@
-"""Defines the classes of findings, their meaning and severity, and the log to which compiled checks
-write them.
+"""Classes of findings, their severity and meaning, and the log that compiled checks write.
 
-`error`: no implementation runs it, or not with a defined result. `flag`: accepted by at least one
-implementation, refused or executed differently by another. `note`: fine for the functional
-simulator and the Chisel RTL; wrong on the HLS design, or on hardware with other timing. The classes
-of faults are those of the simulator.
+`error`: no implementation runs the program, or not with a defined result. `flag`: at least one
+implementation accepts the program, and another one rejects it or executes it differently. `note`:
+the program is fine for the functional simulator and the Chisel RTL, but wrong on the HLS design or
+on hardware with different timing. The classes of faults are those of the simulator.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ TOKEN_OVERFLOW_POSSIBLE, MEMORY_RACE = 43, 44
 
 
 class FlagClass(NamedTuple):
-    """A class that is no fault: its name, severity and sentence."""
+    """A class of findings that is not a fault: its name, severity and message."""
 
     name: str
     severity: Severity
-    sentence: str  # with {value}, {limit}, {memory}, {queue}
+    sentence: str  # may contain {value}, {limit}, {memory} and {queue}
 
 
 FLAG_CLASSES = {
@@ -125,37 +124,44 @@ _FLAGGED_FAULTS = (
 
 
 def severity_of(code: int) -> Severity:
-    """How bad a class is."""
+    """Return the severity of a class."""
     if code in FLAG_CLASSES:
         return FLAG_CLASSES[code].severity
     return "flag" if code in _FLAGGED_FAULTS else "error"
 
 
 def name_of(code: int) -> str:
-    """The class name of a code."""
+    """Return the name of a class."""
     return FLAG_CLASSES[code].name if code in FLAG_CLASSES else f.FAULT_NAMES[code]
 
 
 CAPACITY = 1 << 16
-"""Findings kept with their instruction; of further ones only the class is kept."""
+"""Maximum number of findings that are stored with their instruction. Of further findings, only the
+class is stored."""
 
 
 class Log(NamedTuple):
-    """Rows (class, instruction, value, limit, extra), their number, and the classes met."""
+    """Log of findings.
+
+    Attributes:
+        rows: findings as (class, instruction, value, limit, extra), shape (CAPACITY, 5).
+        filled: number of findings in `rows`, shape (1,).
+        met: whether a class was found, shape (64,).
+    """
 
     rows: NDArray[np.int64]
-    filled: NDArray[np.int64]  # (1,)
-    met: NDArray[np.uint8]  # (64,) by class
+    filled: NDArray[np.int64]  # number of stored findings, shape (1,)
+    met: NDArray[np.uint8]  # whether a class was found, shape (64,)
 
 
 def empty_log() -> Log:
-    """A log without entries."""
+    """Return an empty log."""
     return Log(np.empty((CAPACITY, 5), np.int64), np.zeros(1, np.int64), np.zeros(64, np.uint8))
 
 
 @helper
 def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: int) -> None:
-    """Append one finding."""
+    """Append a finding to the log."""
     log.met[kind] = 1
     if log.filled[0] < len(log.rows):
         row = log.rows[log.filled[0]]
@@ -164,7 +170,7 @@ def note(log: Log, kind: int, instruction: int, value: int, limit: int, extra: i
 
 
 def rename(log: Log, kind: int, to: int) -> None:
-    """Turn the findings of one class into those of another."""
+    """Change the class of all findings of one class."""
     kinds = log.rows[: int(log.filled[0]), 0]
     kinds[kinds == kind] = to
     log.met[kind], log.met[to] = 0, 1

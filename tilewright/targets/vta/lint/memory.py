@@ -1,8 +1,8 @@
-"""Checks that loads and stores meet in memory in the order in which they are written.
+"""Checks that loads and stores access memory in the order in which they are written.
 
-A load that reads what an earlier STORE writes must wait for it. A STORE that writes what an earlier
-load reads must wait for that. Both wait by tokens, whatever the time. Stores follow each other
-anyway, and so do the loads of one module.
+A load that reads what an earlier STORE writes must wait for it. A STORE that overwrites what an
+earlier load reads must wait for the load. The waiting must be ensured by tokens, regardless of
+timing. Stores are in order among themselves, and so are the loads of one module.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from tilewright.targets.vta.instruction_format import (
 from tilewright.targets.vta.spec import Machine
 
 Race = tuple[int, int, int]
-"""An instruction, the one before it that it does not wait for, and the first address they share."""
+"""An instruction, the earlier instruction that it does not wait for, and the first shared address.
+"""
 
 Transfer = tuple[int, int, int, int, int, int]
-"""Instruction, module, first place, rows, places a row and between rows, in grains of memory."""
+"""Instruction, module, first position, rows, positions per row and distance of rows. Positions are
+in units of the memory granularity."""
 
 _ADDRESS_BITS = 32
 EVERYWHERE = (0, 1 << _ADDRESS_BITS)
-"""All of memory, for programs whose stores are known to lie close together."""
+"""The whole memory, for programs whose stores are known to be close together."""
 
 
 def memory_races(
@@ -44,20 +46,29 @@ def memory_races(
     machine: Machine,
     image: tuple[int, int],
 ) -> list[Race]:
-    """Where a program's tokens do not keep the order in memory. `insns` (n, 2), `order` as they
-    run, `clocks` (n, 3) of `token_order.clocks_of`; what never runs is not looked at, nor memory
-    beyond the `image`, from the first address for so many bytes."""
+    """Find accesses to memory whose order the tokens do not guarantee.
+
+    Instructions that never run, and memory outside the image, are ignored.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        order: instructions in the order in which they run.
+        clocks: clocks of `token_order.clocks_of`, shape (n, 3).
+        machine: the machine.
+        image: address and size in bytes of the memory image.
+    """
     m = machine
     sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
     grain = gcd(*sizes)
     moved = list(_transfers(insns, np.sort(order), sizes, grain))
-    stores = [each for each in moved if each[1] == MODULE_STORE]
+    stores = [transfer for transfer in moved if transfer[1] == MODULE_STORE]
     if not stores:
         return []
     first, last = _reach(stores, (image[0] // grain, -(-(image[0] + image[1]) // grain)))
     if first == last:
         return []
-    # By memory: who wrote or read it last, as that module's count of instructions.
+    # Last access to each element, by memory: the instruction count of the module that wrote or read
+    # it.
     met = np.zeros((3, last - first), np.int32)
     by_count: dict[tuple[int, int], int] = {}
     races: list[Race] = []
@@ -83,12 +94,17 @@ def memory_races(
 
 
 def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machine) -> bool:
-    """Whether an instruction loads what one before it has stored. `insns` (n, 2), of which those in
-    `order` (k,) run."""
+    """Return whether an instruction loads what an earlier one has stored.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        order: the instructions that run, shape (k,).
+        machine: the machine.
+    """
     m = machine
     sizes = (m.uop_bytes, m.wgt_bytes, m.inp_bytes, m.acc_bytes, m.out_bytes)
     moved = list(_transfers(insns, np.sort(order), sizes, gcd(*sizes)))
-    stores = [each for each in moved if each[1] == MODULE_STORE]
+    stores = [transfer for transfer in moved if transfer[1] == MODULE_STORE]
     if not stores:
         return False
     first, last = _reach(stores, EVERYWHERE)
@@ -103,8 +119,7 @@ def rereads(insns: NDArray[np.uint64], order: NDArray[np.int64], machine: Machin
 
 
 def _reach(stores: list[Transfer], image: tuple[int, int]) -> tuple[int, int]:
-    """The first place that is stored and the one behind the last, as far as they lie between those
-    of `image`."""
+    """Return the first position that is stored and the one after the last, clipped to `image`."""
     first = min(at for _, _, at, _, _, _ in stores)
     last = max(at + (rows - 1) * pitch + width for _, _, at, rows, width, pitch in stores)
     first = min(max(first, image[0]), image[1])
@@ -114,8 +129,11 @@ def _reach(stores: list[Transfer], image: tuple[int, int]) -> tuple[int, int]:
 def _inside(
     begin: int, rows: int, width: int, pitch: int, places: int
 ) -> tuple[int, int, int, int]:
-    """Begin, rows, width and pitch of what of a transfer touches the first so many places; rows
-    that overlap or follow each other are one. No rows where nothing does."""
+    """Return begin, rows, width and pitch of a transfer's part in the first `places` positions.
+
+    Rows that overlap or follow each other are merged. The number of rows is 0 if there is no such
+    part.
+    """
     if rows == 1 or pitch <= width:
         rows, width, pitch = 1, (rows - 1) * pitch + width, 1
         end = min(begin + width, places)
@@ -129,7 +147,7 @@ def _inside(
 def _transfers(
     insns: NDArray[np.uint64], order: NDArray[np.int64], sizes: tuple[int, ...], grain: int
 ) -> Iterator[Transfer]:
-    """Those of the instructions that run, in program order."""
+    """Yield the transfers among the instructions that run, in program order."""
     low, high = insns[order, 0], insns[order, 1]
     opcode, memory = (low & np.uint64(7)).tolist(), (low >> np.uint64(7) & np.uint64(7)).tolist()
     base = (low >> np.uint64(26) & np.uint64((1 << 32) - 1)).tolist()
@@ -153,7 +171,18 @@ def _transfers(
 def _part(
     met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int
 ) -> NDArray[np.int32]:
-    """The places of a transfer, (rows, width); 0 where they lie beyond what is ever stored."""
+    """Return the last accesses to the positions of a transfer, shape (rows, width).
+
+    Args:
+        met: last access to each position, shape (positions,).
+        begin: first position of the transfer.
+        rows: number of rows.
+        width: number of positions per row.
+        pitch: distance of two rows.
+
+    Returns:
+        Instruction counts; 0 for positions outside of `met`.
+    """
     if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
         step = met.strides[0]
         view: NDArray[Any] = np.lib.stride_tricks.as_strided(
@@ -168,7 +197,16 @@ def _part(
 def _mark(
     met: NDArray[np.int32], begin: int, rows: int, width: int, pitch: int, count: int
 ) -> None:
-    """Note an access to the places of a transfer."""
+    """Record an access of a transfer in the table of the last accesses.
+
+    Args:
+        met: last access to each position, shape (positions,); changed in place.
+        begin: first position of the transfer.
+        rows: number of rows.
+        width: number of positions per row.
+        pitch: distance of two rows.
+        count: number of the access, an instruction count of its module.
+    """
     if begin >= 0 and begin + (rows - 1) * pitch + width <= len(met):
         _part(met, begin, rows, width, pitch)[:] = count
         return

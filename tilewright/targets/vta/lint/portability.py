@@ -1,11 +1,11 @@
-"""Scans a program instruction by instruction for what not every implementation does alike. No
-instruction stops the scan.
+"""Examines a program instruction by instruction for behaviour that differs between implementations.
 
-Each `inspect_…` function looks at instruction `n` just before it runs, with the scratchpads as they
-are then. `clock` (3,) counts the instructions of each module that are surely over when it is.
+No instruction stops the examination. Each `inspect_…` function examines instruction `n` just before
+it runs, with the scratchpads in their state at that time. `clock`, shape (3,), is the number of
+instructions of each module that have certainly finished when instruction `n` has.
 
-In `survey`, the program runs twice side by side: on zeroed scratchpads and on scratchpads full of
-noise. If the two store different values, the result depends on what was there before.
+In `survey`, the program runs twice in parallel: on zeroed scratchpads and on scratchpads filled
+with noise. If the two store different values, the result depends on the previous content.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from tilewright.targets.vta.numba_decorators import helper, kernel
 from tilewright.targets.vta.spec import Machine
 
 HLS_GEMM_PIPELINE = 4
-"""Iterations within which the HLS GEMM must not meet an accumulator again."""
+"""Number of iterations within which the HLS GEMM must not use the same accumulator again."""
 
 
 class Accesses(NamedTuple):
-    """The last access to each element by module, as that module's count of instructions; 0: none.
-    Each array is (depth,) of its scratchpad.
+    """The last access to each scratchpad element, as the instruction count of its module.
 
-    Only accesses that can race are kept: loads write inputs and weights that GEMM reads, compute
-    writes accumulators that STORE reads.
+    0 means no access. Each array has the depth of its scratchpad. Only accesses that can race are
+    kept: loads write inputs and weights that GEMM reads, and compute writes accumulators that STORE
+    reads.
     """
 
     inp_written: NDArray[np.int32]
@@ -70,11 +70,11 @@ class Accesses(NamedTuple):
     wgt_read: NDArray[np.int32]
     acc_written: NDArray[np.int32]
     acc_read: NDArray[np.int32]
-    acc_met: NDArray[np.int64]  # GEMM iteration that last met an accumulator
+    acc_met: NDArray[np.int64]  # last GEMM iteration that used each accumulator
 
 
 def no_accesses(rules: SemanticRules) -> Accesses:
-    """Accesses before the first instruction."""
+    """Return the accesses before the first instruction: none."""
     inp, wgt, acc = rules.inp_depth, rules.wgt_depth, rules.acc_depth
     return Accesses(
         np.zeros(inp, np.int32), np.zeros(inp, np.int32), np.zeros(wgt, np.int32),
@@ -88,7 +88,19 @@ def inspect_transfer(
     m: Machine, rules: SemanticRules, pads: Scratchpads, is_store: bool, t: Transfer,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """A LOAD or STORE that moves something; `clock` (3,)."""
+    """Examine a LOAD or STORE that transfers at least one element.
+
+    Args:
+        m: the machine.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        is_store: whether it is a STORE.
+        t: its fields.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
+        seen: last accesses to the scratchpads; changed in place.
+        n: index of the instruction.
+        log: log of findings; changed in place.
+    """
     memory = OUT if is_store else t.memory
     foot = footprint_of(m, memory, t)
     if foot.wrapped:
@@ -141,7 +153,7 @@ def _inspect_stored(
 
 @helper
 def inspect_trips(m: Machine, g: DecodedLoops, n: int, log: Log) -> bool:
-    """Whether a GEMM or ALU instruction does anything, and whether its micro-ops are built."""
+    """Examine the loop counts of a GEMM or ALU instruction. Return whether it does anything."""
     if g.iter_out == 0 or g.iter_in == 0:
         note(log, c.ZERO_TRIP_COUNT, n, 0, 0, 0)
     if g.uop_end <= g.uop_bgn:
@@ -158,8 +170,20 @@ def inspect_gemm(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, first_iteration: int,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """A GEMM that does something; `clock` (3,). `first_iteration` exceeds all before by the HLS
-    pipeline."""
+    """Examine a GEMM that executes at least one iteration.
+
+    Args:
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        g: its fields.
+        first_iteration: number of its first iteration, counted over the whole program, with a gap
+            of the length of the HLS pipeline between instructions.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
+        seen: last accesses to the scratchpads; changed in place.
+        n: index of the instruction.
+        log: log of findings; changed in place.
+    """
     outer, inner, uops = trips(rules, g)
     iteration = first_iteration
     reused = raced = False
@@ -191,8 +215,20 @@ def inspect_alu(
     lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops,
     clock: NDArray[np.int32], seen: Accesses, n: int, log: Log,
 ) -> None:  # fmt: skip
-    """An ALU instruction that does something; `clock` (3,). `run_tensor_shift` looks at the amounts
-    of a shift by tensor."""
+    """Examine an ALU instruction that executes at least one iteration.
+
+    The amounts of a shift by a tensor are examined by `run_tensor_shift`.
+
+    Args:
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: the scratchpads.
+        g: its fields.
+        clock: number of instructions of each module that have certainly finished, shape (3,).
+        seen: last accesses to the scratchpads; changed in place.
+        n: index of the instruction.
+        log: log of findings; changed in place.
+    """
     if g.use_imm and g.alu_opcode == ALU_SHR:
         if abs(g.imm) > 31:
             note(log, c.SHIFT_UNDEFINED, n, g.imm, 0, 0)
@@ -219,7 +255,7 @@ def run_tensor_shift(
     m: Machine, lay: Layout, rules: SemanticRules, pads: Scratchpads, g: DecodedLoops, n: int,
     log: Log,
 ) -> None:  # fmt: skip
-    """Execute a shift by tensor iteration by iteration and look at the amounts it meets."""
+    """Execute a shift by a tensor iteration by iteration and examine its amounts."""
     note(log, c.ALU_TENSOR_SHIFT, n, 0, 0, 0)
     outer, inner, uops = trips(rules, g)
     size = m.batch * pads.acc_row
@@ -248,7 +284,7 @@ def run_tensor_shift(
 
 @helper
 def _write_acc(seen: Accesses, d: int, clock: NDArray[np.int32]) -> bool:
-    """Compute writes an accumulator: whether a STORE may still be reading it."""
+    """Record that compute writes an accumulator. Return whether a STORE may still be reading it."""
     seen.acc_written[d] = clock[MODULE_COMPUTE]
     return bool(seen.acc_read[d] > clock[MODULE_STORE])
 
@@ -260,10 +296,25 @@ def survey(
     rules: SemanticRules, pads: Scratchpads, noisy: Scratchpads, queues_of_flags: NDArray[np.int64],
     seen: Accesses, log: Log,
 ) -> None:  # fmt: skip
-    """Note what is wrong with each instruction, in the order they run. Changes both images.
+    """Record the findings of each instruction, in the order in which they run.
 
-    `insns` (n, 2), `order` as they run, `clocks` (n, 3) of `clocks_of`; both images are (bytes,).
-    Instructions beyond the work limit are noted and skipped.
+    Instructions beyond the work limit are recorded and skipped.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        order: instructions in the order in which they run.
+        clocks: clocks of `clocks_of`, shape (n, 3).
+        dram: memory image for the run on zeroed scratchpads, shape (bytes,); changed in place.
+        noisy_dram: memory image for the run on noise, shape (bytes,); changed in place.
+        base: byte address of both images.
+        m: the machine.
+        lay: layout of the instruction fields.
+        rules: the semantic rules.
+        pads: zeroed scratchpads.
+        noisy: scratchpads filled with noise.
+        queues_of_flags: queue of each module and flag, shape (3, 4).
+        seen: accesses so far; updated.
+        log: the log to which findings are appended.
     """
     found = np.zeros((MOST_FAULTS + 1, 4), np.int64)
     ignored = np.zeros(7, np.int64)

@@ -1,8 +1,9 @@
-"""Derives what the tokens guarantee: which instructions surely precede which.
+"""Derives what tokens guarantee: which instructions certainly precede which.
 
-A queue has one pushing and one popping module, both in order, so its k-th pop waits for exactly its
-k-th push. From that follows, for every instruction, how many instructions of each module have
-surely finished before it: its clock. Two accesses are ordered if and only if the clocks say so.
+A queue has one pushing and one popping module, both in order, so that its k-th pop waits for
+exactly its k-th push. From this follows, for every instruction, how many instructions of each
+module have certainly finished before it: its clock. Two accesses are ordered if and only if the
+clocks say so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.timing import CycleError, simulate_program
 
 CONSUMERS = np.array([MODULE_COMPUTE, MODULE_LOAD, MODULE_STORE, MODULE_COMPUTE], np.int64)
-"""The module that pops each queue (l2g, g2l, g2s, s2g)."""
+"""Module that pops from each queue (l2g, g2l, g2s, s2g)."""
 
 
 @kernel
@@ -34,20 +35,33 @@ def clocks_of(
     insns: NDArray[np.uint64], order: NDArray[np.int64], queues_of_flags: NDArray[np.int64],
     consumers: NDArray[np.int64], tokens: NDArray[np.int64], token_limit: int, log: Log,
 ) -> NDArray[np.int32]:  # fmt: skip
-    """Clocks, shape (n, 3): how many instructions of each module have finished when an instruction
-    has, itself included. `tokens` (4,) were there at the start.
+    """Compute the clock of each instruction.
 
-    Also notes tokens left over, and queues in which more than `token_limit` can pile up if
-    instructions take arbitrarily long.
+    It also logs tokens that are left over, and queues in which more than `token_limit` tokens can
+    accumulate if instructions take arbitrarily long.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        order: instructions in the order in which they run.
+        queues_of_flags: queue of each module and flag, shape (3, 4).
+        consumers: module that pops from each queue, shape (4,).
+        tokens: number of tokens in each queue at the start, shape (4,).
+        token_limit: capacity of the hardware's token counters.
+        log: the log to which findings are appended.
+
+    Returns:
+        Clocks, shape (n, 3): how many instructions of each module have finished when an instruction
+        has, including itself.
     """
     size = len(insns)
     modules = modules_of(insns)
     lists = _instructions_by_module(modules)
     clocks = np.zeros((size, 3), np.int32)
-    now = np.zeros((3, 3), np.int32)  # the clock of each module
+    now = np.zeros((3, 3), np.int32)  # clock of each module
     pushers = np.full((4, size + max(tokens[0], tokens[1], tokens[2], tokens[3])), -1, np.int32)
     pushes, pops = tokens.copy(), np.zeros(4, np.int64)
-    pops_until = np.zeros((4, size + 1), np.int32)  # by so many of the popper
+    # number of pops, by the number of the popping module's instructions
+    pops_until = np.zeros((4, size + 1), np.int32)
     overflowed = np.zeros(4, np.uint8)
     for n in order:
         module, lo = modules[n], insns[n, 0]
@@ -94,11 +108,11 @@ def _started_pops(
     pushes: NDArray[np.int64], popped: NDArray[np.int32], modules: NDArray[np.int8],
     clocks: NDArray[np.int32], n: int,
 ) -> int:  # fmt: skip
-    """Tokens of `queue` taken by the popping module's next instruction if that must have started.
+    """Return how many tokens of `queue` the popping module's next instruction has certainly taken.
 
-    A module idles only for want of tokens: its next instruction, if fetched before `n` and if all
-    its tokens were pushed surely before `n` completes, runs (for however long) and has popped.
-    `popped` (4,) are the pops before that instruction.
+    A module is idle only if it lacks tokens. Its next instruction therefore runs, for however long,
+    and has taken its tokens, if it was fetched before `n` and all of its tokens were certainly
+    pushed before `n` completes. `popped`, shape (4,), are the pops before that instruction.
     """
     done = clock[modules[instructions[0]]] if instructions[0] >= 0 else 0
     following = instructions[done] if done < len(instructions) else -1
@@ -123,7 +137,7 @@ def _started_pops(
 
 @allocating_helper
 def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
-    """The instructions of each module in order, shape (3, n), filled up with -1."""
+    """Return the instructions of each module in order, shape (3, n), padded with -1."""
     lists = np.full((3, len(modules)), -1, np.int32)
     filled = np.zeros(3, np.int64)
     for n in range(len(modules)):
@@ -136,10 +150,15 @@ def _instructions_by_module(modules: NDArray[np.int8]) -> NDArray[np.int32]:
 def check_finish(
     insns: NDArray[np.uint64], order: NDArray[np.int64], clocks: NDArray[np.int32], log: Log
 ) -> None:
-    """Note the instructions that FINISH does not wait for, or that there is no FINISH.
+    """Log the instructions that FINISH does not wait for, or a missing FINISH.
 
-    `insns` (n, 2), `order` as they run, `clocks` (n, 3) of `clocks_of`; `extra` tells
-    transfers that move nothing.
+    In the log, `extra` marks transfers that move nothing.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        order: instructions in the order in which they run.
+        clocks: clocks of `clocks_of`, shape (n, 3).
+        log: the log to which findings are appended.
     """
     modules = modules_of(insns)
     finish = -1
@@ -150,7 +169,7 @@ def check_finish(
     if finish < 0:
         note(log, c.MISSING_FINISH, -1, 0, 0, 0)
         return
-    if clocks[finish, MODULE_COMPUTE] == 0:  # never reached
+    if clocks[finish, MODULE_COMPUTE] == 0:  # FINISH is never reached
         return
     for n in order:
         late = clocks[n, modules[n]] > clocks[finish, modules[n]]
@@ -167,11 +186,16 @@ def blocked_dispatch(
     tokens: NDArray[np.int64],
     entries: int,
 ) -> int:
-    """The instruction at which fetch waits for ever because its module's queue is full, or -1.
+    """Return the instruction at which fetch waits forever because of a full queue, or -1.
 
-    `insns` (n, 2), `queues_of_flags` (3, 4); `tokens` (4,) were there at the start.
-    Fetch hands instructions out in program order; one for a full queue holds up all behind it,
-    also the one that would free the queue (Chisel RTL, Fetch: `entries` with the running one).
+    Fetch dispatches instructions in program order. An instruction for a full queue blocks all later
+    ones, including the one that would free the queue (Chisel RTL, Fetch).
+
+    Args:
+        insns: instructions, shape (n, 2).
+        queues_of_flags: queue of each module and flag, shape (3, 4).
+        tokens: number of tokens in each queue at the start, shape (4,).
+        entries: capacity of a queue, including the instruction that is running.
     """
     size = len(insns)
     modules = modules_of(insns)
@@ -209,11 +233,15 @@ def blocked_dispatch(
 def loses_tokens(
     insns: NDArray[np.uint64], spec: VtaSpec, tokens: tuple[int, int, int, int]
 ) -> bool:
-    """Whether a token counter ever exceeds `spec.token_limit` when `insns` (n, 2) run on `spec`.
+    """Return whether a token counter ever exceeds its capacity when a program runs on a machine.
 
-    `tokens` are in the queues l2g, g2l, g2s, s2g at the start.
-    A deadlock in time counts as lost tokens, and so does a program that cannot be timed: neither
-    can be ruled out then.
+    A deadlock counts as lost tokens, and so does a program that cannot be timed, because lost
+    tokens cannot be ruled out in these cases.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        spec: the machine.
+        tokens: number of tokens in the queues l2g, g2l, g2s and s2g at the start.
     """
     try:
         report = simulate_program(insns, spec, tokens=tokens)
@@ -221,12 +249,13 @@ def loses_tokens(
         return True
     for queue in range(4):
         pops, pushes = (_with_flag(insns, report.modules, queue, first) for first in (0, 2))
-        # pushed in the cycle before `end`, popped in the cycle before `start`; -1: never
+        # tokens are pushed in the cycle before `end` and popped in the cycle before `start`; -1
+        # means never
         pushed, popped = report.ends[pushes], report.starts[pops]
         pushed, popped = pushed[pushed >= 0], popped[popped >= 0]
         times = np.concatenate([pushed, popped])
         steps = np.repeat([1, -1], [len(pushed), len(popped)])
-        in_time = np.lexsort((steps, times))  # a pop first where both meet
+        in_time = np.lexsort((steps, times))  # a pop precedes a push in the same cycle
         most = np.cumsum(steps[in_time]).max(initial=0)
         if tokens[queue] + most > spec.machine.token_limit:
             return True
@@ -236,7 +265,10 @@ def loses_tokens(
 def _with_flag(
     insns: NDArray[np.uint64], modules: NDArray[np.int8], queue: int, first: int
 ) -> NDArray[np.bool_]:
-    """The instructions, shape (n,), that pop (`first` = 0) or push (2) a queue."""
+    """Return a mask of the instructions that pop from or push to a queue, shape (n,).
+
+    `first` is 0 for pops and 2 for pushes.
+    """
     flags, chosen = insns[:, 0], np.zeros(len(insns), np.bool_)
     for module, queues in enumerate(FLAG_QUEUES):
         for flag in (first, first + 1):

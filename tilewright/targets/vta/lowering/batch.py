@@ -1,4 +1,4 @@
-"""Lowers whole batches of configs, compiled and on all cores."""
+"""Lowers whole batches of configs with compiled code, on all cores."""
 
 from __future__ import annotations
 
@@ -53,15 +53,28 @@ _LOWERINGS: dict[str, Callable[..., int]] = {
     "fused_max_pool": lower_pooled,
     "fused_shortcut": lower_summed,
 }
-"""By the space, or by the pipeline that takes its place for max-pools and some fused patterns."""
+"""Compiled lowering functions, by space, or by the pipeline that replaces the space for max-pools
+and some fused patterns."""
 RowLowering = Callable[..., tuple[NDArray[np.uint64], NDArray[np.uint64]]]
-_CHUNK = 64  # configs a thread takes at a time
-SCRATCH = 1 << 15  # instructions: a longer program is written twice
+_CHUNK = 64  # configs that a thread takes at a time
+SCRATCH = 1 << 15  # number of instructions; longer programs are written twice
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """A workload bound to a machine and a space: everything the compiled lowerings need."""
+    """A workload bound to a machine and a space: everything that the compiled lowering needs.
+
+    Attributes:
+        workload: the workload.
+        spec: specification of the machine.
+        kind: name of the schedule space.
+        stock: whether the restrictions of the stock compiler apply.
+        machine: the machine's numbers.
+        layout: layout of the instruction fields.
+        geometry: packed sizes and memory layout of the workload.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        space: the schedule space.
+    """
 
     workload: Workload
     spec: VtaSpec
@@ -77,8 +90,19 @@ class Lowering:
     def of(
         cls, workload: Workload, spec: VtaSpec, kind: SpaceName, stock: bool = False
     ) -> Lowering:
-        """Raises `WorkloadError` for a workload this machine cannot hold in any schedule. Every
-        space but the unchecked one offers a max-pool the same schedules."""
+        """Bind a workload to a machine and a space.
+
+        Every space except the unchecked one offers the same schedules for a max-pool.
+
+        Args:
+            workload: the workload.
+            spec: specification of the machine.
+            kind: name of the schedule space.
+            stock: whether to apply the restrictions of the stock compiler.
+
+        Raises:
+            WorkloadError: the machine cannot run the workload with any schedule of the space.
+        """
         geometry = geometry_of(workload, spec.machine, column=kind == "extended")
         epilogue = epilogue_steps(workload)
         if workload.operator == "max_pool":
@@ -118,17 +142,20 @@ class Lowering:
 
     @property
     def records(self) -> tuple[Geometry, Machine, Layout]:
-        """Geometry, machine and layout as compiled code takes them fastest."""
+        """Geometry, machine and layout as records, which compiled code accepts fastest."""
         return as_record(self.geometry), as_record(self.machine), as_record(self.layout)
 
     @property
     def beside(self) -> Geometry | None:
-        """The shortcut of a convolution by itself, in the memory that the two share."""
+        """Geometry of the convolution's shortcut alone, or None if it has no shortcut.
+
+        The shortcut's tensors lie in the same memory as those of the convolution.
+        """
         return beside_geometry(self.workload, self.machine, self.geometry)
 
     @property
     def pipeline(self) -> str:
-        """The key in `_LOWERINGS`: the space, unless the workload has a pipeline of its own."""
+        """Key in `_LOWERINGS`: the space, unless the workload has a pipeline of its own."""
         if self.workload.operator == "max_pool":
             return "max_pool"
         pattern = pipeline_of(self.workload)
@@ -137,8 +164,14 @@ class Lowering:
     def program(
         self, values: NDArray[np.int64]
     ) -> tuple[int, NDArray[np.uint64], NDArray[np.uint64], ProgramState]:
-        """One config by knob *values*, (knobs,) → failure code, instructions (n, 2), micro-ops
-        (m,), counts."""
+        """Lower a single schedule.
+
+        Args:
+            values: knob values (not indices), shape (knobs,).
+
+        Returns:
+            Failure code, instructions of shape (n, 2), micro-ops of shape (m,), and counts.
+        """
         codes, states = np.zeros(1, np.int64), new_states(1)
         insns, uops = self.lower_rows(values[None], 0, 1, codes, states, keep=True)
         return int(codes[0]), insns, uops, states[0]
@@ -146,14 +179,29 @@ class Lowering:
     def cut_program(
         self, values: NDArray[np.int64], groups: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The first groups of tiles of an unchecked program, knob *values* (3,): instructions
-        (n, 2), the micro-op scratchpad's image (m,)."""
+        """Lower the first groups of tiles of an unchecked schedule.
+
+        Args:
+            values: knob values (not indices), shape (3,).
+            groups: number of groups of tiles.
+
+        Returns:
+            Instructions of shape (n, 2), and the content of the micro-op scratchpad, shape (m,).
+        """
         codes, states = np.zeros(1, np.int64), new_states(1)
         return self.lower_rows(values[None], 0, 1, codes, states, True, (groups,))
 
     def distinct(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of knob *values*, (n, knobs), that stand for all: (rows,), and which of them stands
-        for each, (n,), with the same failure, program and counts."""
+        """Find rows of knob values that lead to the same program.
+
+        Args:
+            values: knob values (not indices), shape (n, knobs).
+
+        Returns:
+            Indices of representative rows, shape (rows,), and for each row the position of its
+            representative, shape (n,). A row has the same failure, program and counts as its
+            representative.
+        """
         if self.pipeline != "extended":
             return np.arange(len(values)), np.arange(len(values))
         alike = values.copy()
@@ -170,20 +218,20 @@ class Lowering:
         keep: bool,
         options: tuple[int, ...] | None = None,
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Lower some rows of a batch; releases the GIL.
+        """Lower a range of rows of a batch. It releases the GIL.
 
         Args:
-            values: knob values, shape (n, knobs).
+            values: knob values (not indices), shape (n, knobs).
             begin: first row.
-            end: row behind the last.
-            codes: shape (n,); takes the failure code of each row.
-            states: records of shape (n,); take the counts of each row.
+            end: row after the last one.
+            codes: shape (n,); filled with the failure code of each row.
+            states: records of shape (n,); filled with the counts of each row.
             keep: whether to return the programs.
-            options: those of the lowering, if not the usual ones.
+            options: options of the lowering; None for the default ones.
 
         Returns:
-            Instructions (…, 2) and micro-ops (…,) of the rows that could be lowered, one program
-            behind the other. Empty unless `keep`.
+            Instructions (…, 2) and micro-ops (…,) of the rows that compiled, concatenated. Empty
+            unless `keep` is set.
         """
         pipeline = self.pipeline
         if options is None:
@@ -195,8 +243,15 @@ class Lowering:
     def programs(
         self, values: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.void], Ragged, Ragged]:
-        """Lower a batch, shape (n, knobs) → codes (n,), counts (n,), and a row a config
-        of instructions, words (…, 2), and of micro-ops, words (…,)."""
+        """Lower a batch and return its programs.
+
+        Args:
+            values: knob values (not indices), shape (n, knobs).
+
+        Returns:
+            Failure codes (n,), counts (n,), and one row per config of instructions, shape (…, 2),
+            and of micro-ops, shape (…,).
+        """
         codes = np.zeros(len(values), np.int64)
         states = new_states(len(values))
         kept: dict[int, tuple[NDArray[np.uint64], NDArray[np.uint64]]] = {}
@@ -206,18 +261,22 @@ class Lowering:
 
         over_chunks(len(values), run)
         chunks = [kept[begin] for begin in sorted(kept)]
-        made = codes == 0
+        compiled = codes == 0
         return (
             codes,
             states,
-            _ragged([insns for insns, _ in chunks], states["instructions"] * made),
-            _ragged([uops for _, uops in chunks], states["uops"] * made),
+            _ragged([insns for insns, _ in chunks], states["instructions"] * compiled),
+            _ragged([uops for _, uops in chunks], states["uops"] * compiled),
         )
 
     def counts(
         self, values: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.void]]:  # fmt: skip
-        """Lower a batch, shape (n, knobs), and keep only codes (n,) and counts (n,)."""
+        """Lower a batch and return only failure codes (n,) and counts (n,).
+
+        Args:
+            values: knob values (not indices), shape (n, knobs).
+        """
         codes = np.zeros(len(values), np.int64)
         states = new_states(len(values))
 
@@ -229,8 +288,8 @@ class Lowering:
 
 
 def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
-    """Call `run(begin, end)` over chunks of rows on all cores; `run` must release the GIL."""
-    if rows <= _CHUNK:  # a thread takes as long to start as some rows to lower
+    """Call `run(begin, end)` for chunks of rows on all cores. `run` must release the GIL."""
+    if rows <= _CHUNK:  # starting a thread would take longer than lowering these rows
         run(0, rows)
         return
     begins = range(0, rows, _CHUNK)
@@ -240,7 +299,7 @@ def over_chunks(rows: int, run: Callable[[int, int], None]) -> None:
 
 
 def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Ragged:
-    """The rows of chunks that follow each other, by the length of each row, shape (n,)."""
+    """Concatenate chunks of rows, given the length of each row, shape (n,)."""
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
     return Ragged(values, offsets)
@@ -248,7 +307,7 @@ def _ragged(chunks: list[NDArray[np.uint64]], lengths: NDArray[np.int64]) -> Rag
 
 @allocating_helper
 def _grow(kept: NDArray[np.uint64], size: int, new_size: int) -> NDArray[np.uint64]:
-    """Return a longer array that begins with the first `size` rows of `kept`, (rows, columns)."""
+    """Return a longer array that begins with the first `size` rows of `kept`."""
     grown = np.empty((new_size, kept.shape[1]), np.uint64)
     # Plain loops: for its error message, an assignment of slices compiles numba's strings, too.
     for i in range(size):
@@ -261,7 +320,7 @@ def _grow(kept: NDArray[np.uint64], size: int, new_size: int) -> NDArray[np.uint
 def row_lowering(pipeline: str) -> RowLowering:
     """Return the compiled loop over rows for one entry of `_LOWERINGS`.
 
-    Each lowering has a loop of its own, so that a command compiles only those that it uses.
+    Each lowering has its own loop, so that a command compiles only those that it uses.
     """
     lower = _LOWERINGS[pipeline]
 
@@ -270,7 +329,8 @@ def row_lowering(pipeline: str) -> RowLowering:
         values: NDArray[np.int64], options: tuple[int, ...], begin: int, end: int,
         codes: NDArray[np.int64], states: NDArray[np.void], keep: bool,
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # fmt: skip
-        # Programs are written one behind the other; without `keep`, each over the last.
+        # Programs are written one after the other. Without `keep`, each program overwrites the last
+        # one.
         insns, written = np.empty((SCRATCH, 2), np.uint64), 0
         uops = np.zeros(1 << m.log_uop_depth, np.uint64)
         kept_uops, uop_count = np.empty((256, 1), np.uint64), 0
@@ -299,5 +359,5 @@ def row_lowering(pipeline: str) -> RowLowering:
     # processes write two symbols of one name into the cache, and one process loads both, the second
     # one reads the constants of the first.
     lower_rows.__qualname__ = f"lower_rows_{pipeline}"
-    made: RowLowering = kernel(lower_rows)
-    return made
+    compiled: RowLowering = kernel(lower_rows)
+    return compiled

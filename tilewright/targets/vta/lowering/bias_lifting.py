@@ -1,11 +1,14 @@
-"""Lifts a bias so that it replaces the accumulators' reset.
+"""Lifts biases by a constant, so that adding the bias replaces the reset of the accumulators.
 
-An accumulator that a tile leaves holds a clipped value, at most `high`. So its maximum with a bias
-that is lifted above `high` is that bias: one operation in the place of a reset and an addition. The
-lift is a multiple of 256 << shift. Behind the right shift the clips' constants are lifted by what
-is left of it. STORE keeps the low eight bits, in which it does not show. Of a shortcut's bias it
-would show in the sums that are added; the bias of these takes it back. Where results are averaged,
-their sums begin with it, taken back as often as it is added.
+An accumulator that a tile has finished with holds a clipped value of at most `high`. The maximum of
+this value and a bias that is lifted above `high` is therefore the lifted bias: a single operation
+replaces a reset and an addition. The lift is a multiple of 256 << shift. After the right shift, the
+constants of the clips are raised by the remaining part of the lift. STORE keeps only the low eight
+bits, where this part is invisible.
+
+For the bias of a shortcut, the remaining part would appear in the sums to which the shortcut is
+added, so the bias of these sums subtracts it. If results are averaged, the sum over them starts
+with a value that subtracts the lift once for each result.
 """
 
 from __future__ import annotations
@@ -22,17 +25,22 @@ from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
 HIGHEST = (1 << 15) - 256
-"""The largest multiple of 256 that leaves room for a clip in an immediate."""
+"""Largest multiple of 256 that leaves room for a clip in an immediate."""
 ENOUGH = 1 << 24
-"""Biases down to its negative are lifted where immediates allow."""
+"""Biases down to the negative of this number are lifted, as far as immediates allow."""
 SUMS = 1 << 29
-"""What sums, lift and bias may reach each, so that none overflows."""
+"""Bound of the sums, of the lift and of the bias, such that none of their sums overflows."""
 
 
 class Lift(NamedTuple):
-    """What is added to a bias, what of it is left behind the shift, and the smallest bias it lifts
-    high enough; all 0 where an epilogue allows none. Where channels have their own shifts, the
-    first is for the least of them, and twice as much a bit more."""
+    """The lift of a bias; all fields are 0 if the epilogue allows none.
+
+    Attributes:
+        bias: value that is added to the bias. With shifts per channel, it is the value for the
+            smallest shift, and doubles with each further bit.
+        clips: part of the lift that remains after the shift.
+        lowest: smallest bias that is lifted high enough.
+    """
 
     bias: int
     clips: int
@@ -43,10 +51,13 @@ NONE = Lift(0, 0, 0)
 
 
 def lift_of(workload: Workload, m: Machine) -> Lift:
-    """The lift of a workload's bias: additions, a right shift, a clip on either side."""
+    """Return the lift of a workload's bias.
+
+    The epilogue must consist of additions, one right shift and a clip on either side.
+    """
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
     if workload.shortcut is not None or workload.pool is not None:
-        return NONE  # of the shortcut, whose sums come first; pooled sums begin with a reset
+        return NONE  # the shortcut's sums come first, and sums under a pool begin with a reset
     if EpilogueOp("bias") not in ops or "add" in kinds or m.inp_bits != 8:
         return NONE
     at = next((i for i, kind in enumerate(kinds) if kind in ("shr", "shr_channel")), -1)
@@ -58,7 +69,7 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     if not -128 <= low <= high <= 127 or _largest_sum(workload, m) >= SUMS:
         return NONE
     if any(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS + 1 for op in ops):
-        return NONE  # its shift comes first, and would shift the bias
+        return NONE  # the shift of the residual comes first, and would shift the bias too
     least, most = ops[at].amounts
     wanted = -(-(ENOUGH + high) // max(1, (1 << least) - 1))
     clips = min(HIGHEST, -(-wanted // 256) * 256, (SUMS - 1 >> most) // 256 * 256)
@@ -66,22 +77,25 @@ def lift_of(workload: Workload, m: Machine) -> Lift:
     if -lowest < NEAR_BIAS or m.acc_bits < 32:
         return NONE
     if workload.average is not None and _averaged_lift(workload, clips) >= 1 << 15:
-        return NONE  # no immediate takes it back
+        return NONE  # no ALU immediate is large enough to subtract the lift again
     return Lift(clips << least, clips, lowest)
 
 
 def _averaged_lift(workload: Workload, clips: int) -> int:
-    """What is left of a lift in all results of a channel together, over 256."""
+    """Return the part of a lift, divided by 256, that is common to all results of a channel."""
     return workload.results_height * workload.results_width * (clips >> 8)
 
 
 def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
-    """The lift of a shortcut's bias, and what it leaves in the sums; nothing where what an
-    accumulator holds is not cut to eight bits, or no bias takes it back before it is shifted."""
+    """Return the lift of a shortcut's bias, and the part of it that remains in the sums.
+
+    There is no lift if the accumulators' final values are not clipped to eight bits, or if no bias
+    can subtract the remaining part before the sums are shifted.
+    """
     shortcut, kinds = workload.of_shortcut, [op.kind for op in workload.epilogue]
-    behind = workload.epilogue[-2:]
-    cut = sorted(op.kind for op in behind) == ["max", "min"]
-    cut = cut and all(-128 <= op.value <= 127 for op in behind)
+    last_steps = workload.epilogue[-2:]
+    cut = sorted(op.kind for op in last_steps) == ["max", "min"]
+    cut = cut and all(-128 <= op.value <= 127 for op in last_steps)
     back = "bias" in kinds and set(kinds[: kinds.index("bias")]) <= set(ADDITIONS)
     if shortcut is None or not cut or not back:
         return NONE, 0
@@ -92,7 +106,7 @@ def lift_of_shortcut(workload: Workload, m: Machine) -> tuple[Lift, int]:
 
 
 def _largest_sum(w: Workload, m: Machine) -> int:
-    """What the products, a residual and offsets of an accumulator can sum up to."""
+    """Return a bound of an accumulator's products, residual and offsets together."""
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << (
         m.inp_bits + m.wgt_bits - 2
     )
@@ -105,19 +119,24 @@ def _largest_sum(w: Workload, m: Machine) -> int:
 
 
 def lifted_geometry(geo: Geometry, lift: Lift) -> Geometry:
-    """The same with the bias lifted where it lies in memory, and taken back from an average."""
+    """Return a geometry with the bias lifted in memory, and the lift subtracted from an average."""
     average = lift.clips >> 8 if geo.average_taps else 0
     return geo._replace(bias_lift=lift.bias, bias_lowest=lift.lowest, average_lift=average)
 
 
 def lifted_shortcut(geo: Geometry, lift: Lift, left: int) -> Geometry:
-    """The same with the shortcut's bias lifted, and what that leaves taken back."""
+    """Return a geometry with the shortcut's bias lifted, and the remaining part subtracted."""
     return geo._replace(beside_lift=lift.bias, beside_lowest=lift.lowest, beside_left=left)
 
 
 def lifted_epilogue(epilogue: NDArray[np.int64], lift: Lift, behind: int = 0) -> NDArray[np.int64]:
-    """The steps of `epilogue_steps`, (steps, 3), with the clips lifted but for those among the last
-    `behind` ones."""
+    """Raise the clips of an epilogue by the lift, except those in the last `behind` steps.
+
+    Args:
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        lift: the lift.
+        behind: number of final steps that are not changed.
+    """
     steps = epilogue.copy()
     clips = np.isin(steps[:, 1], (ALU_MIN, ALU_MAX))
     clips[len(steps) - behind :] = False

@@ -1,8 +1,7 @@
-"""Finds the configs of an extended space that are one schedule: knobs that change nothing, set
-alike.
+"""Finds configs that are the same extended schedule, by setting ineffective knobs alike.
 
-A schedule is what `plan_of` makes of the knobs. The first tile's rows, the ring sizes and the
-pieces of the last epilogue often come out the same for several of their values.
+A schedule is the result of `plan_of` for the knobs. Several values of a knob often give the same
+rows of the first tile, the same ring sizes or the same pieces of the last epilogue.
 """
 
 from __future__ import annotations
@@ -27,12 +26,19 @@ from tilewright.targets.vta.numba_decorators import kernel, stage, unowned
 from tilewright.targets.vta.spec import Machine
 
 ORDER, INP_SLOTS, WGT_SLOTS, HEAD, RAMP, TAIL = 4, 5, 6, 8, 9, 10
-_SLOTS = (2, 3)  # values of the knobs besides RESIDENT
+_SLOTS = (2, 3)  # values of the slot knobs other than RESIDENT
 
 
 def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first of equal rows of knob *values* (n, knobs), (rows,), and which of these each row
-    equals, (n,)."""
+    """Return the first of each set of equal rows.
+
+    Args:
+        values: knob values (not indices), shape (n, knobs).
+
+    Returns:
+        Indices of the first rows, shape (rows,), and for each row the position of the first row
+        that equals it, shape (n,).
+    """
     ranges = [int(most) + 1 for most in values.max(axis=0, initial=0)]
     if math.prod(ranges) >= 1 << 63:
         return np.arange(len(values)), np.arange(len(values))
@@ -45,10 +51,16 @@ def distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 def set_alike(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], values: NDArray[np.int64]
 ) -> None:
-    """Set the knobs of each row of knob *values* (n, knobs) that change nothing to the first of the
-    values that give the same plan; `epilogue` (steps, 3) is of `epilogue_steps`.
+    """Set the knobs that change nothing to the first value that gives the same plan.
 
-    Rows that come out equal have the same failure, program and counts.
+    Rows that become equal have the same failure, program and counts.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        values: knob values (not indices), shape (n, knobs); changed in place.
     """
     for row in range(values.shape[0]):
         knobs = values[row]
@@ -57,7 +69,7 @@ def set_alike(
         if t.first_rows == t.th:
             knobs[HEAD] = 1
         if t.places == 1 or t.co_tiles == 1:
-            # The order of the two loops says only how many slots RESIDENT stands for.
+            # The order of the two loops only affects the number of slots that RESIDENT stands for.
             knobs[ORDER] = CHANNELS_OUTER
             other = plan_of(geo, m, lay, unowned(epilogue), unowned(knobs))
             if other.slots != slots:
@@ -74,10 +86,12 @@ def set_alike(
 
 @stage
 def in_one_part(plan: LoweringPlan) -> bool:
-    """Whether each step's weights come in one part whatever `ramp` says; see
-    `reduction_steps.run_step`."""
+    """Return whether each step's weights are loaded in one part for any value of `ramp`.
+
+    See `reduction_steps.run_step`.
+    """
     if not plan.loops.unrolled:
-        return plan.geo.column == 0  # there the loops depend on it
+        return plan.geo.column == 0  # for a column, the hardware loops depend on the knob
     if plan.slots.compute_bound or plan.geo.column != 0:
         return False
     t, block = plan.tiling, plan.geo.kh * plan.geo.kw
@@ -96,7 +110,7 @@ def in_one_part(plan: LoweringPlan) -> bool:
 
 @stage
 def one_piece(plan: LoweringPlan) -> bool:
-    """Whether the last tile's epilogue has one piece whatever `tail` says."""
+    """Return whether the last tile's epilogue has one piece for any value of `tail`."""
     tiles = plan.geo.groups * plan.tiling.places * plan.tiling.co_tiles
     last = tile_at(plan, tiles - 1, tiles)
     blocks, rows = epilogue_piece(

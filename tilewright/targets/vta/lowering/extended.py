@@ -1,14 +1,14 @@
-"""Lowers schedules the stock compiler cannot express: software pipelining, residency, uneven tiles.
+"""Lowers schedules that the stock compiler cannot express: pipelines, residency and uneven tiles.
 
-One program is a sequence of output tiles. A tile is a sequence of reduction steps. A step loads
-what its scratchpad slots do not hold yet, then runs one GEMM. Slots form rings, so loads run ahead
-of the GEMMs as far as slots allow, whatever tile they belong to. A slot that still holds the wanted
-block is not loaded again (residency). Accumulator tiles form a ring too, so a store hides under the
-next tile. The first step may be split so that the first GEMM starts early, the last epilogue so
-that the last store is short.
+A program is a sequence of output tiles. A tile is a sequence of reduction steps. A step loads what
+its scratchpad slots do not hold yet, and then runs one GEMM. The slots form rings, so that loads
+run ahead of the GEMMs as far as there are slots, across tiles. A slot that still holds the wanted
+block is not loaded again (residency). Accumulator tiles form a ring, too, so that a store overlaps
+with the next tile. The first step can be split so that the first GEMM starts early, and the last
+epilogue so that the last store is short.
 
-Micro-ops are shared by all tiles of a shape. The two hardware loops walk over the pixels, so a
-smaller tile is the same kernel with fewer iterations.
+Micro-ops are shared by all tiles of the same shape. The two hardware loops iterate over the pixels,
+so that a smaller tile uses the same kernel with fewer iterations.
 """
 
 from __future__ import annotations
@@ -57,24 +57,31 @@ EXTENDED_KNOBS = (
 
 
 def balanced(n: int, most: int = 1 << 30) -> tuple[int, ...]:
-    """The tile sizes that cut `n` into 1, 2, 3, … `most` nearly equal parts, increasing."""
+    """Return the tile sizes, ascending, that divide `n` into 1 to `most` nearly equal parts."""
     return tuple(sorted({-(-n // parts) for parts in range(1, min(n, most) + 1)}))
 
 
 def extended_space(geo: Geometry) -> Space:
-    """The knobs of the extended space. A batched dense has `tile_b`, rows of the batch in blocks,
-    in the place of `tile_h`.
+    """Return the knobs of the extended space.
 
-    `tile_*` in output rows, output columns, output blocks, input blocks (uneven: the last tile
-    takes the remainder). `order`: 0 walks pixels inside channels, 1 channels inside pixels.
-    `*_slots`: ring sizes of the scratchpads, 0 = keep resident what will be read again (weights
-    read once that do not fit pass as a stream, where loads are slower than GEMMs). `head`: the
-    first tile has 1/head of the rows. `ramp`: first steps whose weights come in growing parts
-    (loads slower than GEMMs: the last weights come in shrinking parts). `tail`: pieces of the last
-    epilogue and store. What is averaged has tiles of whole images, in one piece.
+    - `tile_h`, `tile_w`, `tile_co`, `tile_ci`: tile sizes in output rows, output columns, output
+      blocks and input blocks. The last tile takes the remainder. A batched dense layer has
+      `tile_b`, rows of the batch in blocks, instead of `tile_h`.
+    - `order`: the inner loop over tiles; 0 iterates over pixels within channels, 1 over channels
+      within pixels.
+    - `inp_slots`, `wgt_slots`, `acc_slots`: ring sizes of the scratchpads; 0 keeps everything
+      resident that will be read again. Weights that are read only once and do not fit are streamed
+      through the scratchpad, if loads are slower than GEMMs.
+    - `head`: the first tile has 1/head of the rows.
+    - `ramp`: number of first steps whose weights are loaded in growing parts. If loads are slower
+      than GEMMs, the last weights are loaded in shrinking parts instead.
+    - `tail`: number of pieces of the last epilogue and store.
+
+    Tiles that are averaged contain whole images, in one piece.
     """
     powers = tuple(v for v in (1, 2, 4) if v < geo.ci)
-    # Rows of an image keep pieces from becoming tiny; a column is cut wherever it is asked to.
+    # The pieces of an image are whole rows, which keeps them from becoming tiny. A column has no
+    # rows, so it is divided as requested.
     tails = (1, 2, 8) if geo.column else (1, 8)
     values = {
         "tile_h": balanced(geo.oh), "tile_w": balanced(geo.ow, 3), "tile_co": balanced(geo.co),
@@ -96,11 +103,21 @@ def lower_extended(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
-    (steps, 3) is of `epilogue_steps`. Returns a failure code.
+    """Write the program of one schedule.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
-    There are no options.
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values (not indices), shape (knobs,).
+        out: filled with instructions, shape (instructions, 2).
+        uops: filled with micro-ops, shape (micro-ops,).
+        state: filled with the counts.
+        options: unused.
+
+    Returns:
+        The failure code.
     """
     instruction_writer.start(state)
     plan = plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -129,7 +146,11 @@ def _write(
     reader: NDArray[np.int64], residual: NDArray[np.int64], kernel_keys: NDArray[np.int64],
     kernel_at: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """The program of a plan, tile by tile, step by step."""
+    """Write the program of a plan, tile by tile and step by step.
+
+    Returns:
+        The failure code, or OK.
+    """
     program = GemmProgram(state, out, uops, store_of)
     rings = Rings(inp_ring, wgt_ring, reader, residual, kernel_keys, kernel_at)
     n_uops = plan.slots.acc + average_uops(plan)
@@ -169,7 +190,7 @@ def _write(
 
 @stage
 def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
-    """What precedes the first tile: micro-ops, bias, and the reset of all accumulator slots."""
+    """Write what precedes the first tile: micro-ops, bias, and the reset of all accumulators."""
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
     state.inp_used = slots.inp * slots.inp_size + slots.res * slots.res_size
     state.wgt_used = slots.wgt * slots.wgt_size + m.wgt_built - slots.wgt_places
@@ -178,7 +199,8 @@ def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
     instruction_writer.memory(
         state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
     )
-    # One micro-op an accumulator slot serves reset and immediate ALU operations.
+    # Each accumulator slot needs one micro-op, for its reset and its ALU operations with an
+    # immediate.
     for a in range(slots.acc):
         if a < program.uops.shape[0]:
             program.uops[a] = pack_uop(plan.lay, a * slots.acc_size, a * slots.acc_size, 0)
@@ -190,7 +212,7 @@ def prepare(plan: LoweringPlan, program: GemmProgram, tiles: int) -> None:
             0, 0, 0, 0, m.acc_bytes,
         )  # fmt: skip
     if not plan.operations.starts_with_tensor:
-        # Compute has nothing to do until the first weights are there: reset all slots meanwhile.
+        # The compute module would otherwise wait for the first weights, so it resets all slots now.
         count = min(slots.acc, tiles) * slots.acc_size
         instruction_writer.gemm(
             state, out, plan.lay, 1, 0, 1, 1, count, 0, 1 if count > 1 else 0, 0, 0, 0, 0

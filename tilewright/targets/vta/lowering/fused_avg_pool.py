@@ -1,10 +1,10 @@
-"""Averages results of a convolution while they are accumulators.
+"""Averages the results of a convolution while they are accumulators.
 
-A channel block of an image then stores one element. A tile holds all results of its blocks, and
-behind them two accumulators a block. Taps of an average differ by one at most
-(`targets.integer_reference`). Results with the larger tap are summed in the first of these, the
-others in the second. That plus the first, times the smaller tap, is added to the first. The ALU has
-no multiplication, so a bit of the tap is a shift and an addition.
+A channel block of an image then stores a single element. A tile contains all results of its blocks,
+followed by two accumulators per block. The weights of an average differ by at most one
+(`targets.integer_reference`). Results with the larger weight are summed in the first accumulator,
+the others in the second. Then the sum of both, multiplied by the smaller weight, is added to the
+first. The ALU has no multiplication, so each bit of the weight is a shift and an addition.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from tilewright.targets.workload import Workload
 
 _C, _S = 1, 2
 
-# Micro-ops of a slot: on the first accumulator of a block, on the second, first to second and back,
-# then the results with the larger tap to the first, the others to the second.
+# Micro-ops of a slot: on the first accumulator of a block, on the second, from the first to the
+# second and back. Then the results with the larger tap are added to the first accumulator, and the
+# others to the second.
 _FIRST, _SECOND, _TO_SECOND, _TO_FIRST, _RESULTS = 0, 1, 2, 3, 4
 
 
 def check_averaged(workload: Workload, is_extended: bool) -> None:
-    """Raises `WorkloadError` for an average in another space than the extended one."""
+    """Raise `WorkloadError` for an average outside of the extended space."""
     if workload.average is not None and not is_extended:
         raise WorkloadError(
             f"{workload}: only the extended space averages results in the accumulators; use it, or "
@@ -50,7 +51,7 @@ def check_averaged(workload: Workload, is_extended: bool) -> None:
 
 @stage
 def average_uops(plan: LoweringPlan) -> int:
-    """Micro-ops that averages take; none where nothing is averaged."""
+    """Return the number of micro-ops for averages; 0 if nothing is averaged."""
     if plan.geo.average_taps == 0:
         return 0
     return plan.slots.acc * (_RESULTS + plan.geo.oh * plan.geo.ow)
@@ -58,7 +59,7 @@ def average_uops(plan: LoweringPlan) -> int:
 
 @stage
 def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
-    """The micro-ops of averages, behind those of the accumulator slots."""
+    """Write the micro-ops of averages, after those of the accumulator slots."""
     pixels, count = plan.geo.oh * plan.geo.ow, average_uops(plan) // plan.slots.acc
     for slot in range(plan.slots.acc if count else 0):
         acc, at = slot * plan.slots.acc_size, plan.slots.acc + slot * count
@@ -80,8 +81,10 @@ def write_average(plan: LoweringPlan, program: GemmProgram) -> None:
 
 @stage
 def _to_first(plan: LoweringPlan) -> int:
-    """Results that are summed in the first accumulator: those with the larger tap, or all, where
-    all taps are one."""
+    """Return the number of results that are summed in the first accumulator.
+
+    They are those with the larger weight, or all if all weights are one.
+    """
     pixels = plan.geo.oh * plan.geo.ow
     larger = plan.geo.average_taps % pixels
     return larger if larger else pixels
@@ -89,14 +92,18 @@ def _to_first(plan: LoweringPlan) -> int:
 
 @stage
 def _has_larger_tap(plan: LoweringPlan, pixel: int) -> bool:
-    """See `targets.integer_reference.average_weights`."""
+    """Return whether a pixel has the larger weight, see `integer_reference.average_weights`."""
     pixels, total = plan.geo.oh * plan.geo.ow, plan.geo.average_taps
     return (pixel + 1) * total // pixels - pixel * total // pixels > total // pixels
 
 
 @stage
 def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Epilogue, average, its epilogue, and store. Returns the number of micro-ops, or FULL."""
+    """Write the epilogue of a tile, the average, the epilogue of the average, and the store.
+
+    Returns:
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+    """
     geo, state, out = plan.geo, program.state, program.out
     if not plan.operations.lifted:
         load_bias(plan, program, tile)
@@ -124,7 +131,10 @@ def end_averaged(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uop
 
 @stage
 def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -> None:
-    """All results times their taps, in the first accumulators; micro-ops from `at` on."""
+    """Write the weighted sum of all results in the first accumulators.
+
+    Its micro-ops begin at `at`.
+    """
     pixels, tco, first = plan.geo.oh * plan.geo.ow, plan.tiling.tco, _to_first(plan)
     count = tco + tile.cos if first < pixels else tile.cos
     instruction_writer.gemm(
@@ -152,8 +162,7 @@ def _sum_up(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int) -
 def _take_back_lift(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, count: int
 ) -> None:
-    """What the results have too much by the lift of their bias, off the `count` accumulators in
-    which they will be summed."""
+    """Subtract the lift of the bias from the `count` accumulators that will hold sums."""
     pixels, first, lift = plan.geo.oh * plan.geo.ow, _to_first(plan), plan.geo.average_lift
     if lift == 0:
         return
@@ -171,7 +180,7 @@ def _take_back_lift(
 def _add_results(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, bgn: int, end: int
 ) -> None:
-    """The results of these micro-ops, of each block, to where they are summed."""
+    """Add the results of a range of micro-ops, for each block, to the accumulators of the sums."""
     dst, src = 0, 0
     if tile.cos > 1:
         dst, src = 1, tile.pitch
@@ -185,7 +194,7 @@ def _each_block(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, at: int, opcode: int, use_imm: int,
     immediate: int,
 ) -> None:  # fmt: skip
-    """An operation of a micro-op on an accumulator of each block."""
+    """Write an ALU operation of one micro-op on one accumulator of each block."""
     step = 1 if tile.cos > 1 else 0
     instruction_writer.alu(
         program.state, program.out, plan.lay, at, at + 1, 1, tile.cos, 0, step, 0, step, opcode,

@@ -1,10 +1,10 @@
-"""Lowers convolutions whose sums are pooled while they are accumulators.
+"""Lowers convolutions whose sums are max-pooled while they are accumulators.
 
-A tile consists of first values, GEMMs for each phase of the columns, maxima, their epilogue, and
-stores. The maximum comes first, then bias, shift and clips of pooled sums alone. The pipeline is
-that of extended schedules; a tile ends as that of a max-pool does. Columns lie phase by phase, so a
-GEMM has an instruction a phase. A tile of whole rows reuses the sums that it shares with the tile
-above, if that was computed just before.
+A tile consists of initial values, GEMMs for each phase of the columns, maxima, the epilogue and
+stores. The maximum comes first, so that bias, shift and clips apply only to pooled sums. The
+pipeline is that of extended schedules; a tile ends like that of a max-pool. Columns are stored
+phase by phase, so that a GEMM needs one instruction per phase. A tile of whole rows reuses the sums
+that it shares with the tile above, if that one was computed just before.
 """
 
 from __future__ import annotations
@@ -80,22 +80,25 @@ from tilewright.targets.vta.numba_decorators import allocating_helper, helper, u
 from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
-_VECTOR, _GEMM = 2, 3  # kinds of runs of micro-ops; those of `pool_pieces` are 0 and 1
+_VECTOR, _GEMM = 2, 3  # kinds of micro-op runs; `pool_pieces` uses the kinds 0 and 1
 _L, _C, _S = 0, 1, 2
 
 
 class Writing(NamedTuple):
-    """What is written, and what is known of slots and micro-ops."""
+    """A program that is being written, with the state of slots and micro-ops."""
 
     program: GemmProgram
-    maxima: PoolProgram  # the same program, as the pieces of a max-pool see it
+    maxima: PoolProgram  # the same program, in the form that the max-pool functions take
     rings: Rings
 
 
 @helper
 def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """The accumulators' first value, once the last STORE from their slot is done: zero; where the
-    pool's padding is, the least there is; and what is taken over."""
+    """Write the initial values of a tile's accumulators, after the last STORE from their slot.
+
+    They are zero, the smallest possible value where the pool has padding, and sums that are copied
+    from the tile above.
+    """
     state, out = w.program.state, w.program.out
     state.tiles += 1
     sums, o, sides = tile.sums, tile.out, tile.sides
@@ -120,7 +123,7 @@ def begin_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Zero in all accumulators of a tile, but for the line that it reads elsewhere."""
+    """Reset all accumulators of a tile, except for the line that it reads from the tile above."""
     sums, o = tile.sums, tile.out
     bgn, end, count, blocks, pitch = sums.slot, sums.slot + 1, o.lines * o.line, sums.cos, o.pitch
     if tile.carried and plan.read_there:
@@ -140,14 +143,17 @@ def reset_sums(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 
 @helper
 def line_above(plan: PooledPlan, tile: PooledTile) -> int:
-    """Where the lines begin that a tile takes over."""
+    """Return where the lines begin that a tile reuses from the tile above."""
     above = pooled_tile_at(plan, tile.sums.number - 1, tile.sums.tiles).out
     return above.acc + (above.lines - plan.carried) * above.line
 
 
 @helper
 def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep) -> None:
-    """Weights, if they are to be loaded, and GEMMs; in parts at the beginning, if asked to."""
+    """Write a reduction step: loads of weights, if necessary, and GEMMs.
+
+    The first steps may be split into parts.
+    """
     sums = tile.sums
     pixels, block = sums.rows * sums.cols, step.cis * plan.sums.geo.kh * plan.sums.geo.kw
     whole = sums.cos * block
@@ -172,7 +178,7 @@ def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep
 def gemms(
     plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep, done: int, part: int
 ) -> None:
-    """A GEMM a phase of the columns, by a part of a step's weights after `done` elements."""
+    """Write one GEMM per phase of the columns, for the weights of a step after `done` elements."""
     cols, o, sides = plan.pool.cols, tile.out, tile.sides
     phases = 1 if cols.single else cols.stride
     for phase in range(phases):
@@ -194,7 +200,19 @@ def gemms(
 def kernel_of(
     plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep, dst: int, src: int
 ) -> int:
-    """The run of micro-ops of a step, from these elements on, written if it is new, or -1."""
+    """Return the micro-ops of a step's GEMM, which are written if they do not exist yet.
+
+    Args:
+        plan: the plan.
+        w: the program.
+        tile: the tile.
+        step: the step.
+        dst: first accumulator.
+        src: first input element.
+
+    Returns:
+        The position of the first micro-op, or -1 if they do not fit.
+    """
     geo, t, line = plan.sums.geo, plan.sums.tiling, tile.out.line
     kind = _GEMM + step.cis + (step.wgt_at << 16) + (tile.sums.iw << 32)
     at = find_run(w.maxima, kind, line, dst, src)
@@ -213,7 +231,17 @@ def kernel_of(
 def gemm_of(
     plan: PooledPlan, w: Writing, tile: PooledTile, bgn: int, end: int, width: int, phases: int
 ) -> None:
-    """A GEMM over micro-ops, rows, and `width` columns of a phase."""
+    """Write a GEMM on the rows of a tile and on adjacent columns of one phase.
+
+    Args:
+        plan: the plan.
+        w: the program.
+        tile: the tile.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        width: number of columns.
+        phases: number of phases, which is the distance of the columns in the sums.
+    """
     geo, rows = plan.sums.geo, tile.sums.rows
     d0, s0, d1, s1 = 0, 0, 0, 0
     if rows > 1:
@@ -228,7 +256,7 @@ def gemm_of(
 
 @helper
 def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
-    """Maxima, epilogue of what they leave, and store."""
+    """Write the maxima of a tile, their epilogue, and the stores."""
     o, state, out = tile.out, w.program.state, w.program.out
     above = line_above(plan, tile) if tile.carried and plan.read_there else -1
     if plan.pool.rows_first:
@@ -262,8 +290,17 @@ def end_tile(plan: PooledPlan, w: Writing, tile: PooledTile) -> None:
 def with_vector(
     plan: PooledPlan, w: Writing, tile: PooledTile, at: int, pitch: int, src: int, opcode: int
 ) -> None:
-    """An operation with one value a channel, from `src` on, on `at` and what follows in rows
-    `pitch` apart."""
+    """Write an ALU operation with one value per channel.
+
+    Args:
+        plan: the plan.
+        w: the program that is being written.
+        tile: the tile.
+        at: first accumulator.
+        pitch: distance of rows in accumulators.
+        src: accumulator of the first channel block's values.
+        opcode: the ALU operation.
+    """
     o = tile.out
     run = find_run(w.maxima, _VECTOR, o.line, at, src)
     if run < 0:
@@ -281,22 +318,27 @@ def with_vector(
 
 
 POOLED_KNOBS = EXTENDED_KNOBS[:-1]
-"""Those of the extended space, but for the pieces of the last epilogue."""
+"""Knobs of the extended space except `tail`, the pieces of the last epilogue."""
 
 _ACCUMULATORS = {"bias", "offset", "shr", "shr_channel", "shl", "min", "max"}
 
 
 def pooled_space(geo: Geometry) -> Space:
-    """The knobs of the extended space for a convolution whose sums are pooled. `tile_h` and
-    `tile_w` count what the pool leaves."""
+    """Return the knobs of the extended space for a convolution whose sums are max-pooled.
+
+    `tile_h` and `tile_w` are in pixels after the pool.
+    """
     knobs = {knob.name: knob for knob in extended_space(geo).knobs}
     knobs["tile_w"] = Knob("tile_w", balanced(geo.ow, 4))
     return Space("extended", tuple(knobs[name] for name in POOLED_KNOBS))
 
 
 def check_pooled(workload: Workload, is_extended: bool) -> None:
-    """Raises `WorkloadError` for pooled sums that have no lowering: in another space than the
-    extended one, with windows that leave sums out, with a tensor in the epilogue."""
+    """Raise `WorkloadError` for pooled sums that cannot be lowered.
+
+    These are pools outside of the extended space, windows with gaps between them, and epilogues
+    that read tensors.
+    """
     pool = workload.pool
     if pool is None:
         return
@@ -324,11 +366,21 @@ def lower_pooled(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` (10,) are the knob *values*, `epilogue` (steps, 3)
-    is of `epilogue_steps`, without tensors. Returns a failure code.
+    """Write the program of one schedule of a convolution whose sums are max-pooled.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
-    There are no options.
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps` without tensors, shape (steps, 3).
+        knobs: knob values (not indices), shape (10,).
+        out: filled with instructions, shape (instructions, 2).
+        uops: filled with micro-ops, shape (micro-ops,).
+        state: filled with the counts.
+        options: unused.
+
+    Returns:
+        The failure code.
     """
     instruction_writer.start(state)
     plan = pooled_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -353,7 +405,7 @@ def lower_pooled(
 
 @helper
 def _write(plan: PooledPlan, w: Writing) -> int:
-    """The program of a plan, tile by tile, step by step."""
+    """Write the program of a plan, tile by tile and step by step. Return the failure code."""
     t, slots, state = plan.sums.tiling, plan.sums.slots, w.program.state
     tiles = plan.sums.geo.groups * t.places * t.co_tiles
     cursor = Cursor(0, 0, 0, 0, -1, 0, 0, 0, slots.acc)

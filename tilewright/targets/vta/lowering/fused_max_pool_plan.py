@@ -1,7 +1,7 @@
-"""Plans what a schedule of a convolution whose sums are pooled fixes before its first instruction.
+"""Plan of a schedule for a convolution whose sums are max-pooled.
 
-A tile is one of the pool's output. Its accumulators hold all sums that its windows read, as those
-of a max-pool hold pixels (`max_pool_plan`), and sums in the pool's padding.
+A tile is a tile of the pool's output. Its accumulators hold all sums that its windows read,
+including sums in the pool's padding, just as those of a max-pool hold pixels (`max_pool_plan`).
 """
 
 from __future__ import annotations
@@ -37,32 +37,36 @@ from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 COPY_CYCLES = 5
-"""Of a sum that the next tile takes over: reset, two operations that make it the least there is,
-and a maximum. None where that tile reads it in its old place."""
+"""Cycles of a sum that the next tile copies: a reset, two operations that set the smallest possible
+value, and a maximum. A tile that reads the sum in its old place needs none of them."""
 
 
 class PooledPlan(NamedTuple):
-    """Two views of one schedule: tiles of sums, and what the pool leaves of each."""
+    """Two views of one schedule: the tiles of sums, and the pooled tiles."""
 
     sums: LoweringPlan
     pool: PoolPlan
-    carried: int  # lines that a tile takes over from the one above it
-    read_there: bool  # in their old place
+    carried: int  # lines of sums that a tile reuses from the tile above it
+    read_there: bool  # whether these lines are read in their old place, without a copy
 
 
 class PooledTile(NamedTuple):
-    """A tile of the output; its sums that are to be computed, and those that are not."""
+    """A tile of the output, with the sums that have to be computed and those that do not."""
 
     sums: SumsTile
     out: PoolTile
-    sides: Sides  # in the padding, or taken over
+    sides: Sides  # numbers of lines and columns that are padding or reused
     carried: bool
 
 
 @stage
 def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """The tiles of a config's knob values, (knobs,): `th` and `tw` count sums, `first_rows` counts
-    output rows."""
+    """Return the tiles of a schedule. `th` and `tw` count sums, `first_rows` counts output rows.
+
+    Args:
+        geo: geometry of the workload.
+        knobs: knob values, shape (knobs,).
+    """
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
@@ -83,14 +87,23 @@ def pooled_tiling(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
 def pooled_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PooledPlan:
-    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    """Return the plan of a schedule.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values, shape (knobs,).
+    """
     t = pooled_tiling(geo, knobs)
     wgt_slots = knobs[6]
-    if wgt_slots == RESIDENT:  # said in numbers, so that weights never pass as a stream
+    # given as a number of slots, so that weights are never loaded as a stream
+    if wgt_slots == RESIDENT:
         wgt_slots = t.nk if t.order == CHANNELS_OUTER else t.co_tiles * t.nk
     operations = operations_of(geo, epilogue)
     slots = slots_of(geo, m, t, operations, knobs[5], wgt_slots, knobs[7])
-    # Pixels alone run in hardware loops: a run of micro-ops is a run of weights.
+    # The hardware loops run over pixels only, so that a run of micro-ops is a run of weights.
     sums = LoweringPlan(
         geo, m, lay, epilogue, t, operations, slots, LoopPlan(0, 1, True, True), knobs[9], 1,
         epilogue[:0],
@@ -110,16 +123,19 @@ def pooled_plan_of(
     carried = 0
     if carries(geo, knobs, t.col_tiles, t.co_tiles):
         carried = geo.pool_kh - geo.pool_sh
-    # A single line that no maximum is written to can be read where it is.
+    # A single line can be read in its old place if no maximum is written to it.
     read_there = carried == 1 and not rows.single and rows.home > 0
     return PooledPlan(sums, pool, carried, read_there)
 
 
 @helper
 def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: int) -> bool:
-    """Whether a tile takes over the sums that it shares with the one above it, which is the one
-    before it and still there. Knobs, (knobs,) or (knobs, n), and numbers of tiles may be of many
-    configs, for the plain function."""
+    """Return whether a tile reuses the sums that it shares with the tile above.
+
+    It does if the tile above is the previous one and its sums are still in the accumulators.
+    `knobs` has shape (knobs,) or (knobs, n); outside of compiled code, the other arguments may be
+    arrays of n schedules, too.
+    """
     in_order = (col_tiles == 1) & ((knobs[4] == CHANNELS_OUTER) | (co_tiles == 1))
     cheaper = geo.ci * geo.kh * geo.kw > COPY_CYCLES
     return in_order & (knobs[7] > 1) & cheaper & (geo.pool_kh > geo.pool_sh)
@@ -127,7 +143,7 @@ def carries(geo: Geometry, knobs: NDArray[np.int64], col_tiles: int, co_tiles: i
 
 @helper
 def pooled_tile_at(plan: PooledPlan, number: int, tiles: int) -> PooledTile:
-    """The tile that is computed after `number` others, of so many."""
+    """Return the tile that is computed after `number` other tiles."""
     geo, t, p = plan.sums.geo, plan.sums.tiling, plan.pool.tiling
     at = place_at(t, number)
     row = 0 if at.row_tile == 0 else t.first_rows + (at.row_tile - 1) * p.th

@@ -1,11 +1,9 @@
 """Lowers convolutions with a shortcut: both are summed in the accumulators.
 
-So the shortcut's result is neither stored nor loaded. A tile begins with the shortcut's reduction
-and epilogue. They leave the shortcut's result times the power of two it counts by. The
-convolution's own products are added to that. The pipeline is that of extended schedules.
-
-The steps of both reductions walk through the same rings, whose slots are as large as the larger of
-the two needs.
+The result of the shortcut is therefore neither stored nor loaded. A tile begins with the shortcut's
+reduction and epilogue, which leave its result, scaled by its power of two, in the accumulators. The
+convolution's own products are added to that. The pipeline is that of extended schedules. The steps
+of both reductions use the same rings, whose slots have the size of the larger of the two operands.
 """
 
 from __future__ import annotations
@@ -67,8 +65,14 @@ from tilewright.targets.workload import Workload
 
 
 class SummedPlan(NamedTuple):
-    """An extended schedule of a convolution with a shortcut: a plan of each, with the same tiles
-    and slots, but for where their vectors lie; and the vectors of both."""
+    """An extended schedule of a convolution with a shortcut.
+
+    Attributes:
+        own: plan of the convolution.
+        beside: plan of the shortcut, with the same tiles and slots, but a different place for its
+            vectors.
+        vectors: number of vectors of both.
+    """
 
     own: LoweringPlan
     beside: LoweringPlan
@@ -77,8 +81,10 @@ class SummedPlan(NamedTuple):
 
 @helper
 def beside_of(geo: Geometry) -> Geometry:
-    """The shortcut of a convolution by itself, in the memory that the two share. Sizes in bytes,
-    which no lowering asks for, are left out."""
+    """Return the geometry of the shortcut alone; its tensors lie in the convolution's memory.
+
+    Sizes in bytes are omitted, because no lowering reads them.
+    """
     return Geometry(
         geo.batches, geo.groups, geo.beside_ci, geo.co, geo.beside_h, geo.beside_w, geo.oh, geo.ow,
         1, 1, geo.beside_sh, geo.beside_sw, 1, 1, 0, 0, 0, 0, geo.res_base, geo.beside_wgt_base,
@@ -91,7 +97,10 @@ def beside_of(geo: Geometry) -> Geometry:
 
 @helper
 def reduction_of(t: GemmTiling, steps: int, first: int) -> GemmTiling:
-    """The same tiles with so many steps, of which the own ones begin at `first`."""
+    """Return the same tiles with another number of reduction steps.
+
+    The steps of the convolution itself begin at step `first`.
+    """
     return GemmTiling(
         t.th, t.tw, t.tco, t.tci, t.order, t.first_rows, t.row_tiles, t.col_tiles, t.co_tiles,
         t.places, steps, first, t.gather, t.ih, t.iw,
@@ -103,9 +112,19 @@ def shared_slots(
     own: Geometry, m: Machine, t: GemmTiling, beside: GemmTiling, operations: Operations,
     knobs: NDArray[np.int64],
 ) -> BufferSlots:  # fmt: skip
-    """The division of the scratchpads, whether or not it fits; `operations` have the vectors of
-    both, `knobs` (knobs,) are the knob values. Weights never pass as a stream: two tensors do not
-    lie in the order in which a tile reads them."""
+    """Return the division of the scratchpads, whether or not it fits.
+
+    Weights are never streamed, because two tensors are not stored in the order in which a tile
+    reads them.
+
+    Args:
+        own: geometry of the convolution.
+        m: the machine.
+        t: tiles of the convolution.
+        beside: tiles of the shortcut.
+        operations: operations of the epilogue, with the vectors of both.
+        knobs: knob values, shape (knobs,).
+    """
     s = slots_of(own, m, t, operations, knobs[5], knobs[6], knobs[7])
     return BufferSlots(
         s.inp, max(s.inp_size, beside.tci * beside.ih * beside.iw), s.wgt, s.wgt_size, s.acc,
@@ -115,7 +134,7 @@ def shared_slots(
 
 @helper
 def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
-    """The same, but for vectors that lie so many places further on."""
+    """Return the same slots, with the bias and shift vectors moved by `places` accumulators."""
     return BufferSlots(
         s.inp, s.inp_size, s.wgt, s.wgt_size, s.acc, s.acc_size, s.bias_at + places,
         s.bias_resident, s.streamed, s.compute_bound, s.wgt_places, s.res, s.res_size,
@@ -125,7 +144,7 @@ def vectors_behind(s: BufferSlots, places: int) -> BufferSlots:
 
 @helper
 def with_vectors(o: Operations, vectors: int) -> Operations:
-    """The same with so many vectors."""
+    """Return the same operations with another number of vectors (biases and shifts)."""
     return Operations(
         vectors, o.starts_with_tensor, o.tensors, o.in_place, o.residual, o.shift, o.lifted
     )
@@ -135,8 +154,15 @@ def with_vectors(o: Operations, vectors: int) -> Operations:
 def summed_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> SummedPlan:
-    """The schedule of a config's knob values, (knobs,), with the steps of both epilogues,
-    (steps, 3), the shortcut's first."""
+    """Return the plan of a schedule.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: steps of both epilogues, the shortcut's first, shape (steps, 3).
+        knobs: knob values, shape (knobs,).
+    """
     beside = beside_of(geo)
     first, second = epilogue[: geo.beside_steps], own_steps(geo, epilogue)
     before, behind = operations_of(beside, first), operations_of(geo, second)
@@ -160,8 +186,11 @@ def summed_plan_of(
 
 
 def check_summed(workload: Workload, is_extended: bool) -> None:
-    """Raises `WorkloadError` for a shortcut that has no lowering: in another space than the
-    extended one, with other tensors added to the same sums."""
+    """Raise `WorkloadError` for a shortcut that cannot be lowered.
+
+    These are shortcuts outside of the extended space, and those whose sums also receive another
+    tensor.
+    """
     if workload.shortcut is None:
         return
     if not is_extended:
@@ -182,11 +211,21 @@ def lower_summed(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` (knobs,) are the knob *values*, `epilogue`
-    (steps, 3) is of `epilogue_steps`, the shortcut's first. Returns a failure code.
+    """Write the program of one schedule of a convolution with a shortcut.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
-    There are no options.
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, the shortcut's first, shape (steps, 3).
+        knobs: knob values (not indices), shape (knobs,).
+        out: filled with instructions, shape (instructions, 2).
+        uops: filled with micro-ops, shape (micro-ops,).
+        state: filled with the counts.
+        options: unused.
+
+    Returns:
+        The failure code.
     """
     instruction_writer.start(state)
     plan = summed_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -213,7 +252,11 @@ def lower_summed(
 
 @helper
 def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: Rings) -> int:
-    """The program of a plan, tile by tile, step by step."""
+    """Write the program of a plan, tile by tile and step by step.
+
+    Returns:
+        The failure code, or OK.
+    """
     own, beside, state = plan.own, plan.beside, program.state
     tiles = own.geo.groups * own.tiling.places * own.tiling.co_tiles
     n_uops = own.slots.acc + average_uops(own)
@@ -257,7 +300,7 @@ def _write(plan: SummedPlan, program: GemmProgram, rings: Rings, beside_rings: R
 
 @stage
 def _turned(own: Cursor, by: Cursor) -> Cursor:
-    """A cursor of own kernels where another has turned the rings that they share."""
+    """Return a cursor with its own kernels, and the ring positions of another cursor."""
     return Cursor(
         by.inp_next, by.wgt_next, by.inp_hint, by.wgt_hint, by.freed, by.loaded, own.kernels,
         own.kernel_hint, by.n_uops,
@@ -266,7 +309,10 @@ def _turned(own: Cursor, by: Cursor) -> Cursor:
 
 @view_stage
 def _with_all_vectors(plan: SummedPlan) -> LoweringPlan:
-    """What `prepare` loads the vectors of both by: they lie one behind the other."""
+    """Return a plan with the vectors of both convolutions, for `prepare` to load.
+
+    The vectors are stored one after the other.
+    """
     own = plan.own
     return LoweringPlan(
         own.geo, own.m, own.lay, own.epilogue, own.tiling,

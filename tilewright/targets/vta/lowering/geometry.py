@@ -1,6 +1,4 @@
-"""Describes a workload as the accelerator sees it: packed into blocks, its buffers laid out in
-DRAM.
-"""
+"""Computes the packed sizes of a workload and the layout of its tensors in DRAM."""
 
 from __future__ import annotations
 
@@ -24,12 +22,12 @@ from tilewright.targets.workload import Workload
 PAGE_BYTES = 4096
 
 EPILOGUE_IMMEDIATE, EPILOGUE_BIAS, EPILOGUE_TENSOR, EPILOGUE_RESIDUAL = 0, 1, 2, 3
-"""What an epilogue step's second operand is: a constant, one value a channel (its immediate says in
-which of `channel_vectors`), a whole tensor, or an int8 tensor that comes through the GEMM core (its
-immediate is the power of two it is scaled by)."""
+"""Kinds of second operands of an epilogue step: a constant; one value per channel (the immediate is
+its index in `channel_vectors`); a whole tensor; or an int8 tensor that is added through the GEMM
+core (the immediate is the power of two by which it is scaled)."""
 EPILOGUE_TAKE, EPILOGUE_ASIDE, EPILOGUE_BACK = 4, 5, 6
-"""Rows of a step that ALU operations make up (`targets.steps.step`): the accumulators are copied,
-the copy is changed by a constant, the accumulators are changed by the copy."""
+"""Kinds of rows of a step that consists of ALU operations (`targets.steps.step`): the accumulators
+are copied, the copy is changed by a constant, or the accumulators are changed by the copy."""
 
 _ROW_OF = {
     "results": EPILOGUE_IMMEDIATE, "take": EPILOGUE_TAKE, "aside": EPILOGUE_ASIDE,
@@ -40,46 +38,48 @@ _CYCLES = {
     EPILOGUE_IMMEDIATE: (1, 1), EPILOGUE_TAKE: (2, 3), EPILOGUE_ASIDE: (1, 1),
     EPILOGUE_BACK: (1, 2),
 }  # fmt: skip
-"""Instructions a tile and cycles an accumulator of such a row: an operand from the accumulators
-takes two, and a copy begins with a reset."""
+"""Instructions per tile and cycles per accumulator of such a row. An operand from the accumulators
+takes two cycles, and a copy begins with a reset."""
 
 IDENTITY_BITS = 6
-"""The largest power of two that an int8 weight can be."""
+"""Exponent of the largest power of two that fits into an int8 weight."""
 
 _ALU_OF = {"shr": ALU_SHR, "shl": ALU_SHR, "min": ALU_MIN, "max": ALU_MAX, "offset": ALU_ADD,
            "bias": ALU_ADD, "add": ALU_ADD, "residual": ALU_ADD, "weighted": ALU_ADD,
            "shr_channel": ALU_SHR}  # fmt: skip
 
 CHANNEL_VECTORS = ("bias", "shr_channel")
-"""Epilogue steps that read a value a channel. They lie one behind the other where biases do."""
+"""Epilogue steps that read one value per channel. Their values are stored one after the other in
+place of the bias."""
 
 ADDITIONS = ("bias", "add", "offset", "residual", "weighted")
 """Epilogue steps whose order does not matter."""
 
 
 class Geometry(NamedTuple):
-    """Packed sizes (in blocks), window arithmetic (in pixels) and DRAM addresses (in elements).
+    """Packed sizes (in blocks), window geometry (in pixels) and DRAM addresses (in elements).
 
-    Channel counts are per merged group (`merged_groups`), whose channels fill whole blocks but for
-    the last's. The data of group g are blocks g·ci … g·ci+ci-1, its output blocks g·co … g·co+co-1.
-    An image in memory has the blocks that its channels fill, `inp_blocks` and `out_blocks`, and no
-    more: of the last group's blocks those beyond are computed with weights of zero and not stored.
-    Weights and biases have places for all of them.
+    Channel counts are those of a merged group (`merged_groups`), whose channels fill whole blocks
+    except in the last group. The data of group g is in blocks g·ci … g·ci+ci−1, its output in
+    blocks g·co … g·co+co−1. An image in memory has only the blocks that its channels fill,
+    `inp_blocks` and `out_blocks`. The remaining blocks of the last group are computed with zero
+    weights and are not stored. Weights and biases have places for all of them.
 
-    Where the GEMM core brings tensors to the accumulators as they are, the last element of the
-    weights is the identity that it does so by.
+    If the GEMM core moves tensors to the accumulators unchanged, the last element of the weights is
+    the identity matrix for that purpose.
 
-    The rows of a batched dense may lie as a `column`: one image, a pixel wide, with a pixel for
-    every `batch` rows of the machine. They then share transfers, weights and instructions.
+    The rows of a batched dense layer can be stored as a `column`: a single image, one pixel wide,
+    with one pixel for every `batch` rows of the machine. The rows then share transfers, weights and
+    instructions.
 
-    Where a convolution's sums are pooled, `oh` and `ow` are what the pool leaves of `sums_h` rows
-    and `sums_w` columns; its window is 1×1 where there is none.
+    If the sums are max-pooled, `oh` and `ow` are the size after the pool, and `sums_h` and `sums_w`
+    the size before it. Without a pool, the window is 1×1.
 
-    Of a convolution with a shortcut (`beside_…`, see `beside_geometry`) the shortcut's weights and
-    vectors lie behind its own, and the image that it reads where a residual would.
+    If there is a shortcut (fields `beside_…`, see `beside_geometry`), its weights and vectors are
+    stored after those of the convolution, and its image takes the place of a residual.
 
-    Where a convolution's results are averaged, `oh` and `ow` are those of the results, and an image
-    of the output has one pixel.
+    If the results are averaged, `oh` and `ow` are the size before the average, and an output image
+    has one pixel.
     """
 
     batches: int
@@ -100,24 +100,25 @@ class Geometry(NamedTuple):
     pad_left: int
     pad_bottom: int
     pad_right: int
-    inp_base: int  # DRAM, in elements of that memory type
+    inp_base: int  # DRAM addresses, in elements of the memory type
     wgt_base: int
     bias_base: int
     add_base: int
     out_base: int
     uop_base: int
     column: bool
-    bias_lift: int  # what is added to a bias in memory, see `lift`
-    bias_lowest: int  # the smallest bias it suffices for
+    bias_lift: int  # constant that is added to each bias in memory, see `lift`
+    # smallest bias for which the lift suffices
+    bias_lowest: int
     insn_bytes_at: int  # DRAM byte address of the first instruction
     inp_bytes: int
     wgt_bytes: int
     bias_bytes: int
     add_bytes: int
     out_bytes: int
-    res_base: int  # of the residual, or of the shortcut's image, in input elements
+    res_base: int  # DRAM address of the residual or of the shortcut's input, in input elements
     res_bytes: int
-    identity_at: int  # place of the identity among the weights, -1: none
+    identity_at: int  # index of the identity matrix among the weights, -1 if there is none
     sums_h: int
     sums_w: int
     pool_kh: int
@@ -126,39 +127,43 @@ class Geometry(NamedTuple):
     pool_sw: int
     pool_top: int
     pool_left: int
-    beside_ci: int  # input blocks of the shortcut, 0: none
+    beside_ci: int  # input blocks of the shortcut, 0 without shortcut
     beside_h: int
     beside_w: int
     beside_sh: int
     beside_sw: int
     beside_wgt_base: int
     beside_bias_base: int
-    beside_steps: int  # of its epilogue, in front of the other's
-    beside_lift: int  # what is added to the shortcut's bias in memory, see `lift`
-    beside_lowest: int  # the smallest that it suffices for
-    beside_left: int  # what that leaves in the sums: the other bias has that much less in memory
-    average_taps: int  # sum of the taps of an average, 0: none
-    average_steps: int  # of its epilogue, behind the other's
-    average_lift: int  # what a lift of the bias leaves in each result, over 256
-    inp_blocks: int  # of an image in memory
+    beside_steps: int  # number of the shortcut's epilogue steps, which precede the others
+    beside_lift: int  # constant that is added to the shortcut's bias in memory, see `lift`
+    beside_lowest: int  # as `bias_lowest`, for the shortcut's bias
+    # what that lift leaves in the sums; it is subtracted from the other bias in memory
+    beside_left: int
+    average_taps: int  # sum of the taps of an average, 0 without average
+    average_steps: int  # number of the average's epilogue steps, which follow the others
+    average_lift: int  # what a lift of the bias leaves in each result, divided by 256
+    inp_blocks: int  # input blocks of an image in memory; `out_blocks`: output blocks
     out_blocks: int
-    copies: int  # 1 where a step works on a copy of the accumulators, which takes as many, else 0
+    # 1 if an epilogue step works on a copy of the accumulators, which needs as many more, else 0
+    copies: int
 
     @property
     def output(self) -> tuple[int, int]:
-        """Rows and columns of the output."""
+        """Height and width of the output."""
         return (1, 1) if self.average_taps else (self.oh, self.ow)
 
 
 @helper
 def window(tile: int, stride: int, kernel: int, dilation: int) -> int:
-    """Input rows (columns) that `tile` output rows (columns) read."""
+    """Return the number of input rows (or columns) that `tile` output rows (or columns) read."""
     return (tile - 1) * stride + (kernel - 1) * dilation + 1
 
 
 def merged_groups(workload: Workload, machine: Machine) -> int:
-    """How many groups of a convolution are computed as one, with weights of zero between them: as
-    many as it takes for their channels to fill whole blocks, or all."""
+    """Return how many groups of a convolution are computed as one, with zero weights between them.
+
+    It is the number for which the channels fill whole blocks, or all groups.
+    """
     if workload.groups == 1:
         return 1
     per_in = workload.in_channels // workload.groups
@@ -169,8 +174,17 @@ def merged_groups(workload: Workload, machine: Machine) -> int:
 
 
 def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> Geometry:
-    """Pack a workload for a machine, a batched dense as a column if asked to. Raises
-    `WorkloadError` for pads beyond what a LOAD can pad, and for a pool's beyond that."""
+    """Pack a workload for a machine.
+
+    Args:
+        workload: the workload.
+        machine: the machine.
+        column: whether to store a batched dense layer as a column.
+
+    Raises:
+        WorkloadError: the padding exceeds what a LOAD can pad, the blocks are not square where they
+            have to be, or the tensors exceed 32-bit addresses.
+    """
     w = workload
     merged = merged_groups(w, machine)
     groups = -(-w.groups // merged)
@@ -256,7 +270,10 @@ def geometry_of(workload: Workload, machine: Machine, column: bool = False) -> G
 
 
 def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geometry | None:
-    """The shortcut of a convolution by itself, in the memory that the two share; None for none."""
+    """Return the geometry of a convolution's shortcut alone, or None if it has no shortcut.
+
+    The shortcut's tensors lie in the same memory as those of the convolution.
+    """
     if workload.of_shortcut is None:
         return None
     return geometry_of(workload.of_shortcut, machine)._replace(
@@ -267,10 +284,10 @@ def beside_geometry(workload: Workload, machine: Machine, geo: Geometry) -> Geom
 
 
 def epilogue_steps(workload: Workload) -> NDArray[np.int64]:
-    """The epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3), behind those of
-    a shortcut and before those of an average.
+    """Return the epilogue as rows (operand kind, ALU opcode, immediate), shape (steps, 3).
 
-    A left shift is a right shift by a negative amount, as VTA encodes it.
+    The rows of a shortcut come first and those of an average last. A left shift is a right shift by
+    a negative amount, as VTA encodes it.
     """
     parts = []
     if workload.of_shortcut is not None:
@@ -292,9 +309,7 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
         immediate = -op.value if op.kind == "shl" else op.value
         if op.kind == "weighted":
             shift = weight_and_shift(op.value)[1]
-            immediate = (
-                IDENTITY_BITS + shift if shift else 0
-            )  # as a power of two that takes as much
+            immediate = IDENTITY_BITS + shift if shift else 0  # a power of two with the same effect
         if op.kind in vectors:
             immediate = vectors.index(op.kind)
         rows.append((operand.get(op.kind, EPILOGUE_IMMEDIATE), _ALU_OF[op.kind], immediate))
@@ -302,28 +317,30 @@ def _steps(epilogue: Sequence[EpilogueOp], vectors: Sequence[str]) -> NDArray[np
 
 
 def composed_rows(op: EpilogueOp) -> list[tuple[int, int, int]]:
-    """The rows of `epilogue_steps` of a step that ALU operations make up; none of any other."""
+    """Return the rows of a step that consists of ALU operations; none for a basic step."""
     return [
-        (_ROW_OF[each.place], _ALU[each.operation], each.value)
-        for each in STEP_KINDS[op.kind].operations(op.value)
+        (_ROW_OF[operation.place], _ALU[operation.operation], operation.value)
+        for operation in STEP_KINDS[op.kind].operations(op.value)
     ]
 
 
 def composed_cycles(op: EpilogueOp) -> int:
-    """Cycles an accumulator that the ALU operations of a step take; 0 of a basic one."""
+    """Return the cycles per accumulator of a step that consists of ALU operations, else 0."""
     return sum(_CYCLES[row][1] for row, _, _ in composed_rows(op))
 
 
 def alu_operations(workload: Workload) -> int:
-    """Instructions a tile that the epilogue's steps are."""
+    """Return the number of instructions per tile for the steps of the epilogue."""
     composed = [row for op in workload.epilogue for row, _, _ in composed_rows(op)]
     plain = sum(op.kind in _ALU_OF for op in workload.epilogue)
     return plain + sum(_CYCLES[row][0] for row in composed)
 
 
 def check_composed(workload: Workload, is_extended: bool) -> None:
-    """Raises `WorkloadError` for steps that ALU operations make up where nothing writes these: in
-    another space than the extended one, behind a pool, in a shortcut."""
+    """Raise `WorkloadError` for a step of ALU operations where it is not supported.
+
+    It is supported only in the extended space, not after a pool, and not in a shortcut.
+    """
     step = next((op for op in workload.epilogue if op.kind not in _ALU_OF), None)
     if step is not None and not (is_extended and workload.operator != "max_pool"):
         raise WorkloadError(
@@ -343,21 +360,32 @@ def check_composed(workload: Workload, is_extended: bool) -> None:
 
 
 def channel_vectors(workload: Workload) -> tuple[str, ...]:
-    """The epilogue's steps that read a value a channel, in the order in which these lie in memory.
-    Raises `WorkloadError` for two of a kind."""
+    """Return the epilogue's steps that read one value per channel, in the order of their storage.
+
+    Raises:
+        WorkloadError: there are two steps of the same kind.
+    """
     return tuple(kind for kind in CHANNEL_VECTORS if _has(workload, kind))
 
 
 def tensor_operands(workload: Workload) -> int:
-    """The epilogue's steps whose second operand the ALU reads from the accumulators."""
+    """Return the number of epilogue steps that read their second operand from the accumulators."""
     rows = [row for op in workload.epilogue for row, _, _ in composed_rows(op)]
     from_copies = sum(row in (EPILOGUE_TAKE, EPILOGUE_BACK) for row in rows)
     return from_copies + sum(op.kind in (*CHANNEL_VECTORS, "add") for op in workload.epilogue)
 
 
 def check_residual(workload: Workload, has_residuals: bool) -> None:
-    """Raises `WorkloadError` for a residual in a space that has none (`has_residuals`), and for one
-    behind what does not commute with its addition."""
+    """Raise `WorkloadError` for a residual that cannot be lowered.
+
+    Args:
+        workload: the workload.
+        has_residuals: whether the schedule space supports residuals.
+
+    Raises:
+        WorkloadError: the space has no residuals, or a step before the residual does not commute
+            with its addition.
+    """
     kinds = [op.kind for op in workload.epilogue]
     at = next((i for i, kind in enumerate(kinds) if kind in RESIDUALS), None)
     if at is None:

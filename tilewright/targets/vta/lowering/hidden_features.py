@@ -1,11 +1,11 @@
-"""Computes the hidden features of a program: what it reveals once it is lowered, before anything
-runs. Counts of waiting are read off its tokens in program order, without any notion of time.
+"""Hidden features of a program: what it reveals after lowering, before anything runs.
 
-A load may start when its scratchpad slot is given back, and is needed when compute takes its token.
-The iterations that compute executes in between are the cover under which the load can hide. Bytes
-beyond that cover are counted as exposed, a byte being worth as many iterations as the program has
-of them per byte. The same holds for stores between the token that starts them and the one compute
-takes before it overwrites their accumulators.
+Waiting is estimated from the tokens in program order, without any timing. A load may start when its
+scratchpad slot is released, and is needed when compute takes its token. The iterations that compute
+executes in between are the cover under which the load can hide. Bytes beyond this cover are counted
+as exposed; a byte is worth as many iterations as the program has per byte on average. The same
+applies to stores, between the token that starts them and the token that compute takes before it
+overwrites their accumulators.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _HIDDEN: tuple[tuple[str, Meaning, Unit, str], ...] = (
     ("last_exposed", "waiting", "", "bytes stored after the last ALU instruction"),
     ("last_work", "last work", "", "micro-ops executed after the last load"),
 )
-"""Name, meaning, unit kept busy, text with unit. All are counts."""
+"""Name, meaning, occupied unit, and text with unit of measurement. All values are counts."""
 _FIELD = {
     "first_exposed": "first_loaded",
     "load_exposed": "exposed_loads",
@@ -72,34 +72,43 @@ _FIELD = {
     "last_exposed": "last_stored",
     "last_work": "last_iterations",
 }
-"""The fields of `ProgramState` that have another name than the feature."""
+"""Fields of `ProgramState` whose names differ from the feature's name."""
 
 HIDDEN = tuple(Feature(*row) for row in _HIDDEN)
 HIDDEN_FIELDS = tuple(_FIELD.get(name, name) for name, *_ in _HIDDEN)
 
 
-_RING = 512  # tokens of one queue that are remembered; hardware holds 255
-_QUEUES = np.array(FLAG_QUEUES, np.int64)  # of pop_prev, pop_next, push_prev, push_next by module
+_RING = 512  # tokens per queue that are remembered; the hardware's counters hold 255
+# queue of pop_prev, pop_next, push_prev and push_next, by module
+_QUEUES = np.array(FLAG_QUEUES, np.int64)
 _TO_COMPUTE, _FROM_STORE = 0, 3
 
 
 @allocating_helper
 def count_waits(program: NDArray[np.uint64], lay: Layout, m: Machine, state: ProgramState) -> None:
-    """Fill the counts of waiting of a `program` (instructions, 2) in its `state`, whose other
-    counts are known."""
+    """Fill in the counts of waiting of a program.
+
+    Args:
+        program: instructions, shape (instructions, 2).
+        lay: layout of the instruction fields.
+        m: the machine.
+        state: counts of the program; the other counts are already filled in.
+    """
     iterations = state.gemm_iterations + state.alu_iterations + state.reset_iterations
     loaded = state.inp_bytes + state.wgt_bytes + state.acc_bytes
-    read_cover = loaded / max(1, iterations)  # bytes that an iteration hides
+    # bytes that are transferred during one iteration, on average
+    read_cover = loaded / max(1, iterations)
     write_cover = state.out_bytes / max(1, iterations)
 
-    # Of every token under way: iterations done when its transfer could start, bytes transferred.
+    # For every token in a queue: the iterations done when its transfer could start, and its bytes.
     begun = np.zeros((4, _RING), np.int64)
     moved = np.zeros((4, _RING), np.int64)
     head = np.zeros(4, np.int64)
     tail = np.zeros(4, np.int64)
-    clock = 0  # iterations of all GEMM and ALU instructions so far
-    may_start = np.zeros(3, np.int64)  # a module's next transfer, on that clock
-    bytes_since = np.zeros(3, np.int64)  # moved by a module since it last pushed
+    clock = 0  # number of iterations of all GEMM and ALU instructions so far
+    # when each module's next transfer can start, in these iterations
+    may_start = np.zeros(3, np.int64)
+    bytes_since = np.zeros(3, np.int64)  # bytes that each module moved since its last push
     started = False
     arrived = 0
     exposed_loads = 0.0

@@ -1,11 +1,10 @@
-"""Writes an instruction stream: dependency tokens, DMA regions, micro-op kernels. It also keeps the
-record that counts what is written.
+"""Writes an instruction stream: dependency tokens, DMA regions and micro-op kernels.
 
-A program is written into two places. `state` is the record that counts it; `out` (instructions, 2)
-takes the words of instructions, of which those beyond its end are only counted. The rules by which
-calls become dependency flags or no-ops are those of the VTA runtime (InsnQueue::DepPop / DepPush).
-So a lowering that makes the calls of the stock compiler gets the stock compiler's stream, byte for
-byte.
+A program is written to two places. `state` is the record with its counts. `out`, shape
+(instructions, 2), receives the instruction words; instructions beyond its end are only counted. The
+rules by which calls become dependency flags or no-ops are those of the VTA runtime
+(InsnQueue::DepPop and DepPush). A lowering that makes the calls of the stock compiler therefore
+gets the stock compiler's stream, byte for byte.
 """
 
 from __future__ import annotations
@@ -40,18 +39,19 @@ from tilewright.targets.vta.numba_decorators import helper, set_zero
 
 
 class ProgramState:
-    """The fields of a record of int64, which compiled code reads and writes at its address."""
+    """Fields of a record of int64 numbers, which compiled code reads and writes in place."""
 
-    # What the next instruction depends on.
-    pops: int  # pop flags waiting for load, compute, store: two bits each, pop_prev the lower
-    carrier: int  # module whose last instruction may take a push; -1 none
-    pushed: int  # push flags of the last instruction
-    problem: int  # failure code of something that could not be encoded
+    # Dependencies of the next instruction.
+    # pending pop flags of load, compute and store, two bits each; pop_prev is the lower bit
+    pops: int
+    carrier: int  # module whose last instruction may take a push flag, -1: none
+    pushed: int  # push flags that the last instruction has
+    problem: int  # failure code if something could not be encoded, else 0
 
-    # What is written.
+    # Counts of what has been written.
     instructions: int
     uops: int
-    inp_loads: int  # instructions by kind
+    inp_loads: int  # numbers of instructions, by kind
     wgt_loads: int
     acc_loads: int
     uop_loads: int
@@ -59,28 +59,28 @@ class ProgramState:
     gemms: int
     alus: int
     nops: int
-    tokens: int  # dependency flags set by a push
-    inp_bytes: int  # transferred, padding not counted
+    tokens: int  # number of push flags
+    inp_bytes: int  # bytes transferred, without padding
     wgt_bytes: int
     acc_bytes: int
     uop_bytes: int
     out_bytes: int
-    inp_rows: int  # DMA rows
+    inp_rows: int  # rows transferred
     out_rows: int
-    padded: int  # zero elements written by input loads
-    gemm_iterations: int  # without reset
+    padded: int  # zero elements that input LOADs write as padding
+    gemm_iterations: int  # iterations without those of resets
     alu_iterations: int
     reset_iterations: int
 
-    # What a lowering knows of its tiles.
-    tiles: int  # output tiles
-    steps: int  # reduction steps of all of them
-    inp_used: int  # elements of each scratchpad that the program occupies
+    # What only the lowering knows about its tiles.
+    tiles: int  # number of output tiles
+    steps: int  # number of reduction steps of all tiles
+    inp_used: int  # scratchpad elements that the program occupies
     wgt_used: int
     acc_used: int
 
-    # What the program waits for, see `hidden_features`.
-    first_loaded: int  # bytes
+    # Work during which the program waits, see `hidden_features`.
+    first_loaded: int  # bytes loaded before the first GEMM
     exposed_loads: int
     exposed_stores: int
     last_stored: int
@@ -92,18 +92,18 @@ _RECORD = np.dtype((np.record, [(name, np.int64) for name in FIELDS]))
 
 
 def new_states(programs: int) -> NDArray[np.void]:
-    """Records of programs not begun, shape (programs,), with the fields of `ProgramState`."""
+    """Return records of empty programs, shape (programs,), with the fields of `ProgramState`."""
     return np.zeros(programs, _RECORD)
 
 
 def columns(states: NDArray[np.void], names: Sequence[str]) -> NDArray[np.int64]:
-    """Some fields of records (programs,), by their names: (programs, names)."""
+    """Return some fields of records, shape (programs, names)."""
     numbers = states.view(np.int64).reshape(len(states), len(FIELDS))
     return numbers[:, [FIELDS.index(name) for name in names]]
 
 
-# Compiled without reference counts, whichever kernel compiles it first: what writes one instruction
-# allocates nothing, and counting its arrays would take most of its time.
+# The helpers are compiled without reference counts. They allocate nothing, and counting the
+# references to their arrays would take most of their time.
 
 _L, _C, _S = 0, 1, 2
 _SIZE_LIMIT = 1 << 16
@@ -111,14 +111,17 @@ _SIZE_LIMIT = 1 << 16
 
 @helper
 def start(state: ProgramState) -> None:
-    """Forget an earlier program."""
+    """Reset the state for a new program."""
     set_zero(state)
     state.carrier = -1
 
 
 @helper
 def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carrier: int) -> None:
-    """Write one instruction; `carrier` is the module a following push may ride on, -1 for none."""
+    """Write one instruction.
+
+    `carrier` is the module whose following push may be attached to it, -1 for none.
+    """
     n = state.instructions
     if n < out.shape[0]:
         out[n, 0] = lo
@@ -130,16 +133,16 @@ def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carri
 
 @helper
 def take_pops(state: ProgramState, module: int) -> int:
-    """The pop flags waiting for a module's next instruction."""
+    """Return and clear the pop flags that wait for a module's next instruction."""
     at = 2 * module
     waiting = state.pops >> at & 3
     state.pops ^= waiting << at
-    return waiting * POP_PREV  # POP_NEXT is the next bit
+    return waiting * POP_PREV  # POP_NEXT is the bit above POP_PREV
 
 
 @helper
 def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) -> None:
-    """An instruction that only passes tokens: the transfer of zero elements."""
+    """Write an instruction that only passes tokens: a transfer of zero elements."""
     state.nops += 1
     if module == _L:
         lo, hi = pack_memory(LOAD, flags, INP, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -154,7 +157,7 @@ def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) 
 
 @helper
 def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> None:
-    """Turn pending pops of a module into a no-op."""
+    """Convert the pending pops of a module to a no-op."""
     flags = take_pops(state, module)
     if flags:
         noop(state, out, module, flags)
@@ -162,7 +165,7 @@ def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> No
 
 @helper
 def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) -> None:
-    """`module`'s next instruction waits for a token of `source`."""
+    """Make the next instruction of `module` wait for a token from `source`."""
     waiting = 1 << (2 * module + (0 if source < module else 1))
     if state.pops & waiting:
         commit_pops(state, out, module)
@@ -171,13 +174,13 @@ def pop(state: ProgramState, out: NDArray[np.uint64], source: int, module: int) 
 
 @helper
 def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int) -> None:
-    """`module` sends a token to `target` when what it was given so far is done."""
+    """Make `module` send a token to `target` after the instructions that it has so far."""
     state.tokens += 1
     flag = PUSH_NEXT if module < target else PUSH_PREV
     n = state.instructions
     if state.carrier == module and not state.pushed & flag:
         state.pushed |= flag
-        if n <= out.shape[0]:  # beyond it instructions are only counted
+        if n <= out.shape[0]:  # beyond the end of the array, instructions are only counted
             out[n - 1, 0] |= nb.uint64(flag)
         return
     commit_pops(state, out, module)
@@ -186,7 +189,7 @@ def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int)
 
 @helper
 def flag(state: ProgramState, out: NDArray[np.uint64], at: int, bit: int) -> None:
-    """Let the instruction at index `at`, already written, push one more token."""
+    """Make the instruction at index `at`, which is already written, push another token."""
     state.tokens += 1
     if at == state.instructions - 1:
         state.pushed |= bit
@@ -199,7 +202,24 @@ def memory(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     y: int, x: int, stride: int, y0: int, y1: int, x0: int, x1: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """One LOAD or STORE of y rows of x elements; pads in elements."""
+    """Write a LOAD or STORE, with the flags of all pending pops.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        opcode: LOAD or STORE.
+        kind: memory type.
+        sram: first scratchpad element.
+        dram: first element in DRAM.
+        y: number of rows.
+        x: number of elements per row.
+        stride: distance of two rows in DRAM, in elements.
+        y0: zero rows before the data.
+        y1: zero rows after the data.
+        x0: zero elements before each row.
+        x1: zero elements after each row.
+        element_bytes: size of an element in bytes.
+    """
     if (
         x >= _SIZE_LIMIT or y >= _SIZE_LIMIT or stride >= _SIZE_LIMIT or sram >= _SIZE_LIMIT
         or max(max(y0, y1), max(x0, x1)) > 15 or min(min(y0, y1), min(x0, x1)) < 0
@@ -217,7 +237,7 @@ def memory(
         state.inp_bytes += size
         state.inp_loads += 1
         state.inp_rows += y
-        # Where a pad beyond its field is let through, its low four bits are what pads.
+        # If a padding that exceeds its field is allowed, the hardware uses its low four bits.
         state.padded += (x + (x0 & 15) + (x1 & 15)) * (y + (y0 & 15) + (y1 & 15)) - x * y
     elif kind == WGT:
         module = _L
@@ -239,12 +259,15 @@ def region(
     state: ProgramState, out: NDArray[np.uint64], opcode: int, kind: int, sram: int, dram: int,
     n0: int, s0: int, n1: int, s1: int, n2: int, element_bytes: int,
 ) -> int:  # fmt: skip
-    """Transfer a dense scratchpad tile from/to a DRAM region of up to three dimensions.
+    """Transfer a dense scratchpad tile from or to a DRAM region of up to three dimensions.
 
-    Dimensions are (extent, DRAM stride in elements), outermost first; the innermost is contiguous.
-    Extents of 1 are dropped and dimensions whose stride continues their inner neighbour are merged,
-    as the stock compiler does; what is still three-dimensional becomes one instruction an outermost
-    step. Returns the number of instructions.
+    The dimensions are (extent, DRAM stride in elements), outermost first; the innermost one is
+    contiguous. Extents of 1 are dropped, and dimensions whose stride continues their inner
+    neighbour are merged, as in the stock compiler. A region that is still three-dimensional becomes
+    one instruction per outermost step.
+
+    Returns:
+        The number of instructions.
     """
     if n1 > 1 and s1 == n2:
         n2 *= n1
@@ -274,7 +297,24 @@ def gemm(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, reset: int, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, w0: int, w1: int,
 ) -> None:  # fmt: skip
-    """A GEMM (or accumulator reset) over micro-ops bgn … end-1 and two hardware loops."""
+    """Write a GEMM or an accumulator reset, with the flags of all pending pops.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        reset: 1 to set the accumulators to zero, 0 to multiply.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        n0: iterations of the outer loop.
+        n1: iterations of the inner loop.
+        d0: accumulator index step per outer iteration.
+        d1: accumulator index step per inner iteration.
+        s0: input index step per outer iteration.
+        s1: input index step per inner iteration.
+        w0: weight index step per outer iteration.
+        w1: weight index step per inner iteration.
+    """
     limit = 1 << 14
     if (
         n0 >= limit or n1 >= limit or max(d0, d1) >= 1 << lay.acc_bits
@@ -297,7 +337,24 @@ def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, bgn: int, end: int,
     n0: int, n1: int, d0: int, d1: int, s0: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
-    """An ALU operation over micro-ops bgn … end-1 and two hardware loops."""
+    """Write an ALU operation, with the flags of all pending pops.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        n0: iterations of the outer loop.
+        n1: iterations of the inner loop.
+        d0: destination index step per outer iteration.
+        d1: destination index step per inner iteration.
+        s0: source index step per outer iteration.
+        s1: source index step per inner iteration.
+        opcode: ALU operation.
+        use_imm: whether the second operand is the immediate.
+        imm: the immediate.
+    """
     limit = 1 << 14
     if (
         n0 >= limit or n1 >= limit or max(max(d0, d1), max(s0, s1)) >= 1 << lay.acc_bits
@@ -313,13 +370,16 @@ def alu(
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64]) -> None:
-    """FINISH, with whatever compute still has to wait for."""
+    """Write a FINISH with everything that compute still has to wait for."""
     append(state, out, nb.uint64(FINISH) | nb.uint64(take_pops(state, _C)), nb.uint64(0), -1)
 
 
 @helper
 def outcome(state: ProgramState, out: NDArray[np.uint64]) -> int:
-    """The failure code of a finished program. Counts are right even if `out` was too short."""
+    """Return the failure code of a finished program.
+
+    The counts are correct even if `out` was too short.
+    """
     if state.problem:
         return state.problem
     return OUT_OF_SPACE if state.instructions > out.shape[0] else OK

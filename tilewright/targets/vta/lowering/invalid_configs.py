@@ -1,6 +1,4 @@
-"""Names why a schedule has no program: the class, the stage at which a compiler notices, the
-reason.
-"""
+"""Reasons why a schedule does not compile: class, compiler stage and explanation."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ VERIFYDEP = 9
 UOP_CAPACITY = 10
 FIELD = 11
 EMPTY_WINDOW = 12
-OUT_OF_SPACE = 13  # of the caller's array: never leaves the lowering
+OUT_OF_SPACE = 13  # the caller's array is full; this code is never returned to users
 
 
 class Failure(NamedTuple):
-    """A class of failure. `stage` is where the real stack notices: `build` or `run`."""
+    """A class of failures. `stage` is where the real stack notices it: `build` or `run`."""
 
     name: str
     stage: str
@@ -54,4 +52,5 @@ FAILURES: dict[int, Failure] = {
         "WINDOW", "build", "an input window lies wholly in the padding, which no LOAD can fill"
     ),
 }  # fmt: skip
-"""By code. Sources: TVM 0.14 `vta/python/vta/transform.py`, `storage_rewrite.cc`, `runtime.cc`."""
+"""Failure classes by code. The sources are TVM 0.14's `vta/python/vta/transform.py`,
+`storage_rewrite.cc` and `runtime.cc`."""

@@ -1,9 +1,10 @@
-"""Lowers max-pools: the GEMM core moves data to the accumulators, the ALU takes maxima in place.
+"""Lowers max-pools: the GEMM core copies data to the accumulators, and the ALU takes maxima.
 
-The GEMM multiplies by an identity. One program is a sequence of output tiles. Input slots and
-accumulator slots form rings. The next tile's LOAD and the last tile's STOREs run under the ALU,
-which takes most of the time. The first and the last tile may be computed in parts, so that the
-first GEMM starts early and the last STORE is short.
+The GEMM multiplies by an identity matrix, and the maxima are taken in place. A program is a
+sequence of output tiles. Input slots and accumulator slots form rings. The LOAD of the next tile
+and the STOREs of the previous tile run in parallel with the ALU, which takes most of the time. The
+first and the last tile can be computed in parts, so that the first GEMM starts early and the last
+STORE is short.
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ _L, _C, _S = 0, 1, 2
 
 
 def pool_space(geo: Geometry, name: str) -> Space:
-    """The knobs of a max-pool, under the name of the space that was asked for.
+    """Return the knobs of a max-pool, under the name of the requested space.
 
-    `tile_*` in output rows, output columns, blocks of channels (uneven: the last tile takes the
-    remainder). `*_slots`: ring sizes of the scratchpads. `head`, `tail`: parts that the first and
-    the last tile are computed in.
+    - `tile_h`, `tile_w`, `tile_c`: tile sizes in output rows, output columns and channel blocks.
+      The last tile takes the remainder.
+    - `inp_slots`, `acc_slots`: ring sizes of the scratchpads.
+    - `head`, `tail`: number of parts in which the first and the last tile are computed.
     """
     values = (
         balanced(geo.oh), balanced(geo.ow, 4), balanced(geo.groups), (1, 2, 3), (1, 2),
@@ -72,7 +74,7 @@ def pool_space(geo: Geometry, name: str) -> Space:
 
 
 def check_pool(workload: Workload) -> None:
-    """Raises `WorkloadError` for a max-pool that has no lowering."""
+    """Raise `WorkloadError` for a max-pool that cannot be lowered."""
     if max(workload.dilation_h, workload.dilation_w) > 1:
         raise WorkloadError(
             f"{workload}: a dilated max_pool has no lowering; leave the layer to the CPU"
@@ -91,11 +93,21 @@ def lower_pool(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
-    of `epilogue_steps`, constants only. Returns a failure code.
+    """Write the program of one schedule of a max-pool.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
-    There are no options.
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, only constants, shape (steps, 3).
+        knobs: knob values (not indices), shape (7,).
+        out: filled with instructions, shape (instructions, 2).
+        uops: filled with micro-ops, shape (micro-ops,).
+        state: filled with the counts.
+        options: unused.
+
+    Returns:
+        The failure code.
     """
     instruction_writer.start(state)
     plan = pool_plan_of(geo, m, lay, unowned(epilogue), knobs)
@@ -115,7 +127,7 @@ def lower_pool(
 
 @helper
 def _write(plan: PoolPlan, program: PoolProgram) -> int:
-    """The program of a plan, tile by tile."""
+    """Write the program of a plan, tile by tile. Return the failure code."""
     prepare(plan, program)
     for number in range(plan.tiling.tiles):
         tile = tile_at(plan, number)
@@ -139,7 +151,7 @@ def _write(plan: PoolPlan, program: PoolProgram) -> int:
 
 @stage
 def tile_at(plan: PoolPlan, number: int) -> PoolTile:
-    """The tile, or the part of the first or last one, that is computed after `number` others."""
+    """Return the tile, or the part of the first or last tile, with this number in the program."""
     geo, t = plan.geo, plan.tiling
     part, parts = 0, 1
     index = number - (t.first_parts - 1)
@@ -168,7 +180,7 @@ def tile_at(plan: PoolPlan, number: int) -> PoolTile:
 
 @stage
 def prepare(plan: PoolPlan, program: PoolProgram) -> None:
-    """What precedes the first tile: micro-ops, the identity, and the reset of accumulators."""
+    """Write what precedes the first tile: micro-ops, the identity, and the accumulator reset."""
     geo, m, slots, state, out = plan.geo, plan.m, plan.slots, program.state, program.out
     state.inp_used = slots.inp * slots.inp_size
     state.wgt_used = 1
@@ -177,7 +189,7 @@ def prepare(plan: PoolPlan, program: PoolProgram) -> None:
     instruction_writer.memory(
         state, out, LOAD, UOP, 0, geo.uop_base, 1, 1, 1, 0, 0, 0, 0, m.uop_bytes
     )
-    # One micro-op an accumulator slot serves its reset.
+    # Each accumulator slot needs only one micro-op for its reset.
     for slot in range(slots.acc):
         program.uops[slot] = pack_uop(plan.lay, slot * slots.acc_size, 0, 0)
     program.counts[UOPS] = slots.acc
@@ -193,7 +205,10 @@ def prepare(plan: PoolPlan, program: PoolProgram) -> None:
 
 @stage
 def resets_all(plan: PoolPlan) -> bool:
-    """Whether all slots are reset while the first tile is on its way: if that takes no longer."""
+    """Return whether all slots are reset while the first tile is loaded.
+
+    They are if that takes no longer than the load.
+    """
     slots, first = plan.slots, tile_at(plan, 0)
     pixels = first.blocks * first.ih * first.iw * plan.m.inp_bytes + plan.m.wgt_bytes
     return (
@@ -204,7 +219,7 @@ def resets_all(plan: PoolPlan) -> bool:
 
 @stage
 def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """The input window of a tile, once the last GEMM that reads its slot is done."""
+    """Load the input window of a tile, after the last GEMM that reads its slot."""
     geo, state, out = plan.geo, program.state, program.out
     state.tiles += 1
     state.steps += 1
@@ -221,7 +236,7 @@ def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 
 @stage
 def reset_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """The accumulators' first value, once the last STORE from their slot is done."""
+    """Reset the accumulators of a tile, after the last STORE from their slot."""
     state, out = program.state, program.out
     if program.store_of[tile.a_slot] >= 0:
         instruction_writer.flag(state, out, program.store_of[tile.a_slot], PUSH_PREV)
@@ -236,7 +251,7 @@ def reset_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 
 @stage
 def end_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Epilogue and store."""
+    """Write the epilogue and the stores of a tile."""
     epilogue, state, out = plan.epilogue, program.state, program.out
     at, pitch = first_output(plan, tile), plan.rows.stride * tile.line
     for e in range(epilogue.shape[0]):

@@ -1,10 +1,10 @@
 """Writes the instructions of a max-pool's tile.
 
-These move pixels to the accumulators, write padding that does not count, take maxima along an axis,
-apply element-wise operations, and store. In the accumulators a line of a tile holds the pixels of
-an image row that some output reads, phase by phase (see `max_pool_plan`). So an ALU instruction
-walks over neighbours. Every block of channels has lines of its own: micro-ops walk over the blocks,
-hardware loops over lines and columns.
+They move pixels to the accumulators, overwrite padding with the smallest value, take maxima along
+an axis, apply element-wise operations, and store. In the accumulators, a line of a tile holds the
+pixels of an image row that some output reads, phase by phase (see `max_pool_plan`), so that an ALU
+instruction iterates over adjacent elements. Every block of channels has its own lines: micro-ops
+iterate over the blocks, hardware loops over lines and columns.
 """
 
 from __future__ import annotations
@@ -32,27 +32,30 @@ from tilewright.targets.vta.numba_decorators import helper, stage
 
 MAX_RUNS = 512
 
-RUNS, UOPS = 0, 1  # places of `PoolProgram.counts`
+RUNS, UOPS = 0, 1  # indices into `PoolProgram.counts`
 
 
 class PoolProgram(NamedTuple):
-    """What is written: see `instruction_writer`; and what slots and micro-ops are used for."""
+    """A program that is being written, with the state of its slots and micro-ops.
+
+    The instructions are written by `instruction_writer`.
+    """
 
     state: ProgramState
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
-    counts: NDArray[np.int64]  # runs of micro-ops, micro-ops
-    run_keys: NDArray[np.int64]  # (MAX_RUNS, 4): see `find_run`
-    run_at: NDArray[np.int64]  # a run's first micro-op
-    steps: NDArray[np.int64]  # room for those of `maxima_of`
-    read_by: NDArray[np.int64]  # the last GEMM that reads an input slot
-    store_of: NDArray[np.int64]  # the last STORE that reads an accumulator slot
+    counts: NDArray[np.int64]  # number of runs of micro-ops, and of micro-ops, shape (2,)
+    run_keys: NDArray[np.int64]  # shape (MAX_RUNS, 4), see `find_run`
+    run_at: NDArray[np.int64]  # first micro-op of each run
+    steps: NDArray[np.int64]  # buffer for the steps of `maxima_of`
+    read_by: NDArray[np.int64]  # the last GEMM that reads each input slot
+    store_of: NDArray[np.int64]  # the last STORE that reads each accumulator slot
 
 
 class PoolTile(NamedTuple):
-    """Rows, columns and blocks of channels of an output tile."""
+    """Rows, columns and channel blocks of an output tile."""
 
-    number: int  # tiles before it
+    number: int  # number of tiles before this one
     image: int
     block: int
     blocks: int
@@ -60,21 +63,23 @@ class PoolTile(NamedTuple):
     rows: int
     col: int
     cols: int
-    ih: int  # input rows and columns it reads
+    ih: int  # number of input rows that the tile reads; `iw`: input columns
     iw: int
-    lines: int  # in the accumulators, and their length
+    lines: int  # number of lines in the accumulators; `line`: their length
     line: int
-    pitch: int  # accumulators between two blocks
+    pitch: int  # distance of two blocks in accumulators
     i_slot: int
     a_slot: int
-    inp: int  # the slots' first elements
+    inp: int  # first element of the input slot; `acc`: first accumulator
     acc: int
 
 
 @stage
 def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> int:
-    """The first micro-op of the run of this kind for tiles with lines of this length, beginning at
-    these elements, or -1."""
+    """Return the first micro-op of a run, or -1 if it does not exist.
+
+    A run is identified by its kind, the length of the tile's lines, and its first elements.
+    """
     keys = program.run_keys
     found = -1
     for k in range(program.counts[RUNS]):
@@ -88,7 +93,22 @@ def find_run(program: PoolProgram, kind: int, line: int, dst: int, src: int) -> 
 def new_run(
     program: PoolProgram, kind: int, line: int, dst: int, src: int, size: int, room: int
 ) -> int:
-    """A place for a run of `size` micro-ops; one without room fails the program."""
+    """Reserve space for a new run of micro-ops.
+
+    If there is no room, the failure is recorded in the state of the program.
+
+    Args:
+        program: the program.
+        kind: kind of the run.
+        line: length of the tile's lines.
+        dst: first accumulator.
+        src: first source element.
+        size: number of micro-ops.
+        room: number of micro-ops that may be used.
+
+    Returns:
+        The position of the first micro-op, or -1.
+    """
     k, at = program.counts[RUNS], program.counts[UOPS]
     if k >= MAX_RUNS or at + size > min(room, program.uops.shape[0]):
         program.state.problem = UOP_CAPACITY
@@ -107,7 +127,23 @@ def alu_run(
     program: PoolProgram, lay: Layout, line: int, pitch: int, blocks: int, dst: int, src: int,
     room: int,
 ) -> int:  # fmt: skip
-    """The run of micro-ops, one a block, of ALU operations between two accumulators, or -1."""
+    """Return the micro-ops of an ALU operation on one accumulator of each block.
+
+    They are written if they do not exist yet.
+
+    Args:
+        program: the program.
+        lay: layout of the instruction fields.
+        line: length of the tile's lines.
+        pitch: distance of two blocks in accumulators.
+        blocks: number of blocks.
+        dst: destination in the first block.
+        src: source in the first block.
+        room: number of micro-ops that may be used.
+
+    Returns:
+        The position of the first micro-op, or -1 if there is no room.
+    """
     at = find_run(program, 0, line, dst, src)
     if at < 0:
         at = new_run(program, 0, line, dst, src, blocks, room)
@@ -122,7 +158,19 @@ def in_place(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, at: int, lines: int, pitch: int,
     width: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """An ALU operation with a constant on `width` neighbours of `lines` lines, in all blocks."""
+    """Write an ALU operation with a constant, on adjacent elements of several lines.
+
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile; the operation applies to all its blocks.
+        at: first accumulator in the first block.
+        lines: number of lines.
+        pitch: distance of two lines in accumulators.
+        width: number of adjacent elements per line.
+        opcode: ALU operation.
+        immediate: the constant.
+    """
     alu(plan, program, tile, at, at, lines, pitch, pitch, width, 1, 1, opcode, 1, immediate)
 
 
@@ -131,10 +179,23 @@ def maximum(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int,
 ) -> None:  # fmt: skip
-    """Accumulators take the maximum of themselves and others, over two loops, in all blocks.
+    """Write an ALU instruction that replaces accumulators by the maximum of them and others.
 
-    No iteration reads what the one before it wrote, which the RTL forbids: sources come after
-    their destinations, or belong to an earlier phase, which a longer line separates from them.
+    No iteration reads what the previous one wrote, which the RTL forbids: sources come after their
+    destinations, or belong to an earlier phase, which a longer line separates from them.
+
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile; the operation applies to all its blocks.
+        dst: first destination in the first block.
+        src: first source in the first block.
+        n0: iterations of the outer loop.
+        d0: destination step per outer iteration.
+        s0: source step per outer iteration.
+        n1: iterations of the inner loop.
+        d1: destination step per inner iteration.
+        s1: source step per inner iteration.
     """
     alu(plan, program, tile, dst, src, n0, d0, s0, n1, d1, s1, ALU_MAX, 0, 0)
 
@@ -144,7 +205,24 @@ def alu(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, dst: int, src: int, n0: int, d0: int,
     s0: int, n1: int, d1: int, s1: int, opcode: int, use_imm: int, imm: int,
 ) -> None:  # fmt: skip
-    """An ALU operation on all blocks of a tile."""
+    """Write an ALU instruction on all blocks of a tile, over two loops.
+
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile.
+        dst: first destination in the first block.
+        src: first source in the first block.
+        n0: iterations of the outer loop.
+        d0: destination step per outer iteration.
+        s0: source step per outer iteration.
+        n1: iterations of the inner loop.
+        d1: destination step per inner iteration.
+        s1: source step per inner iteration.
+        opcode: ALU operation.
+        use_imm: whether the second operand is the immediate.
+        imm: the immediate.
+    """
     at = alu_run(
         program, plan.lay, tile.line, tile.pitch, plan.tiling.tc, dst, src, plan.m.uop_built
     )
@@ -162,10 +240,10 @@ def alu(
 
 @helper
 def bring_pixels(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """GEMMs that add a tile's input, times the identity, to its accumulators.
+    """Write the GEMMs that copy a tile's input to its accumulators, times the identity matrix.
 
-    Phases of equal length share an instruction. Rows between windows that no output reads are left
-    out, so lines are fewer than the input's rows.
+    Phases of equal length share an instruction. Rows between windows that no output reads are
+    omitted, so that there are fewer lines than input rows.
     """
     geo, cols = plan.geo, plan.cols
     sets, lines, from_row = 1, tile.lines, 1
@@ -188,8 +266,20 @@ def bring_phases(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, begin: int, end: int, width: int,
     step: int, sets: int, lines: int, from_row: int,
 ) -> None:  # fmt: skip
-    """A GEMM over phases `begin` … `end`-1 of the columns, `width` pixels of each, `step` apart in
-    the input; over `sets` times `lines` lines, those of a set `from_row` input rows apart."""
+    """Write a GEMM that moves some phases of the columns to the accumulators.
+
+    Args:
+        plan: the plan.
+        program: the program that is being written.
+        tile: the tile.
+        begin: first phase.
+        end: phase after the last one.
+        width: number of pixels per phase.
+        step: distance of these pixels in the input.
+        sets: number of sets of lines.
+        lines: number of lines per set.
+        from_row: distance of the lines of a set, in input rows.
+    """
     dst = tile.acc + before(plan.cols, begin, tile.cols)
     src = tile.inp + begin
     size = sets * (end - begin)
@@ -217,7 +307,7 @@ def bring_phases(
 
 
 class Sides(NamedTuple):
-    """Lines and columns of a tile's windows that lie in the padding."""
+    """Numbers of lines and columns of a tile's windows that are in the padding."""
 
     top: int
     bottom: int
@@ -227,7 +317,10 @@ class Sides(NamedTuple):
 
 @helper
 def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Subtract from the padding, which a LOAD fills with zeros, until no pixel is less."""
+    """Subtract a constant from the padding, so that no pixel is smaller than the padding.
+
+    A LOAD fills the padding with zeros.
+    """
     geo = plan.geo
     lowest = -(1 << (plan.m.inp_bits - 1))
     y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
@@ -241,7 +334,7 @@ def lower_padding(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 def lines_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, opcode: int, immediate: int
 ) -> None:
-    """An ALU operation with a constant on the lines of a tile that lie in the padding."""
+    """Write ALU operations with a constant on the lines of a tile that are in the padding."""
     for side in range(2):
         count = sides.bottom if side else sides.top
         if count > 0:
@@ -254,15 +347,27 @@ def columns_in_padding(
     plan: PoolPlan, program: PoolProgram, tile: PoolTile, sides: Sides, stride: int,
     first_line: int, lines: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """An ALU operation with a constant on the columns of `lines` lines that lie in the padding; the
-    windows are `stride` columns apart."""
+    """Write ALU operations with a constant on the columns of a tile that are in the padding.
+
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile.
+        sides: number of columns in the padding, left and right.
+        stride: distance of two windows in columns.
+        first_line: first line.
+        lines: number of lines.
+        opcode: ALU operation.
+        immediate: the constant.
+    """
     cols = plan.cols
     step = 1 if cols.single else stride
     for phase in range(1 if cols.single else min(cols.stride, stride)):
         width = cols.kernel if cols.single else numbers(cols, phase, tile.cols)
         for side in range(2):
             first = 0
-            count = -(-(sides.left - phase) // step)  # numbers of the phase in the padding
+            # number of the phase's columns that are padding
+            count = -(-(sides.left - phase) // step)
             if side:
                 first = max(0, -(-(tile.iw - sides.right - phase) // step))
                 count = width - first
@@ -273,15 +378,20 @@ def columns_in_padding(
 
 @stage
 def first_output(plan: PoolPlan, tile: PoolTile) -> int:
-    """Where a tile's outputs begin; the next row of them is as many lines on as rows have
-    phases."""
+    """Return the accumulator of a tile's first output.
+
+    The next row of outputs is as many lines further as rows have phases.
+    """
     return tile.acc + plan.rows.home * tile.line + before(plan.cols, plan.cols.home, tile.cols)
 
 
 @helper
 def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: int) -> None:
-    """Maxima of neighbouring lines: of their home columns, or of all if columns come later. From
-    `above` on lies what stands for the first line, which only the first output reads; -1: itself.
+    """Write the maxima of adjacent lines.
+
+    They apply to the home columns, or to all columns if columns are reduced later. If `above` is
+    not -1, it is the position of the line that replaces the first line, which only the first output
+    reads.
     """
     rows, line = plan.rows, tile.line
     column, width = 0, line
@@ -308,7 +418,10 @@ def maxima_of_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, above: 
 
 @helper
 def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Maxima of neighbouring columns: of the home lines, or of all if rows come later."""
+    """Write the maxima of adjacent columns.
+
+    They apply to the home lines, or to all lines if rows are reduced later.
+    """
     cols = plan.cols
     first, lines, pitch = tile.acc, tile.lines, tile.line
     if plan.rows_first:
@@ -332,7 +445,10 @@ def maxima_of_columns(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> N
 
 @helper
 def store_rows(plan: PoolPlan, program: PoolProgram, tile: PoolTile, blocks: int) -> None:
-    """A STORE a row of the outputs of a tile's first blocks: other pixels lie between two rows."""
+    """Write one STORE per output row of the first `blocks` blocks of a tile.
+
+    One STORE cannot write several rows, because other pixels lie between them.
+    """
     geo, first = plan.geo, first_output(plan, tile)
     for b in range(blocks):
         plane = (tile.image * geo.groups + tile.block + b) * geo.oh

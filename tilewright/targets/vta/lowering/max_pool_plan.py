@@ -1,10 +1,9 @@
-"""Plans what a max-pool's schedule fixes before its first instruction: the tiles, their pixels'
-places in the accumulators, and the order of maxima.
+"""Plan of a max-pool's schedule: the tiles, the layout of pixels, and the order of maxima.
 
-A window's maximum is that of its rows' maxima, so rows and columns are combined apart: two axes, in
-the order that takes fewer operations. Along an axis with a stride, pixel j·stride + p is number j
-of phase p. Phases are combined before windows, since windows share what blocks of a stride's length
-have in common.
+The maximum of a window is the maximum of its rows' maxima, so rows and columns are reduced
+separately, in the order that needs fewer operations. Along an axis with a stride, pixel j·stride +
+p is number j of phase p. Phases are combined before windows, because windows share what blocks of a
+stride's length have in common.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from tilewright.targets.vta.lowering.invalid_configs import ALLOC_ACC, ALLOC_INP
 from tilewright.targets.vta.numba_decorators import allocating_helper, helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
-# The columns of a step of `maxima_of`: number j of a phase takes the maximum of itself and number
-# j + `AHEAD` of another phase, for j in 0 … `COUNT`-1.
+# Columns of a step of `maxima_of`. For j in 0 … `COUNT` − 1, element j of one phase becomes the
+# maximum of itself and element j + `AHEAD` of another phase.
 INTO, FROM, AHEAD, COUNT = 0, 1, 2, 3
 
 
 class PoolAxis(NamedTuple):
-    """Rows or columns of windows, as they lie in the accumulators."""
+    """Layout of a tile's rows, or of its columns, in the accumulators of a max-pool."""
 
     kernel: int
-    stride: int  # of the phases: never above the kernel, which is all that an output reads
-    single: bool  # a tile has one output: every pixel of its window is a phase
-    full: int  # whole blocks of a stride's length in a window, but for the last pixel's
-    last: int  # the phase of a window's last pixel
-    home: int  # the phase whose first pixels become the output
+    stride: int  # number of phases: the stride, but at most the kernel size
+    single: bool  # whether a tile has only one output, so that every pixel of its window is a phase
+    full: int  # whole blocks of `stride` pixels in a window, without the block of the last pixel
+    last: int  # phase of the last pixel of a window
+    home: int  # phase whose first pixels become the output
 
 
 class PoolTiling(NamedTuple):
-    """How the output is cut, in rows, columns and blocks of channels."""
+    """The division of the output into tiles, in rows, columns and channel blocks."""
 
     th: int
     tw: int
@@ -45,24 +44,24 @@ class PoolTiling(NamedTuple):
     row_tiles: int
     col_tiles: int
     block_tiles: int
-    tiles: int  # of the program
-    first_parts: int  # the first tile is computed in, and the last
+    tiles: int  # number of tiles in the program
+    first_parts: int  # parts in which the first tile is computed; `last_parts`: the last tile
     last_parts: int
-    ih: int  # input rows and columns of a tile
+    ih: int  # input rows of a tile; `iw`: input columns
     iw: int
 
 
 class PoolSlots(NamedTuple):
-    """How the scratchpads are divided, in elements."""
+    """The division of the scratchpads into slots; all sizes are in elements."""
 
-    inp: int  # slots
+    inp: int  # number of slots; `inp_size`: elements per slot; likewise for `acc`
     inp_size: int
     acc: int
     acc_size: int
 
 
 class PoolPlan(NamedTuple):
-    """A max-pool's schedule on one machine."""
+    """The schedule of a max-pool on one machine."""
 
     geo: Geometry
     m: Machine
@@ -72,13 +71,13 @@ class PoolPlan(NamedTuple):
     slots: PoolSlots
     rows: PoolAxis
     cols: PoolAxis
-    gather: bool  # a LOAD's row stride skips the rows that no output reads
+    gather: bool  # whether LOADs skip the rows that no output reads, by their row stride
     rows_first: bool
 
 
 @helper
 def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
-    """The windows of tiles with up to so many outputs."""
+    """Return the layout along one axis, for tiles with up to `outputs` outputs."""
     stride = kernel if outputs == 1 else min(kernel, stride)
     full, last = (kernel - 1) // stride, (kernel - 1) % stride
     home = 0 if full == 0 or last == stride - 1 else last + 1
@@ -87,38 +86,49 @@ def axis_of(kernel: int, stride: int, outputs: int) -> PoolAxis:
 
 @helper
 def length(axis: PoolAxis, outputs: int) -> int:
-    """Pixels that so many outputs read."""
+    """Return the number of pixels that `outputs` outputs read."""
     return (outputs - 1) * axis.stride + axis.kernel
 
 
 @helper
 def numbers(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Pixels of a phase that so many outputs read."""
+    """Return the number of pixels of a phase that `outputs` outputs read."""
     return outputs + axis.full - (1 if phase > axis.last else 0)
 
 
 @helper
 def before(axis: PoolAxis, phase: int, outputs: int) -> int:
-    """Pixels of the phases before, that so many outputs read."""
+    """Return the number of pixels of the earlier phases that `outputs` outputs read."""
     return phase * (outputs + axis.full) - max(0, phase - axis.last - 1)
 
 
 @helper
 def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
-    """The maxima along an axis that leave so many outputs in the home phase: fills `steps`
-    (kernel + 32, 4), columns as named above, and returns how many there are.
+    """Determine the maxima along an axis that leave `outputs` outputs in the home phase.
 
-    A step's sources are not its destinations, or come after them: they have their old value.
+    The sources of a step are not its destinations, or come after them, so that they have their old
+    value.
+
+    Args:
+        axis: the axis.
+        outputs: number of outputs.
+        steps: filled with the steps, shape (kernel + 32, 4), with the columns INTO, FROM, AHEAD and
+            COUNT.
+
+    Returns:
+        The number of steps.
     """
     k = 0
     last, home = axis.last, axis.home
-    for phase in range(1, last + 1):  # what every block has, the last one too
+    # maxima over the phases that every block has, including the last one
+    for phase in range(1, last + 1):
         steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = 0, phase, 0
         steps[k, COUNT] = outputs + axis.full
         k += 1
     blocks = axis.full + 1
     if home > 0:
-        for phase in range(last + 1, axis.stride + 1):  # what whole blocks have
+        # maxima over the other phases, which only whole blocks have
+        for phase in range(last + 1, axis.stride + 1):
             source = phase % axis.stride
             if source != home:
                 steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, source, 0
@@ -126,13 +136,13 @@ def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
                 k += 1
         blocks = axis.full
     have = 1
-    while have < blocks:  # runs of blocks, twice as long each time
+    while have < blocks:  # maxima over runs of blocks; the length of the runs doubles each time
         ahead = min(have, blocks - have)
         have += ahead
         steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, home, ahead
         steps[k, COUNT] = outputs + blocks - have
         k += 1
-    if home > 0:  # the block that is not whole
+    if home > 0:  # maximum with the incomplete block
         steps[k, INTO], steps[k, FROM], steps[k, AHEAD] = home, 0, axis.full
         steps[k, COUNT] = outputs
         k += 1
@@ -141,7 +151,7 @@ def maxima_of(axis: PoolAxis, outputs: int, steps: NDArray[np.int64]) -> int:
 
 @allocating_helper
 def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
-    """Maxima along an axis for `outputs` of a tile that may have up to `tile`."""
+    """Return the number of maxima along an axis for `outputs` outputs of a tile of up to `tile`."""
     axis = axis_of(kernel, stride, tile)
     steps = np.empty((kernel + 32, 4), np.int64)
     total = 0
@@ -151,20 +161,23 @@ def count_maxima(kernel: int, stride: int, tile: int, outputs: int) -> int:
 
 
 def maxima_an_output(kernel: int, stride: int) -> int:
-    """Maxima along an axis for one more output of a tile that has several."""
+    """Return the maxima along an axis that each further output of a tile requires."""
     return int(count_maxima(kernel, stride, 3, 3) - count_maxima(kernel, stride, 3, 2))
 
 
 def fewest_maxima(kernel: int, stride: int, outputs: int) -> int:
-    """Maxima along an axis that so many outputs take at least, however they are cut into tiles: a
-    cut only makes more of them, but for tiles of one output, which take one less than pixels."""
+    """Return the minimum number of maxima along an axis, for any division into tiles.
+
+    A division only increases the number, except for tiles with a single output, which need one
+    fewer than the number of pixels.
+    """
     most = int(count_maxima(kernel, stride, outputs + 1, outputs))
     return min(most, (kernel - 1) * outputs)
 
 
 @stage
 def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTiling:
-    """The tiles of a config's knob values, (knobs,)."""
+    """Return the tiles of a schedule with the given knob values, shape (knobs,)."""
     th, tw, tc = knobs[0], knobs[1], knobs[2]
     row_tiles, col_tiles, block_tiles = -(-geo.oh // th), -(-geo.ow // tw), -(-geo.groups // tc)
     places = geo.batches * block_tiles * row_tiles * col_tiles
@@ -182,7 +195,15 @@ def pool_tiling(geo: Geometry, knobs: NDArray[np.int64], gather: bool) -> PoolTi
 def pool_plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> PoolPlan:
-    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    """Return the plan of a schedule.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values, shape (knobs,).
+    """
     gather = geo.kh == 1 and geo.sh > 1
     t = pool_tiling(geo, knobs, gather)
     rows, cols = axis_of(geo.kh, geo.sh, t.th), axis_of(geo.kw, geo.sw, t.tw)
@@ -198,7 +219,7 @@ def pool_plan_of(
 
 @stage
 def pool_failure(plan: PoolPlan) -> int:
-    """OK, or the scratchpad that is too small."""
+    """Return OK, or the failure code of the scratchpad that is too small."""
     if plan.slots.inp * plan.slots.inp_size > plan.m.inp_built:
         return ALLOC_INP
     if plan.slots.acc * plan.slots.acc_size > plan.m.acc_built:

@@ -1,13 +1,15 @@
-"""Lowers the schedule space of ML²Tuner's extended VTA the way its compiler does: unchecked.
+"""Lowers the schedule space of ML²Tuner's extended VTA as its compiler does: without checks.
 
-Three knobs: virtual threads (1-8), tile height and tile width (1-56 each): 25,088 points whatever
-the layer. Nothing is verified. A set of tiles larger than a scratchpad wraps around in it. A pad
-beyond the four bits of its field is cut off. Only running the program reveals that.
+The space has three knobs: virtual threads (1 to 8), tile height and tile width (1 to 56 each),
+25,088 points for every layer. Nothing is verified. A set of tiles that is larger than a scratchpad
+wraps around in it. Padding that exceeds its four-bit field is truncated. Only running the program
+reveals this.
 
-The compiler's source is not public. What the publication leaves open is our choice. A step is one
-input and one output block, threads take consecutive tiles, GEMM nest and tokens are the stock
-template's. Output blocks of tiles vary fastest, then columns, then rows. A tile at the image's edge
-is computed in full (dummy work) and stored in part, row by row where its columns are cut.
+The compiler's source code is not public. Where the publication leaves details open, we chose: a
+step is one input block and one output block, threads take consecutive tiles, and the GEMM nest and
+the tokens are those of the stock template. The output blocks of tiles vary fastest, then columns,
+then rows. A tile at the image border is computed in full (dummy work) and stored in part, row by
+row if its columns are cut.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ _L, _C, _S = 0, 1, 2
 
 
 def unchecked_space() -> Space:
-    """1-8 threads, 1-56 rows, 1-56 columns; the flat index counts threads fastest."""
+    """Return the unchecked space: 1 to 8 threads, 1 to 56 rows, 1 to 56 columns.
+
+    The flat index counts threads fastest.
+    """
     sizes = tuple(range(1, 57))
     return Space("unchecked", (Knob("nthread", tuple(range(1, 9))), Knob("tile_h", sizes),
                                Knob("tile_w", sizes)))  # fmt: skip
@@ -47,8 +52,10 @@ def unchecked_space() -> Space:
 
 @kernel
 def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
-    """Whether with these knob values, (3,), no scratchpad wraps and no pad is cut off; such a
-    program is right."""
+    """Return whether no scratchpad wraps around and no padding is truncated with these knob values.
+
+    Such a program computes correct results. `knobs` has shape (3,).
+    """
     v, th, tw = knobs[0], knobs[1], knobs[2]
     ih, iw = window(th, geo.sh, geo.kh, geo.dh), window(tw, geo.sw, geo.kw, geo.dw)
     below = (-(-geo.oh // th) - 1) * th * geo.sh - geo.pad_top + ih - geo.h
@@ -62,7 +69,11 @@ def fits(geo: Geometry, m: Machine, knobs: NDArray[np.int64]) -> bool:
 
 @kernel
 def stored_blocks(geo: Geometry, knobs: NDArray[np.int64], most_groups: int) -> NDArray[np.bool_]:
-    """Which output elements a program cut after `most_groups` stores: (n, co, oh, ow) in blocks."""
+    """Return which output elements a program stores that ends after `most_groups` groups of tiles.
+
+    Returns:
+        Mask of shape (n, co, oh, ow), in blocks.
+    """
     v, th, tw = knobs[0], knobs[1], knobs[2]
     row_tiles, col_tiles = -(-geo.oh // th), -(-geo.ow // tw)
     co_all = geo.out_blocks
@@ -79,13 +90,23 @@ def lower_unchecked(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` (3,) are the knob *values*, `epilogue` (steps, 3) is
-    of `epilogue_steps`. Never refuses one; the code it returns is OK or OUT_OF_SPACE.
-
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts.
-    The only option ends the program early, after that many groups of threads.
+    """Write the program of one schedule of the unchecked space. No schedule is rejected.
 
     Every epilogue step must have a constant operand.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values (not indices), shape (3,).
+        out: filled with instructions, shape (instructions, 2).
+        uops: filled with micro-ops, shape (micro-ops,).
+        state: filled with the counts.
+        options: the number of groups of threads after which the program ends.
+
+    Returns:
+        OK or OUT_OF_SPACE.
     """
     most_groups = options[0]
     v, th, tw = knobs[0], knobs[1], knobs[2]
@@ -118,7 +139,7 @@ def lower_unchecked(
             state.steps += threads
             for t in range(threads):
                 n, co, row, col = _place(group * v + t, co_all, row_tiles, col_tiles, th, tw)
-                # Weights beyond an image's last block are zero; any data do.
+                # Weights beyond the last block of an image are zero, so any data can be used there.
                 block = min(co // geo.co * geo.ci + k, geo.inp_blocks - 1)
                 channel = n * geo.inp_blocks + block
                 if group > 0 or k > 0:
@@ -132,7 +153,8 @@ def lower_unchecked(
             for t in range(threads):
                 instruction_writer.pop(state, out, _L, _C)
                 bgn = t * (1 + count) + 1
-                # Hardware loops: the tile's columns, then the kernel's (its rows if that is 1).
+                # The hardware loops run over the columns of the tile, then over the columns of the
+                # kernel, or over its rows if the kernel has one column.
                 if geo.kw > 1:
                     instruction_writer.gemm(
                         state, out, lay, 0, bgn, bgn + count, tw, geo.kw, 1, 0, geo.sw, geo.dw, 0, 1
@@ -168,7 +190,7 @@ def lower_unchecked(
 def _place(
     tile: int, co_all: int, row_tiles: int, col_tiles: int, th: int, tw: int
 ) -> tuple[int, int, int, int]:
-    """Image, output block, first row and first column of a tile."""
+    """Return image, output block, first row and first column of a tile."""
     pixel = tile // co_all
     row = pixel // col_tiles % row_tiles * th
     return pixel // col_tiles // row_tiles, tile % co_all, row, pixel % col_tiles * tw
@@ -178,9 +200,12 @@ def _place(
 def _write_kernels(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], v: int, th: int, tw: int, ih: int, iw: int
 ) -> int:
-    """Each thread's micro-ops: one for reset and ALU, then the GEMM's. Returns the GEMM's count.
+    """Write each thread's micro-ops: one for reset and ALU, and those of the GEMM.
 
-    Micro-ops beyond the image's end overwrite it from the start, as in a ring.
+    Micro-ops beyond the end of the scratchpad overwrite its beginning, as in a ring.
+
+    Returns:
+        The number of micro-ops of the GEMM.
     """
     rows = th if geo.kw > 1 else 1
     count = geo.kh * rows
@@ -220,7 +245,10 @@ def _store(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, channel: int,
     row: int, col: int, th: int, tw: int, sram: int,
 ) -> None:  # fmt: skip
-    """The part of a tile that lies in the image: one transfer, or one a row if columns are cut."""
+    """Store the part of a tile that is inside the image.
+
+    It is one transfer, or one per row if columns are cut.
+    """
     rows, cols = min(th, geo.oh - row), min(tw, geo.ow - col)
     dram = geo.out_base + (channel * geo.oh + row) * geo.ow + col
     if cols == tw:

@@ -1,5 +1,7 @@
-"""Places an output tile of an extended schedule, and says how its accumulators begin and how they
-end: first value, epilogue, store."""
+"""Output tiles of an extended schedule: their positions, and how their accumulators begin and end.
+
+They begin with an initial value, and end with the epilogue and the store.
+"""
 
 from __future__ import annotations
 
@@ -46,26 +48,29 @@ from tilewright.targets.vta.numba_decorators import stage
 
 _C, _S = 1, 2
 
-FULL = -1  # micro-ops do not fit
+FULL = -1  # result of functions whose micro-ops do not fit the scratchpad
 
 
 class GemmProgram(NamedTuple):
-    """What is written: see `instruction_writer`, and what the accumulator slots are used by."""
+    """A program that is being written, with the use of the accumulator slots.
+
+    The instructions are written by `instruction_writer`.
+    """
 
     state: ProgramState
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
-    store_of: NDArray[np.int64]  # the last STORE that reads an accumulator slot
+    store_of: NDArray[np.int64]  # the last STORE that reads each accumulator slot
 
 
 class GemmTile(NamedTuple):
-    """Rows, columns and output blocks of an output tile."""
+    """An output tile: its rows, columns and output blocks, and its place in the accumulators."""
 
-    number: int  # tiles before it
-    tiles: int  # of the program
+    number: int  # number of tiles before this one
+    tiles: int  # number of tiles in the program
     group: int
     image: int
-    place: int  # of its pixels among all tiles
+    place: int  # index of its pixels among all tiles of pixels
     co_tile: int
     row: int
     rows: int
@@ -73,39 +78,39 @@ class GemmTile(NamedTuple):
     cols: int
     co: int
     cos: int
-    ih: int  # input rows and columns it reads
+    ih: int  # number of input rows, and of input columns, that the tile reads
     iw: int
-    pitch: int  # accumulator distance of two output blocks
+    pitch: int  # distance of two output blocks, in accumulators
     slot: int
-    acc: int  # the slot's first accumulator
-    first_out: int  # element of the output
-    there: int  # blocks from its first on that an image has in memory, maybe fewer than `cos`
+    acc: int  # index of the slot's first accumulator
+    first_out: int  # index of the tile's first output element in DRAM
+    there: int  # output blocks of the tile that exist in DRAM, at most `cos`
 
 
 class TilePiece(NamedTuple):
-    """Output blocks, and rows of them, of a tile's epilogue."""
+    """One piece of a tile's epilogue: a range of output blocks, and a range of rows of each."""
 
     block: int
     blocks: int
     row: int
     rows: int
-    offset: int  # accumulators before it
+    offset: int  # number of the tile's accumulators before this piece
 
 
 class Place(NamedTuple):
-    """Which tile of what."""
+    """Position of a tile: its group, its image, and its index along rows, columns and blocks."""
 
     group: int
     image: int
     row_tile: int
     col_tile: int
     co_tile: int
-    pixels: int  # tiles of pixels of a group before it
+    pixels: int  # number of tiles of pixels of this group before it
 
 
 @stage
 def place_at(t: GemmTiling, number: int) -> Place:
-    """Of the tile that is computed after `number` others."""
+    """Return the position of the tile that is computed after `number` other tiles."""
     channels_outer = t.order == CHANNELS_OUTER
     outer, inner = t.places, t.co_tiles
     if channels_outer:
@@ -121,7 +126,7 @@ def place_at(t: GemmTiling, number: int) -> Place:
 
 @stage
 def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
-    """The tile that is computed after `number` others."""
+    """Return the tile that is computed after `number` other tiles."""
     geo, t = plan.geo, plan.tiling
     at = place_at(t, number)
     g, n, row_tile = at.group, at.image, at.row_tile
@@ -142,14 +147,16 @@ def tile_at(plan: LoweringPlan, number: int, tiles: int) -> GemmTile:
 
 @stage
 def stored_blocks(tile: GemmTile, first: int, blocks: int) -> int:
-    """Of so many output blocks of a tile, from its `first` on, those that are stored."""
+    """Return how many of a tile's `blocks` output blocks from number `first` are stored."""
     return max(0, min(blocks, tile.there - first))
 
 
 @stage
 def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: int) -> None:
-    """LOAD what the epilogue adds to a tile into accumulators from `acc` on; to blocks that are not
-    stored, the last one that is."""
+    """Load the tensor that the epilogue adds to a tile into the accumulators from `acc`.
+
+    For blocks that are not stored, the last stored block is loaded.
+    """
     geo, blocks = plan.geo, stored_blocks(tile, 0, tile.cos)
     base = geo.add_base + tile.first_out
     if blocks > 0:
@@ -167,8 +174,11 @@ def load_tensor(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, acc: i
 
 @stage
 def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """The accumulators' first value, once the last STORE from their slot is done. Returns the
-    number of micro-ops, or FULL."""
+    """Write the initial value of a tile's accumulators, after the last STORE from their slot.
+
+    Returns:
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+    """
     state, out = program.state, program.out
     state.tiles += 1
     if program.store_of[tile.slot] >= 0:
@@ -192,7 +202,7 @@ def begin_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops:
 
 @stage
 def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
-    """Bias and shifts of a tile, unless they are there: a row each."""
+    """Load the bias and the shifts of a tile, one row each, unless they are resident."""
     vectors = plan.operations.vectors
     if vectors > 0 and not plan.slots.bias_resident:
         stride = plan.geo.groups * plan.geo.co if vectors > 1 else tile.cos
@@ -205,13 +215,13 @@ def load_bias(plan: LoweringPlan, program: GemmProgram, tile: GemmTile) -> None:
 
 @stage
 def bias_of(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Where the bias of a tile's first block lies, which comes before any other vector."""
+    """Return where the bias of a tile's first block is stored. It precedes all other vectors."""
     return vector_of(plan, tile, 0)
 
 
 @stage
 def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
-    """Where a vector's values of a tile's first block lie: of the bias, or of the shifts."""
+    """Return where the values of a vector (bias or shifts) for a tile's first block are stored."""
     at, pitch = 0, tile.cos
     if plan.slots.bias_resident:
         at, pitch = tile.group * plan.geo.co + tile.co, plan.geo.groups * plan.geo.co
@@ -222,7 +232,10 @@ def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
 def uop_of(
     plan: LoweringPlan, program: GemmProgram, accumulator: int, source: int, n_uops: int
 ) -> tuple[int, int]:
-    """The place of an ALU micro-op, written if it is new, and the number of micro-ops, or FULL."""
+    """Return the position of an ALU micro-op, and the number of micro-ops, or FULL.
+
+    The micro-op is written if it does not exist yet.
+    """
     word = pack_uop(plan.lay, accumulator, source, 0)
     at = one_uop(program.uops, word, n_uops, plan.slots.acc)
     if at < n_uops:
@@ -235,7 +248,11 @@ def uop_of(
 
 @stage
 def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: int) -> int:
-    """Epilogue and store, in pieces at the very end. Returns the number of micro-ops, or FULL."""
+    """Write the epilogue and the store of a tile, in pieces for the last tile.
+
+    Returns:
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+    """
     geo, state, out = plan.geo, program.state, program.out
     if not plan.operations.lifted:
         load_bias(plan, program, tile)
@@ -273,7 +290,11 @@ def end_tile(plan: LoweringPlan, program: GemmProgram, tile: GemmTile, n_uops: i
 def epilogue_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, n_uops: int
 ) -> int:
-    """The ALU operations of a piece. Returns the number of micro-ops, or FULL."""
+    """Write the ALU operations of one piece of an epilogue.
+
+    Returns:
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+    """
     epilogue, slots = plan.epilogue, plan.slots
     for e in range(epilogue.shape[0]):
         kind = epilogue[e, 0]
@@ -302,7 +323,7 @@ def epilogue_of(
             source = slots.acc * slots.acc_size + tile.slot * slots.acc_size + piece.offset
             if piece.offset == 0:
                 load_tensor(plan, program, tile, source)
-        at = tile.slot  # the slot's own micro-op
+        at = tile.slot  # the micro-op written for this slot
         if kind != EPILOGUE_IMMEDIATE or piece.offset > 0:
             at, n_uops = uop_of(plan, program, target, source, n_uops)
             if n_uops == FULL:
@@ -319,8 +340,11 @@ def reset_copy(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, piece: TilePiece, copy: int,
     n_uops: int,
 ) -> int:  # fmt: skip
-    """Set the accumulators from `copy` on to 0, to which a piece's are then added. Returns the
-    number of micro-ops, or FULL."""
+    """Reset the accumulators from index `copy` on, to which those of a piece are then added.
+
+    Returns:
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+    """
     at, n_uops = uop_of(plan, program, copy, copy, n_uops)
     pixels = piece.rows * tile.cols
     if n_uops != FULL:

@@ -1,7 +1,7 @@
 """Writes the reduction steps of an extended schedule.
 
-A step loads what its slots do not hold yet, then runs one GEMM. Both are split in parts where that
-starts compute earlier or ends it earlier.
+A step loads what its slots do not hold yet, and then runs one GEMM. Both are split into parts where
+this makes compute start or end earlier.
 """
 
 from __future__ import annotations
@@ -40,49 +40,51 @@ _L, _C = 0, 1
 
 
 class Rings(NamedTuple):
-    """The slots of inputs and weights (columns: see `tile_instructions`), and the micro-op
-    kernels."""
+    """The slots of inputs and weights, and the micro-op kernels.
+
+    `tile_instructions` describes the columns of the slot arrays.
+    """
 
     inp: NDArray[np.int64]
     wgt: NDArray[np.int64]
-    reader: NDArray[np.int64]  # of a stream, by place: the GEMM that read it last
-    residual: NDArray[np.int64]  # by slot of the residual: likewise
-    kernel_keys: NDArray[np.int64]  # slots and sizes a kernel was written for
-    kernel_at: NDArray[np.int64]  # its first micro-op
+    reader: NDArray[np.int64]  # last GEMM that reads each place of a stream of weights
+    residual: NDArray[np.int64]  # last GEMM that reads each slot of the residual
+    kernel_keys: NDArray[np.int64]  # slots and sizes for which each kernel was written
+    kernel_at: NDArray[np.int64]  # first micro-op of each kernel
 
 
 class Cursor(NamedTuple):
-    """How far the rings have turned."""
+    """Current positions in the rings of slots, and what has been loaded and written so far."""
 
-    inp_next: int  # slots to fill next
+    inp_next: int  # next input slot to fill; `wgt_next`: next weight slot
     wgt_next: int
-    inp_hint: int  # slots that probably hold what is wanted next
+    inp_hint: int  # slots at which the search for the next operands begins
     wgt_hint: int
-    freed: int  # GEMMs up to this instruction are known to LOAD as done
-    loaded: int  # weight elements of a stream
+    freed: int  # the load module has waited for all GEMMs up to this instruction
+    loaded: int  # weight elements of a stream that are loaded
     kernels: int
     kernel_hint: int
     n_uops: int
 
 
 class ReductionStep(NamedTuple):
-    """One reduction step of a tile, and where its operands lie."""
+    """One reduction step of a tile, and the places of its operands."""
 
     k: int
     ci: int
     cis: int
-    sequence: int  # steps before it
+    sequence: int  # number of steps before this one
     i_slot: int
     w_slot: int
     load_inp: bool
     load_wgt: bool
-    used: int  # elements of a stream before it
+    used: int  # elements of a stream that earlier steps use
     wgt_at: int
 
 
 @stage
 def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
-    """The same with another number of micro-ops, and GEMMs known as done."""
+    """Return a cursor with another number of micro-ops and another last finished GEMM (`freed`)."""
     return Cursor(
         cursor.inp_next, cursor.wgt_next, cursor.inp_hint, cursor.wgt_hint, freed,
         cursor.loaded, cursor.kernels, cursor.kernel_hint, n_uops,
@@ -93,7 +95,7 @@ def with_uops(cursor: Cursor, freed: int, n_uops: int) -> Cursor:
 def take_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[int, Cursor]:
-    """A step of a tile's reduction. Returns its kernel, or FULL."""
+    """Write one step of a tile's reduction. Return its kernel, or FULL, and the new cursor."""
     program.state.steps += 1
     step, cursor = find_slots(plan, program, rings, cursor, tile, k)
     if step.load_inp:
@@ -113,7 +115,10 @@ def take_step(
 def find_slots(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile, k: int
 ) -> tuple[ReductionStep, Cursor]:
-    """Where a step finds its operands, or the next slots, once their last readers are done."""
+    """Return the slots that hold a step's operands, or the next slots to load.
+
+    Slots are loaded after their last readers have finished.
+    """
     t, slots = plan.tiling, plan.slots
     inp_key = tile.place * t.nk + k
     wgt_key = (tile.group * t.co_tiles + tile.co_tile) * t.nk + k
@@ -149,8 +154,16 @@ def find_slots(
 
 @stage
 def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
-    """LOAD's next transfer waits for the GEMM that read its slot last, if it does not know of it.
-    Returns the instruction up to which LOAD knows GEMMs as done (`freed` before)."""
+    """Make the next LOAD wait for the last GEMM that read its slot.
+
+    Args:
+        program: the program that is being written.
+        reader: index of that GEMM.
+        freed: index of the last GEMM that the load module already knows to be finished.
+
+    Returns:
+        The new value of `freed`.
+    """
     if reader <= freed:
         return freed
     instruction_writer.flag(program.state, program.out, reader, PUSH_PREV)
@@ -162,7 +175,7 @@ def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
 def load_input(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep
 ) -> None:
-    """The input window of a step."""
+    """Load the input window of a step."""
     geo, t = plan.geo, plan.tiling
     block = tile.group * geo.ci + step.ci
     load_window(
@@ -182,7 +195,13 @@ def kernel_of(
     tile: GemmTile,
     step: ReductionStep,
 ) -> tuple[int, Cursor]:
-    """The micro-op kernel of a step's combination of slots, written if it is new, or FULL."""
+    """Return the micro-op kernel of a step, which depends on its slots and sizes.
+
+    The kernel is written if it does not exist yet.
+
+    Returns:
+        The number of the kernel, or FULL if it does not fit, and the new cursor.
+    """
     kernel = find_kernel(rings, cursor, tile, step)
     kernels, n_uops = cursor.kernels, cursor.n_uops
     if kernel < 0 and kernels < MAX_KERNELS:
@@ -211,7 +230,10 @@ def kernel_of(
 
 @stage
 def find_kernel(rings: Rings, cursor: Cursor, tile: GemmTile, step: ReductionStep) -> int:
-    """The kernel written for these slots and sizes, or FULL. They recur in order."""
+    """Return the kernel that was written for these slots and sizes, or FULL.
+
+    The search starts at the expected kernel, because kernels recur in the same order.
+    """
     keys, j = rings.kernel_keys, cursor.kernel_hint
     for _ in range(cursor.kernels):
         if j >= cursor.kernels:
@@ -230,9 +252,12 @@ def gemm_of(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, bgn: int,
     end: int, fresh: bool,
 ) -> None:  # fmt: skip
-    """The GEMM over micro-ops bgn … end-1; it waits for what was loaded last, if that is fresh."""
+    """Write the GEMM over micro-ops bgn … end−1.
+
+    If `fresh` is set, it waits for the last load.
+    """
     if fresh:
-        # What was loaded last carries the token; a load is always the last instruction.
+        # The token is pushed by the last load, which is also the last instruction here.
         instruction_writer.push(program.state, program.out, _L, _C)
         instruction_writer.pop(program.state, program.out, _L, _C)
     gemm(
@@ -244,7 +269,7 @@ def gemm_of(
 
 @stage
 def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
-    """Cycles of compute besides GEMMs, that tiles to come need."""
+    """Return the cycles of compute, except GEMMs, that later tiles need."""
     pixels = tile.rows * tile.cols
     return (
         (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations)) * tile.cos * pixels
@@ -255,11 +280,15 @@ def cycles_later(plan: LoweringPlan, tile: GemmTile) -> int:
 def run_step(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, kernel_at: int
 ) -> None:
-    """Weights, if they are to be loaded, and GEMM, in parts at the beginning or at the end."""
+    """Write the loads of weights, if necessary, and the GEMM.
+
+    They are split into parts at the beginning or at the end of the program.
+    """
     pixels, block = tile.rows * tile.cols, step.cis * plan.geo.kh * plan.geo.kw
-    whole = tile.cos * block  # weight elements, and micro-ops where all of them are unrolled
+    # number of weight elements, which is also the number of micro-ops if all loops are unrolled
+    whole = tile.cos * block
     beats = max(1, plan.m.wgt_bytes // plan.m.bus_bytes)
-    left = (tile.tiles * plan.tiling.nk - step.sequence) * whole  # weight elements still to come
+    left = (tile.tiles * plan.tiling.nk - step.sequence) * whole  # weight elements that remain
     later, compute_bound = cycles_later(plan, tile), plan.slots.compute_bound
     split = step.load_wgt and plan.loops.unrolled and plan.ramp > 0
     part = whole
@@ -275,7 +304,7 @@ def run_step(
         if split and not compute_bound:
             part = last_part(left - done, later, pixels, beats)
             rest = whole - done if part >= block else block - done % block
-            part = -(-rest // -(-rest // part))  # of equal parts, no remainder is tiny
+            part = -(-rest // -(-rest // part))  # equal parts leave no tiny remainder
         part = in_blocks(part, block, done, whole)
         if step.load_wgt:
             load_weights(plan, program, tile, step, block, done, part)
@@ -289,8 +318,7 @@ def run_step(
 
 @stage
 def in_blocks(part: int, block: int, done: int, whole: int) -> int:
-    """Of so many elements after `done` of a whole those that lie within one output block, or are a
-    number of whole blocks."""
+    """Limit a part after `done` elements, so that it is inside one block or is whole blocks."""
     if done % block or part < block:
         part = min(part, block - done % block)
     else:
@@ -303,7 +331,17 @@ def load_weights(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep, block: int,
     done: int, part: int,
 ) -> None:  # fmt: skip
-    """A part of a step's weights, after `done` elements; an output block has `block`."""
+    """Load a part of a reduction step's weights.
+
+    Args:
+        plan: the plan.
+        program: the program.
+        tile: the tile.
+        step: the step.
+        block: number of weight elements per output block.
+        done: number of weight elements of the step before the part.
+        part: number of weight elements of the part.
+    """
     geo, blocks = plan.geo, part // block
     row = (tile.group * geo.co + tile.co + done // block) * geo.ci + step.ci
     instruction_writer.region(
@@ -318,7 +356,7 @@ def run_streamed_step(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile,
     step: ReductionStep, kernel_at: int,
 ) -> Cursor:  # fmt: skip
-    """A step whose weights are the next of the stream: a GEMM for as many as are there."""
+    """Write a step whose weights are streamed: one GEMM for each part that has been loaded."""
     whole = tile.cos * step.cis * plan.geo.kh * plan.geo.kw
     freed, loaded, done = cursor.freed, cursor.loaded, 0
     while done < whole:
@@ -344,7 +382,7 @@ def run_streamed_step(
 
 @stage
 def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
-    """Weight elements that the next LOAD of a stream should bring, `left` being to come."""
+    """Return how many weight elements the next LOAD of a stream should load, if `left` remain."""
     if plan.ramp == 0:
         return left
     instructions = (tile.tiles - 1 - tile.number) * (1 + extra_iterations(plan.operations))
@@ -355,7 +393,7 @@ def wanted_part(plan: LoweringPlan, tile: GemmTile, left: int) -> int:
 
 @stage
 def mark_read(program: GemmProgram, rings: Rings, step: ReductionStep) -> None:
-    """Both slots were read last by the step's last GEMM."""
+    """Record that the step's last GEMM is the last reader of its slots."""
     at = program.state.instructions - 1
     rings.inp[step.i_slot, READER] = at
     rings.wgt[step.w_slot, READER] = at

@@ -1,9 +1,9 @@
-"""Adds a residual of an extended schedule: an int8 tensor that the GEMM core moves to accumulators.
+"""Adds a residual in an extended schedule: an int8 tensor that the GEMM core adds to accumulators.
 
-It is the input times an identity that scales it by a power of two, added behind a tile's reduction.
-Its loads queue up behind those of the tile's inputs, run under the tile's GEMMs, and hold up
-nothing at the program's start. Where a left shift must follow, it comes first, before anything else
-is added.
+It is the input of a GEMM with an identity matrix that scales it by a power of two, and is added
+after the reduction of a tile. Its loads follow those of the tile's inputs and run in parallel with
+the tile's GEMMs, so that they delay nothing at the start of the program. If a left shift is
+necessary, the residual comes first, before anything else is added.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ _L, _C = 0, 1
 def add_residual(
     plan: LoweringPlan, program: GemmProgram, rings: Rings, cursor: Cursor, tile: GemmTile
 ) -> tuple[bool, Cursor]:
-    """A tile's residual, in pieces, and its shift. Whether its micro-ops fit."""
+    """Write a tile's residual, in pieces, and its shift.
+
+    Returns:
+        Whether its micro-ops fit, and the new cursor.
+    """
     state, out, slots = program.state, program.out, plan.slots
     if tile.number == 0:
         instruction_writer.memory(
@@ -78,7 +82,11 @@ def add_piece(
     slot: int,
     n_uops: int,
 ) -> int:
-    """LOAD a piece into its slot and add it. Returns the number of micro-ops, or FULL."""
+    """Load a piece of the residual into its slot, and add it to the accumulators.
+
+    Returns:
+        The number of micro-ops so far; FULL if they do not fit into the scratchpad.
+    """
     state, out, geo, slots = program.state, program.out, plan.geo, plan.slots
     pixels, at = piece.rows * tile.cols, plan.m.inp_built - (slot + 1) * slots.res_size
     instruction_writer.region(

@@ -1,9 +1,10 @@
-"""Lowers the stock compiler's conv2d template: its knobs, and which of their values it refuses.
+"""Lowers the stock compiler's conv2d template, and finds the values the compiler rejects.
 
-Reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and runtime) exactly where
-that compiler succeeds. Where it gives up, the same knob values are lowered all the same unless
-`stock` is set; then they fail with the stock stack's class. It gives up on tiles that are no 2-D
-DMA, on padding on an inner block, or on odd numbers of tiles for two threads.
+It reproduces TVM's VTA schedule (vta_conv2d.py with its transform passes and the runtime) exactly
+where that compiler succeeds. Where the compiler fails, the knob values are lowered anyway, unless
+`stock` is set; then they fail with the failure class that the stock stack reports. The compiler
+fails for tiles that are not two-dimensional DMA regions, for padding on an inner block, and for odd
+numbers of tiles with two threads.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ TEMPLATE_KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthrea
 
 
 def divisors(n: int) -> tuple[int, ...]:
-    """All divisors in increasing order."""
+    """Return all divisors in ascending order."""
     return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
 def template_space(geo: Geometry) -> Space:
-    """The stock template's knobs for a packed workload; the flat index counts tile_b fastest."""
+    """Return the stock template's knobs for a packed workload.
+
+    The flat index counts tile_b fastest.
+    """
     values = (
         divisors(geo.batches), divisors(geo.oh), divisors(geo.ow), divisors(geo.ci),
         divisors(geo.co), (1, 2), (1, 2),
@@ -65,7 +69,10 @@ def template_space(geo: Geometry) -> Space:
 
 @helper
 def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
-    """The stock stack's verdict: the first class that applies, build errors before run errors."""
+    """Return the failure code that the stock stack would report, or OK.
+
+    It is the first class that applies, with build errors before run errors.
+    """
     if (t.on == 2 and t.co_tiles % 2) or (t.hn == 2 and t.row_tiles % 2):
         return MATCH
     if t.padded and t.tci > 1:
@@ -89,7 +96,10 @@ def stock_failure(geo: Geometry, m: Machine, t: TemplateTiling) -> int:
 
 @helper
 def _repeats_destination(nest: LoopNest) -> bool:
-    """Whether the runtime's check sees one accumulator index twice within two consecutive uops."""
+    """Return whether one accumulator index occurs twice within two consecutive micro-ops.
+
+    This is the check of the runtime.
+    """
     hardware = 0
     reduction_unrolled = False
     after = 1
@@ -112,11 +122,21 @@ def lower_template(
     out: NDArray[np.uint64], uops: NDArray[np.uint64], state: ProgramState,
     options: tuple[int, ...],
 ) -> int:  # fmt: skip
-    """Write the program of one config; `knobs` (7,) are the knob *values*, `epilogue` (steps, 3) is
-    of `epilogue_steps`. Returns a failure code.
+    """Write the program of one schedule of the template space.
 
-    `out` (instructions, 2) and `uops` (micro-ops,) are filled; `state` holds the counts. The only
-    option says whether to do as the stock compiler does.
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values (not indices), shape (7,).
+        out: filled with instructions, shape (instructions, 2).
+        uops: filled with micro-ops, shape (micro-ops,).
+        state: filled with the counts.
+        options: whether to behave like the stock compiler.
+
+    Returns:
+        The failure code.
     """
     stock = options[0]
     t = tiling_of(geo, epilogue, knobs, stock)

@@ -1,5 +1,6 @@
-"""Cuts a workload into the tiles of a template schedule, places them on up to four virtual threads,
-and computes the micro-ops of a tile.
+"""Divides a workload into the tiles of a template schedule and assigns them to virtual threads.
+
+There are up to four threads. The module also computes the micro-ops of a tile.
 """
 
 from __future__ import annotations
@@ -16,62 +17,64 @@ from tilewright.targets.vta.numba_decorators import helper, stage
 _IMAGES, _ROWS, _CHANNELS = 0, 1, 2
 _GROUP_ORDERS = (
     (_IMAGES, _ROWS, _CHANNELS),  # one thread
-    (_ROWS, _IMAGES, _CHANNELS),  # threads over rows
+    (_ROWS, _IMAGES, _CHANNELS),  # number of virtual threads over rows
     (_ROWS, _CHANNELS, _IMAGES),  # threads over channels
 )
-"""What the loops over groups of threads walk, outermost first. Outside of all are the convolution's
-groups, inside of all the columns."""
+"""What the loops over groups of threads iterate over, outermost first. The loop over the
+convolution's groups is outside of all of them, and the loop over columns is inside of all of them.
+"""
 
 
 class TemplateTiling(NamedTuple):
-    """The tiles of a config, and how many of them there are."""
+    """The tile sizes of a template schedule, and its numbers of tiles and of thread groups."""
 
-    th: int  # output rows, output columns, input blocks, output blocks of a tile
+    th: int  # size of a tile: output rows, output columns, input blocks and output blocks
     tw: int
     tci: int
     tco: int
-    on: int  # threads over output blocks
-    hn: int  # threads over rows
-    threads: int  # of both
+    on: int  # number of virtual threads over output blocks
+    hn: int  # number of virtual threads over rows
+    threads: int  # number of virtual threads in all
     row_tiles: int
     col_tiles: int
     co_tiles: int
     nk: int  # reduction steps of a tile
-    ih: int  # input rows and columns that a tile reads
+    ih: int  # input rows that a tile reads; `iw`: input columns
     iw: int
     padded: bool
-    tile: int  # accumulators of a tile
-    inp: int  # input elements of a tile's step
-    wgt: int  # weight elements of a tile's step
-    operands: int  # epilogue steps with an operand in the accumulators
-    images_step: int  # groups of threads from one image, row or output block to the next
+    tile: int  # accumulators per tile
+    inp: int  # input elements per reduction step
+    wgt: int  # weight elements per reduction step
+    operands: int  # epilogue steps that read an operand from the accumulators
+    # thread groups from one image to the next; likewise for rows and output blocks
+    images_step: int
     rows_step: int
     channels_step: int
-    row_groups: int  # of threads, a column of tiles
+    row_groups: int  # thread groups per column of tiles
     co_groups: int
-    groups: int  # of threads, all
+    groups: int  # number of thread groups
 
 
 class ThreadGroup(NamedTuple):
-    """Tiles that threads compute side by side."""
+    """A group of tiles that the virtual threads compute at the same time, one tile per thread."""
 
-    group: int  # of the convolution
+    group: int  # group of the convolution
     image: int
     row_group: int
     co_group: int
-    col: int  # tiles before it
-    cos: int  # threads over output blocks that have a tile
-    threads: int  # that have a tile
+    col: int  # column of tiles
+    cos: int  # number of threads over output blocks that have a tile
+    threads: int  # number of threads that have a tile
 
 
 class TemplateTile(NamedTuple):
-    """Where a thread's tile lies."""
+    """Position of the tile that one virtual thread computes."""
 
     thread: int
     group: int
     image: int
-    co: int  # first output block
-    row: int  # first pixel
+    co: int  # index of the first output block
+    row: int  # row and column of the first output pixel
     col: int
 
 
@@ -79,7 +82,7 @@ class TemplateTile(NamedTuple):
 def tiling_of(
     geo: Geometry, epilogue: NDArray[np.int64], knobs: NDArray[np.int64], stock: bool
 ) -> TemplateTiling:
-    """Of knob values (7,)."""
+    """Return the tiles of a schedule with the given knob values, shape (7,)."""
     th, tw, tci, tco, on, hn = knobs[1], knobs[2], knobs[3], knobs[4], knobs[5], knobs[6]
     row_tiles, col_tiles, co_tiles = geo.oh // th, geo.ow // tw, geo.co // tco
     if not stock:
@@ -107,7 +110,10 @@ def tiling_of(
 def _iterations_inside(
     order: tuple[int, int, int], extents: tuple[int, int, int], walked: int
 ) -> int:
-    """Iterations of the loops inside the one that walks images, rows or channels."""
+    """Return the iterations of the loops inside the loop over the axis `walked`.
+
+    The axis is images, rows or channels.
+    """
     inside = 1
     for place in range(2, -1, -1):
         if order[place] == walked:
@@ -118,7 +124,7 @@ def _iterations_inside(
 
 @stage
 def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
-    """The threads that compute after `number` other groups of them."""
+    """Return the group of tiles that is computed after `number` other groups."""
     row_group = number // t.rows_step % t.row_groups
     co_group = number // t.channels_step % t.co_groups
     # Without the stock restrictions the last group may have fewer threads.
@@ -131,7 +137,7 @@ def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
 
 @stage
 def tile_of(geo: Geometry, t: TemplateTiling, group: ThreadGroup, thread: int) -> TemplateTile:
-    """The tile that a thread computes."""
+    """Return the tile that a thread computes."""
     row_tile = group.row_group * t.hn + thread // group.cos
     co_tile = group.co_group * t.on + thread % group.cos
     return TemplateTile(
@@ -141,8 +147,14 @@ def tile_of(geo: Geometry, t: TemplateTiling, group: ThreadGroup, thread: int) -
 
 
 class LoopNest(NamedTuple):
-    """The loops of a micro-op kernel, outermost first: iterations of each, and what each iteration
-    adds to the accumulator, input and weight index."""
+    """The loops of a micro-op kernel, outermost first.
+
+    Attributes:
+        extents: number of iterations of each loop.
+        dst: what one iteration of each loop adds to the accumulator index.
+        src: what it adds to the input index.
+        wgt: what it adds to the weight index.
+    """
 
     extents: tuple[int, int, int, int, int, int]
     dst: tuple[int, int, int, int, int, int]
@@ -151,7 +163,7 @@ class LoopNest(NamedTuple):
 
 
 class KernelLoops(NamedTuple):
-    """The two loops of a nest that the hardware runs (-1: none), and the micro-ops of the rest."""
+    """The two loops of a nest that run in hardware (-1: none), and the micro-ops of the rest."""
 
     first: int
     second: int
@@ -168,7 +180,10 @@ class KernelLoops(NamedTuple):
 
 @stage
 def gemm_nest(geo: Geometry, t: TemplateTiling) -> LoopNest:
-    """Input blocks, columns, the kernel's columns and rows, output blocks, rows."""
+    """Return the loops of a GEMM, the innermost first.
+
+    They are over input blocks, columns, kernel columns, kernel rows, output blocks and rows.
+    """
     kk = geo.kh * geo.kw
     return LoopNest(
         (t.tci, t.tw, geo.kw, geo.kh, t.tco, t.th),
@@ -180,7 +195,7 @@ def gemm_nest(geo: Geometry, t: TemplateTiling) -> LoopNest:
 
 @stage
 def reset_nest(t: TemplateTiling) -> LoopNest:
-    """Those of `gemm_nest` that walk accumulators."""
+    """Return the loops of `gemm_nest` that iterate over accumulators."""
     return LoopNest(
         (1, t.tw, 1, 1, t.tco, t.th),
         (0, 1, 0, 0, t.th * t.tw, t.tw),
@@ -191,7 +206,10 @@ def reset_nest(t: TemplateTiling) -> LoopNest:
 
 @stage
 def loops_of(nest: LoopNest) -> KernelLoops:
-    """The first two loops longer than one become hardware loops, the others are unrolled."""
+    """Divide a nest of loops into loops in hardware and unrolled loops.
+
+    The first two loops with more than one iteration run in hardware; the others are unrolled.
+    """
     first, second, uops = -1, -1, 1
     for loop in range(6):
         if nest.extents[loop] == 1:
@@ -221,8 +239,21 @@ def write_uops(
     lay: Layout, uops: NDArray[np.uint64], at: int, nest: LoopNest, first: int, second: int,
     dst: int, src: int, wgt: int,
 ) -> None:  # fmt: skip
-    """Write a kernel's micro-ops into `uops` (micro-ops,) from `at` on: the loops that the hardware
-    does not run, from the first indices on. What does not fit is left out."""
+    """Write the micro-ops of a kernel.
+
+    They are the loops that the hardware does not run. Micro-ops that do not fit are omitted.
+
+    Args:
+        lay: layout of the instruction fields.
+        uops: the micro-op scratchpad, shape (micro-ops,).
+        at: position of the first micro-op.
+        nest: the loops.
+        first: first hardware loop.
+        second: second hardware loop.
+        dst: first accumulator index.
+        src: first input index.
+        wgt: first weight index.
+    """
     n, d, s, w = nest
     e0 = 1 if first == 0 or second == 0 else n[0]
     e1 = 1 if first == 1 or second == 1 else n[1]

@@ -1,6 +1,4 @@
-"""Packs tensors in and out of VTA's DRAM blocks, and computes the integer reference to compare
-with.
-"""
+"""Packs tensors into VTA's DRAM layout, unpacks the output, and computes the integer reference."""
 
 from __future__ import annotations
 
@@ -24,14 +22,18 @@ from tilewright.targets.vta.spec import Machine
 from tilewright.targets.workload import Workload
 
 Tensors = dict[str, NDArray[np.int64]]
-"""`data` (n, c, h, w), `weight` (o, c/groups, kh, kw) but for pools; maybe `bias` and `shr_channel`
-(o,), `add` and `residual` (n, o, oh, ow), of results before an average; of a shortcut likewise,
-with `shortcut_` before it."""
+"""Operands of a workload: `data` (n, c, h, w); `weight` (o, c/groups, kh, kw) except for pools;
+and, if the epilogue reads them, `bias` and `shr_channel` (o,), `add` and `residual` (n, o, oh, ow)
+with the size before an average. The operands of a shortcut have names that begin with `shortcut_`.
+"""
 
 
 def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
-    """Integers in the shapes of `Tensors`: data and weights over the whole range of the machine's
-    types, bias and residual over that of 20 bits, shifts over those that there may be."""
+    """Draw random operands of a workload.
+
+    Data and weights are over the whole range of the machine's types, biases and addends over 20
+    bits, shifts over their permitted range.
+    """
     w, rng = workload, np.random.default_rng(seed)
 
     def draw(bits: int, *shape: int) -> NDArray[np.int64]:
@@ -54,15 +56,15 @@ def random_tensors(workload: Workload, machine: Machine, seed: int) -> Tensors:
         shape = (w.batch, w.out_channels, w.results_height, w.results_width)
         tensors["residual"] = draw(machine.inp_bits, *shape)
     if w.of_shortcut is not None:
-        own = random_tensors(w.of_shortcut, machine, seed + 1)
-        tensors |= {f"shortcut_{name}": values for name, values in own.items()}
+        shortcut = random_tensors(w.of_shortcut, machine, seed + 1)
+        tensors |= {f"shortcut_{name}": values for name, values in shortcut.items()}
     return tensors
 
 
 def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray[np.int64]:
-    """What the accelerator must compute, by plain integer arithmetic; shape (n, o, oh, ow).
+    """Compute the expected output in plain integer arithmetic, shape (n, o, oh, ow).
 
-    Sums wrap modulo 2^acc_bits, the result is truncated to the input's width, as STORE does.
+    Sums wrap modulo 2^acc_bits. The result is truncated to the width of the input, as by STORE.
     """
     return integers(workload, tensors, machine.acc_bits, machine.inp_bits)
 
@@ -70,8 +72,18 @@ def reference(workload: Workload, machine: Machine, tensors: Tensors) -> NDArray
 def pack_image(
     workload: Workload, machine: Machine, geo: Geometry, tensors: Tensors, uops: NDArray[np.uint64]
 ) -> NDArray[np.uint8]:
-    """The DRAM image from byte address `PAGE_BYTES` on, shape (bytes,): tensors, `uops`
-    (micro-ops,), room for the output."""
+    """Return the DRAM image with all tensors and micro-ops, and room for the output.
+
+    Args:
+        workload: the workload.
+        machine: the machine.
+        geo: geometry of the workload.
+        tensors: the operands.
+        uops: micro-ops, shape (micro-ops,).
+
+    Returns:
+        Array of shape (bytes,), from byte address `PAGE_BYTES`.
+    """
     w, m = workload, machine
     image = np.zeros(geo.insn_bytes_at - PAGE_BYTES, np.uint8)
 
@@ -93,12 +105,12 @@ def pack_image(
         put(geo.res_base, m.inp_bytes, residual, m.inp_bits)
     beside = beside_geometry(w, m, geo)
     if beside is not None and w.of_shortcut is not None:
-        own = shortcut_tensors(tensors)
-        data = packed_image(own["data"], m, beside, beside.inp_blocks, m.block_in)
+        operands = shortcut_tensors(tensors)
+        data = packed_image(operands["data"], m, beside, beside.inp_blocks, m.block_in)
         put(beside.inp_base, m.inp_bytes, data, m.inp_bits)
-        weights = packed_weights(w.of_shortcut, m, beside, own)
+        weights = packed_weights(w.of_shortcut, m, beside, operands)
         put(beside.wgt_base, m.wgt_bytes, weights, m.wgt_bits)
-        vectors = packed_vectors(w.of_shortcut, m, beside, own)
+        vectors = packed_vectors(w.of_shortcut, m, beside, operands)
         put(beside.bias_base, m.acc_bytes, vectors, m.acc_bits)
     words = uops.astype(f"<u{m.uop_bytes}").view(np.uint8)
     at = geo.uop_base * m.uop_bytes - PAGE_BYTES
@@ -109,12 +121,12 @@ def pack_image(
 def unpack_output(
     workload: Workload, machine: Machine, geo: Geometry, image: NDArray[np.uint8]
 ) -> NDArray[np.int64]:
-    """The output tensor (n, o, oh, ow) out of a DRAM image that starts at `PAGE_BYTES`."""
+    """Read the output of shape (n, o, oh, ow) from a DRAM image that begins at `PAGE_BYTES`."""
     w, m = workload, machine
     at = geo.out_base * m.out_bytes - PAGE_BYTES
     raw = image[at : at + geo.out_bytes].view(f"<i{m.inp_bits // 8}")
     blocks = raw.reshape(geo.batches, geo.out_blocks, *geo.output, m.batch, m.block_out)
-    # Of a column, pixels belong to the batch; nothing else has both.
+    # The pixels of a column are stored in the place of the batch, see `packed_image`.
     order = (0, 2, 3, 4, 1, 5) if geo.column else (0, 4, 1, 5, 2, 3)
     channels = geo.out_blocks * m.block_out
     whole = blocks.transpose(order).reshape(-1, channels, w.out_height, w.out_width)
@@ -124,8 +136,19 @@ def unpack_output(
 def packed_image(
     tensor: NDArray[np.int64], m: Machine, geo: Geometry, blocks: int, block: int
 ) -> NDArray[np.int64]:
-    """A tensor (n, c, h, w) in blocks of so many channels, `blocks` of them an image: (batches,
-    blocks, h, w, batch, block). The rows of a column are the pixels of one image."""
+    """Convert a tensor (n, c, h, w) to blocks of channels.
+
+    Args:
+        tensor: the tensor.
+        m: the machine.
+        geo: geometry of the workload.
+        blocks: number of blocks per image.
+        block: number of channels per block.
+
+    Returns:
+        Array of shape (batches, blocks, h, w, batch, block). The rows of a column are the pixels of
+        one image.
+    """
     if geo.column:
         rows = np.zeros((geo.h * m.batch, tensor.shape[1]), np.int64)
         rows[: len(tensor)] = tensor[:, :, 0, 0]
@@ -138,19 +161,24 @@ def packed_image(
 
 
 def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
-    """The weights in blocks, with zeros between the groups that are merged, and the identity behind
-    them: (elements, block_out, block_in)."""
+    """Convert weights to blocks, followed by the identity matrix if it is needed.
+
+    There are zeros between groups that are merged.
+
+    Returns:
+        Array of shape (elements, block_out, block_in).
+    """
     parts = []
     if "weight" in tensors:
         merged = merged_groups(w, m)
         per_in, per_out = w.in_channels // w.groups, w.out_channels // w.groups
         taps = (w.kernel_h, w.kernel_w)
         weight = np.zeros((geo.groups, merged, per_out, merged, per_in, *taps), np.int64)
-        own = np.zeros((geo.groups * merged, per_out, per_in, *taps), np.int64)
-        own[: w.groups] = tensors["weight"].reshape(w.groups, per_out, per_in, *taps)
-        own = own.reshape(geo.groups, merged, per_out, per_in, *taps)
+        weights = np.zeros((geo.groups * merged, per_out, per_in, *taps), np.int64)
+        weights[: w.groups] = tensors["weight"].reshape(w.groups, per_out, per_in, *taps)
+        weights = weights.reshape(geo.groups, merged, per_out, per_in, *taps)
         for g in range(merged):
-            weight[:, g, :, g] = own[:, g]
+            weight[:, g, :, g] = weights[:, g]
         whole = np.zeros((geo.groups, geo.co * m.block_out, geo.ci * m.block_in, *taps), np.int64)
         whole[:, : merged * per_out, : merged * per_in] = weight.reshape(
             geo.groups, merged * per_out, merged * per_in, *taps
@@ -165,8 +193,11 @@ def packed_weights(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
 
 
 def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
-    """The weights (block_out, block_in) that bring a residual to the accumulators, times its own
-    weight or as much of its power of two as a weight can hold; a pool's pixels as they are."""
+    """Return the weights that add a residual to the accumulators, shape (block_out, block_in).
+
+    They are the identity matrix times the residual's own weight, or times as much of its power of
+    two as a weight can hold. For a max-pool, they are the plain identity.
+    """
     step = next((op for op in workload.epilogue if op.kind in RESIDUALS), EpilogueOp("residual"))
     times = (
         weight_and_shift(step.value)[0]
@@ -177,10 +208,15 @@ def identity_of(workload: Workload, m: Machine) -> NDArray[np.int64]:
 
 
 def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> NDArray[np.int64]:
-    """`bias` and `shr_channel` (o,), as far as the epilogue has them, one behind the other in
-    blocks, the same for every row of the batch: (blocks, batch, block_out). Raises `WorkloadError`
-    for a bias too far from zero for its schedules (`lift`), and for shifts that the epilogue
-    excludes."""
+    """Convert the values per channel to blocks, shape (blocks, batch, block_out).
+
+    They are `bias` and `shr_channel`, each of shape (o,), as far as the epilogue has them, one
+    after the other. All rows of the batch are equal.
+
+    Raises:
+        WorkloadError: a bias is too far from zero for its lift, or shifts are outside of the range
+            that the epilogue promises.
+    """
     kinds, bias = channel_vectors(w), tensors.get("bias")
     shifts = np.zeros(w.out_channels, np.int64)
     whole = np.zeros((len(kinds), geo.groups * geo.co * m.block_out), np.int64)
@@ -207,19 +243,18 @@ def packed_vectors(w: Workload, m: Machine, geo: Geometry, tensors: Tensors) -> 
 
 
 def unpacked_vectors(w: Workload, m: Machine, geo: Geometry, packed: NDArray[np.int64]) -> Tensors:
-    """What `packed_vectors` packed: `bias` and `shr_channel` (o,) out of their blocks (blocks,
-    batch, block_out), as far as there are any."""
+    """Convert the result of `packed_vectors` back to `bias` and `shr_channel`, shape (o,)."""
     kinds = channel_vectors(w)
     channels = geo.groups * geo.co * m.block_out
     rows = packed.reshape(-1, m.batch, m.block_out)[:, 0].reshape(len(kinds), channels)
-    found = {kind: rows[i, : w.out_channels] for i, kind in enumerate(kinds)}
-    if "bias" in found:
-        shifts = found.get("shr_channel")
+    vectors = {kind: rows[i, : w.out_channels] for i, kind in enumerate(kinds)}
+    if "bias" in vectors:
+        shifts = vectors.get("shr_channel")
         above = 0 if shifts is None else shifts - channel_shift(w).amounts[0]
-        found["bias"] = found["bias"] - (geo.bias_lift << above) + geo.beside_left
-    return found
+        vectors["bias"] = vectors["bias"] - (geo.bias_lift << above) + geo.beside_left
+    return vectors
 
 
 def channel_shift(workload: Workload) -> EpilogueOp:
-    """The epilogue's step that shifts every channel by an amount of its own."""
+    """Return the epilogue's step that shifts every channel by its own amount."""
     return next(op for op in workload.epilogue if op.kind == "shr_channel")

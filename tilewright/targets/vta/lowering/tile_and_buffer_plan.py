@@ -1,5 +1,4 @@
-"""Plans what an extended schedule fixes before its first instruction: tiles, slots, hardware
-loops."""
+"""Plans an extended schedule before its first instruction: tiles, slots and hardware loops."""
 
 from __future__ import annotations
 
@@ -29,48 +28,51 @@ from tilewright.targets.vta.numba_decorators import helper, stage, view_stage
 from tilewright.targets.vta.spec import Machine
 
 CHANNELS_OUTER, PIXELS_OUTER = 0, 1
-RESIDENT = 0  # value of inp_slots / wgt_slots: as many as the reuse needs
+RESIDENT = 0  # value of inp_slots and wgt_slots: as many slots as are needed to load nothing twice
 
-# The loops of a step, as `hardware_loops` and `tile_instructions.coefficients` number them
+# Numbers of the loops of a reduction step, for `hardware_loops` and
+# `tile_instructions.coefficients`
 ROWS, COLUMNS, OUTPUT_BLOCKS, INPUT_BLOCKS, KERNEL_ROWS, KERNEL_COLUMNS = range(6)
 
 
 class GemmTiling(NamedTuple):
-    """How the output is cut, in rows, columns and output blocks; the reduction in input blocks."""
+    """The division of the output into rows, columns and blocks, and the reduction into steps."""
 
     th: int
     tw: int
     tco: int
     tci: int
     order: int
-    first_rows: int  # of the first tile of an image; the others have `th`
+    first_rows: int  # rows of the first tile of an image; the other tiles have `th`
     row_tiles: int
     col_tiles: int
     co_tiles: int
-    places: int  # tiles of pixels
-    nk: int  # reduction steps a tile
-    first_step: int  # of these, the first that is of this convolution
-    gather: bool  # a LOAD's row stride skips rows that no output reads
-    ih: int  # input rows of a tile
+    places: int  # number of tiles of pixels
+    nk: int  # reduction steps per tile
+    # the first of these steps that belongs to this convolution and not to its shortcut
+    first_step: int
+    gather: bool  # whether LOADs skip the rows that no output reads, by their row stride
+    ih: int  # input rows of a tile; `iw`: input columns
     iw: int
 
 
 class Operations(NamedTuple):
-    """What the epilogue asks for."""
+    """Numbers and properties of the ALU operations in an epilogue."""
 
-    vectors: int  # of a value a channel: bias, shifts
-    starts_with_tensor: bool  # a residual that can be the accumulators' first value
-    tensors: int  # others, and the copy that steps work on, which is the last of them
-    in_place: int  # ALU operations a tile
-    residual: int  # GEMMs by the identity that bring it, 0: none
-    shift: int  # left shift of the residual behind them, before anything is added to it
-    lifted: bool  # the bias is the accumulators' first value
+    vectors: int  # steps with one value per channel, which are the bias and shifts
+    starts_with_tensor: bool  # whether a residual initialises the accumulators
+    # other tensors in the accumulators; a copy of the accumulators that steps work on is the last
+    tensors: int
+    in_place: int  # ALU operations per tile
+    residual: int  # GEMMs with the identity matrix that add the residual, 0 without residual
+    shift: int  # left shift after these GEMMs, before anything else is added to the residual
+    lifted: bool  # whether the bias initialises the accumulators
 
 
 class BufferSlots(NamedTuple):
-    """How the scratchpads are divided, in elements."""
+    """The division of the scratchpads into slots; all sizes are in elements."""
 
-    inp: int  # slots
+    inp: int  # number of slots; `inp_size`: elements per slot; likewise for `wgt` and `acc`
     inp_size: int
     wgt: int
     wgt_size: int
@@ -78,26 +80,30 @@ class BufferSlots(NamedTuple):
     acc_size: int
     bias_at: int
     bias_resident: bool
-    streamed: bool  # weights pass through the scratchpad as a stream
-    compute_bound: bool  # else loads are slower than GEMMs
-    wgt_places: int  # of the weight scratchpad, beside the identity
-    res: int  # slots of the residual, at the end of the input scratchpad
+    streamed: bool  # whether weights are loaded as a stream, without slots
+    compute_bound: bool  # whether GEMMs take longer than loads
+    wgt_places: int  # elements of the weight scratchpad that are not used by the identity matrix
+    res: int  # number of slots for the residual, at the end of the input scratchpad
     res_size: int
-    res_blocks: int  # output blocks of a piece, and rows of them
+    res_blocks: int  # output blocks of one piece of the residual; `res_rows`: its rows
     res_rows: int
 
 
 class LoopPlan(NamedTuple):
-    """The two loops that run in hardware, -1: none."""
+    """Numbers of the two loops that run in hardware; -1 if a hardware loop is not used."""
 
     hw0: int
     hw1: int
     co_unrolled: bool
-    unrolled: bool  # only pixels in hardware: a run of micro-ops is a run of weights
+    # whether the hardware loops run over pixels only, so that micro-ops run over weights
+    unrolled: bool
 
 
 class LoweringPlan(NamedTuple):
-    """An extended schedule of one workload on one machine."""
+    """The plan of an extended schedule for one workload on one machine.
+
+    It consists of the geometry, the tiles, the slots of the scratchpads and the hardware loops.
+    """
 
     geo: Geometry
     m: Machine
@@ -109,17 +115,18 @@ class LoweringPlan(NamedTuple):
     loops: LoopPlan
     ramp: int
     tail: int
-    behind: NDArray[np.int64]  # steps of an average's epilogue
+    behind: NDArray[np.int64]  # epilogue steps of an average, shape (steps, 3)
 
 
 @helper
 def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
-    """The tiles of a config's knob values, (knobs,)."""
+    """Return the tiles of a schedule with the given knob values, shape (knobs,)."""
     th, tw, tco, tci, head = knobs[0], knobs[1], knobs[2], knobs[3], knobs[8]
     first_rows = -(-th // head)
     row_tiles = 1 if first_rows >= geo.oh else 1 + -(-(geo.oh - first_rows) // th)
     col_tiles = -(-geo.ow // tw)
-    # A 1×1 kernel with a stride needs every sh-th row only: the DMA's row stride skips the rest.
+    # A 1×1 kernel with stride sh reads only every sh-th row, so the row stride of the LOAD skips
+    # the others.
     gather = geo.kh == 1 and geo.sh > 1 and geo.pad_top == 0 and geo.pad_bottom == 0
     return GemmTiling(
         th, tw, tco, tci, knobs[4], first_rows, row_tiles, col_tiles, -(-geo.co // tco),
@@ -130,20 +137,19 @@ def tiling_of(geo: Geometry, knobs: NDArray[np.int64]) -> GemmTiling:
 
 @view_stage
 def own_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of neither shortcut nor
-    average."""
+    """Return the rows of `epilogue_steps` that belong neither to a shortcut nor to an average."""
     return epilogue[geo.beside_steps : epilogue.shape[0] - geo.average_steps]
 
 
 @view_stage
 def average_steps(geo: Geometry, epilogue: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the steps of `geometry.epilogue_steps`, (steps, 3), those of an average."""
+    """Return the rows of `epilogue_steps` that belong to an average."""
     return epilogue[epilogue.shape[0] - geo.average_steps :]
 
 
 @helper
 def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
-    """The steps of `geometry.epilogue_steps`, (steps, 3), counted."""
+    """Count the operations in the rows of `epilogue_steps`, shape (steps, 3)."""
     vectors = 0
     starts_with_tensor = False
     tensors = 0
@@ -153,7 +159,7 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
         if epilogue[e, 0] == EPILOGUE_RESIDUAL:
             residual, shift = gemms_of_residual(epilogue[e, 2])
     lifted = geo.bias_lift > 0
-    first = True  # only what commutes with an addition came before
+    first = True  # whether all steps so far commute with an addition
     for e in range(epilogue.shape[0]):
         in_place += 1
         if epilogue[e, 0] == EPILOGUE_BIAS:
@@ -169,7 +175,7 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
                 in_place += 1
                 copies = 1
             if epilogue[e, 0] == EPILOGUE_TENSOR:
-                # A shift of the residual would shift what the accumulators begin with.
+                # A shift of the residual would also shift the initial value of the accumulators.
                 starts_with_tensor = first and shift == 0
                 if starts_with_tensor:
                     in_place -= 1
@@ -183,8 +189,11 @@ def operations_of(geo: Geometry, epilogue: NDArray[np.int64]) -> Operations:
 
 @helper
 def gemms_of_residual(scale: int) -> tuple[int, int]:
-    """How a residual times 2^scale gets there: GEMMs by the identity, left shift behind them. Two
-    GEMMs take as long as one and a shift, and need not come first."""
+    """Return how a residual times 2^scale is added, as number of GEMMs and left shift.
+
+    The GEMMs multiply by the identity matrix. Two GEMMs take as long as one GEMM and a shift, and
+    do not have to come first.
+    """
     if scale <= IDENTITY_BITS:
         return 1, 0
     if scale == IDENTITY_BITS + 1:
@@ -194,8 +203,9 @@ def gemms_of_residual(scale: int) -> tuple[int, int]:
 
 @stage
 def extra_iterations(operations: Operations) -> int:
-    """Iterations of compute an accumulator needs besides its reset and the reduction's."""
-    first = 1 if operations.lifted else 0  # takes as long as a reset once more
+    """Return the compute iterations per accumulator besides its reset and the reduction."""
+    # initialising with the bias takes as long as one more reset
+    first = 1 if operations.lifted else 0
     return operations.in_place + operations.residual + (operations.shift > 0) + first
 
 
@@ -204,7 +214,7 @@ def slots_of(
     geo: Geometry, m: Machine, t: GemmTiling, operations: Operations, inp_slots: int,
     wgt_slots: int, acc_slots: int,
 ) -> BufferSlots:  # fmt: skip
-    """The division of the scratchpads, whether or not it fits (`slots_failure`)."""
+    """Return the division of the scratchpads, whether or not it fits (see `slots_failure`)."""
     kk = geo.kh * geo.kw
     inp_size, wgt_size = t.tci * t.ih * t.iw, t.tco * t.tci * kk
     acc_size = t.tco * (t.th * t.tw + (2 if geo.average_taps else 0))
@@ -234,8 +244,11 @@ def slots_of(
 
 @helper
 def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
-    """Slots of the residual in `room`, output blocks and rows of a piece. Whole tiles, where
-    they fit: loads of the next tile's inputs queue up behind a piece that waits for its slot."""
+    """Return the number of residual slots in `room`, and output blocks and rows per piece.
+
+    Whole tiles are preferred if they fit, because loads of the next tile's inputs queue up behind a
+    piece that waits for its slot.
+    """
     whole = t.tco * t.th * t.tw
     if room >= whole:
         return min(2, room // whole), t.tco, t.th
@@ -249,7 +262,7 @@ def residual_slots(t: GemmTiling, room: int) -> tuple[int, int, int]:
 
 @helper
 def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: BufferSlots) -> int:
-    """OK, or the scratchpad that is too small."""
+    """Return OK, or the failure code of the scratchpad that is too small."""
     if slots.inp > MAX_SLOTS or slots.inp * slots.inp_size > m.inp_built:
         return ALLOC_INP
     if operations.residual and slots.res == 0:
@@ -263,8 +276,10 @@ def slots_failure(m: Machine, t: GemmTiling, operations: Operations, slots: Buff
 
 @helper
 def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
-    """Which two loops run in hardware: pixels first, then, unless pixels alone are wanted, the
-    longest of the rest."""
+    """Choose the two loops that run in hardware: pixels first, then the longest of the others.
+
+    With `only_pixels`, the other loops are not used.
+    """
     extents = (t.th, t.tw, t.tco, t.tci, geo.kh, geo.kw)
     hw0, hw1 = -1, -1
     if t.th > 1:
@@ -294,13 +309,22 @@ def hardware_loops(geo: Geometry, t: GemmTiling, only_pixels: bool) -> LoopPlan:
 def plan_of(
     geo: Geometry, m: Machine, lay: Layout, epilogue: NDArray[np.int64], knobs: NDArray[np.int64]
 ) -> LoweringPlan:
-    """The schedule of a config's knob values, (knobs,), with the epilogue's steps, (steps, 3)."""
+    """Return the plan of a schedule.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        lay: layout of the instruction fields.
+        epilogue: rows of `epilogue_steps`, shape (steps, 3).
+        knobs: knob values, shape (knobs,).
+    """
     t = tiling_of(geo, knobs)
     own = own_steps(geo, epilogue)
     operations = operations_of(geo, own)
     slots = slots_of(geo, m, t, operations, knobs[5], knobs[6], knobs[7])
     ramp = knobs[9]
-    # A column has one loop over pixels: what comes in parts needs the other one unused.
+    # A column has only one loop over pixels. Weights that are loaded in parts need the other
+    # hardware loop to be unused.
     loops = hardware_loops(geo, t, geo.column != 0 and (ramp > 0 or slots.streamed))
     return LoweringPlan(
         geo, m, lay, own, t, operations, slots, loops, ramp, knobs[10],
@@ -310,7 +334,7 @@ def plan_of(
 
 @stage
 def micro_ops_of_block(plan: LoweringPlan, cis: int) -> int:
-    """Micro-ops of one output block in a step of `cis` input blocks."""
+    """Return the number of micro-ops of one output block in a step of `cis` input blocks."""
     hw0, hw1 = plan.loops.hw0, plan.loops.hw1
     count = 1
     if hw0 != INPUT_BLOCKS and hw1 != INPUT_BLOCKS:

@@ -1,9 +1,9 @@
 """Writes the instructions of a pipelined schedule's tile.
 
-These are window loads, tile transfers, micro-op kernels, and GEMM and ALU instructions. It also
-looks up what a ring of scratchpad slots holds. `state` and `out` (instructions, 2) are those of
-`instruction_writer`. `uops` (micro-ops,) is the image of the micro-op scratchpad. `ring` (slots, 2)
-has the columns named below.
+They are window loads, tile transfers, micro-op kernels, and GEMM and ALU instructions. The module
+also looks up what a ring of scratchpad slots holds. `state` and `out`, shape (instructions, 2), are
+those of `instruction_writer`. `uops`, shape (micro-ops,), is the content of the micro-op
+scratchpad. `ring`, shape (slots, 2), has the columns KEY and READER.
 """
 
 from __future__ import annotations
@@ -20,23 +20,31 @@ from tilewright.targets.vta.lowering.invalid_configs import EMPTY_WINDOW
 from tilewright.targets.vta.numba_decorators import helper
 from tilewright.targets.vta.spec import Machine
 
-# Columns of a ring: the key a slot holds, the GEMM that read it last.
+# Columns of a ring: the key of what the slot holds, and the last GEMM that reads the slot.
 KEY, READER = 0, 1
 
-MAX_SLOTS = 120  # of either ring: their sum bounds the tokens outstanding (counters hold 255)
+# per ring; the slots of both rings limit the outstanding tokens, and the counters hold 255
+MAX_SLOTS = 120
 
 _L, _C, _S = 0, 1, 2
 
-# What the sizes of parts and pieces are chosen by; the simulator has its own, exact rules.
-WIDE_STORE = 0.93  # elements a cycle that a STORE moves where one is a beat, bursts of 64 included
-LOAD_LATENCY = 24  # cycles of a LOAD besides its beats
-COMPUTE_LATENCY = 7  # cycles of a GEMM or ALU instruction besides its iterations
-LAST_PARTS = 10  # about how many the last weights come in where loads are slower than GEMMs
+# Approximate timings, by which the sizes of parts and pieces are chosen. The simulator has exact
+# rules.
+# elements per cycle of a STORE with one element per beat, with the overhead of its bursts
+WIDE_STORE = 0.93
+# approximate cycles of a LOAD in addition to its beats; 16 of them are memory latency
+LOAD_LATENCY = 24
+# cycles in addition to the iterations: 6 of the pipeline and 1 between two instructions
+COMPUTE_LATENCY = 7
+LAST_PARTS = 10  # approximate number of parts of the last weights if loads are slower than GEMMs
 
 
 @helper
 def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
-    """The slot that holds `key`, or -1. Rings are walked in order, so the hint mostly hits."""
+    """Return the slot that holds `key`, or -1.
+
+    The search starts at `hint`, because rings are traversed in order.
+    """
     slots = ring.shape[0]
     j = hint
     for _ in range(slots):
@@ -50,7 +58,7 @@ def find(ring: NDArray[np.int64], key: int, hint: int) -> int:
 
 @helper
 def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int:
-    """The place of a micro-op among the latest ones, or `n_uops` if it must be added."""
+    """Return the position of a micro-op among the latest ones, or `n_uops` if it must be added."""
     for j in range(n_uops - 1, max(-1, n_uops - 64), -1):
         if uops[j] == word:
             return j
@@ -59,8 +67,11 @@ def one_uop(uops: NDArray[np.uint64], word: int, n_uops: int, first: int) -> int
 
 @helper
 def finish(state: ProgramState, out: NDArray[np.uint64], n_uops: int, uop_bytes: int) -> int:
-    """FINISH behind the last STORE, and the size of the first LOAD, which brings all micro-ops.
-    Returns a failure code."""
+    """Write FINISH after the last STORE, and the size of the first LOAD, which loads all micro-ops.
+
+    Returns:
+        The failure code.
+    """
     instruction_writer.push(state, out, _S, _C)
     instruction_writer.pop(state, out, _S, _C)
     instruction_writer.finish(state, out)
@@ -77,10 +88,25 @@ def load_window(
     channel: int, cis: int, there: int, y0: int, x0: int, ih_here: int, iw: int, ih: int,
     sram: int,
 ) -> None:  # fmt: skip
-    """An input window of `cis` blocks, rows `iw` apart, blocks `ih·iw` apart in the scratchpad.
+    """Load the input window of a tile, for several input blocks.
 
-    From block `channel` on `there` are of the image: in place of those beyond, whose weights are
-    zero, its last one is loaded.
+    Blocks beyond the last block of the image have zero weights. For them, the last block is loaded.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        geo: geometry of the workload.
+        m: the machine.
+        gather: whether rows that no output reads are skipped.
+        channel: first input block.
+        cis: number of input blocks.
+        there: number of blocks from `channel` on that the image has.
+        y0: first row of the window in the image; negative in the padding.
+        x0: first column of the window in the image; negative in the padding.
+        ih_here: number of rows of the window.
+        iw: number of columns of the window.
+        ih: number of rows per block in the scratchpad.
+        sram: first scratchpad element.
     """
     reach_h = (ih_here - 1) * geo.sh + 1 if gather else ih_here
     top, left = max(0, -y0), max(0, -x0)
@@ -111,7 +137,24 @@ def tile_transfer(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, opcode: int, kind: int,
     sram: int, dram: int, cos: int, rows: int, cols: int, pitch: int, element_bytes: int,
 ) -> None:  # fmt: skip
-    """An accumulator tile from or to DRAM: one transfer if dense, else one an output block."""
+    """Load or store an accumulator tile.
+
+    It is one transfer if the tile is dense, otherwise one per output block.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        geo: geometry of the workload.
+        opcode: LOAD or STORE.
+        kind: memory type.
+        sram: first scratchpad element.
+        dram: first element in DRAM.
+        cos: number of output blocks.
+        rows: number of output rows.
+        cols: number of output columns.
+        pitch: distance of two output blocks in the scratchpad, in elements.
+        element_bytes: size of an element in bytes.
+    """
     if pitch == rows * cols or cos == 1:
         instruction_writer.region(
             state, out, opcode, kind, sram, dram, cos, geo.oh * geo.ow, rows, geo.ow, cols,
@@ -129,7 +172,18 @@ def tile_transfer(
 def coefficients(
     geo: Geometry, loop: int, pitch: int, ih: int, iw: int, cols: int, cis: int, gather: bool
 ) -> tuple[int, int, int]:
-    """What one step of a loop adds to the accumulator, input and weight index."""
+    """Return how much one iteration of a loop adds to the accumulator, input and weight index.
+
+    Args:
+        geo: geometry of the workload.
+        loop: number of the loop, see `tile_and_buffer_plan`.
+        pitch: distance of two output blocks in accumulators.
+        ih: input rows per block in the scratchpad.
+        iw: input columns per row in the scratchpad.
+        cols: output columns of the tile.
+        cis: input blocks of the step.
+        gather: whether rows that no output reads are skipped.
+    """
     kk = geo.kh * geo.kw
     if loop == 0:
         return cols, (1 if gather else geo.sh) * iw, 0
@@ -149,8 +203,28 @@ def write_kernel(
     geo: Geometry, lay: Layout, uops: NDArray[np.uint64], at: int, hw0: int, hw1: int, tco: int,
     cis: int, pitch: int, ih: int, iw: int, acc: int, inp: int, wgt: int, places: int,
 ) -> None:  # fmt: skip
-    """The unrolled loops, output blocks slowest, so that a part of them is a run of micro-ops.
-    Weights beyond the last of the scratchpad's places go on at the first."""
+    """Write the micro-ops of the loops that do not run in hardware.
+
+    Output blocks vary slowest, so that a part of them is a contiguous range of micro-ops.
+
+    Args:
+        geo: geometry of the workload.
+        lay: layout of the instruction fields.
+        uops: the micro-op scratchpad, shape (micro-ops,); changed in place.
+        at: position of the first micro-op.
+        hw0: first hardware loop, -1 for none.
+        hw1: second hardware loop, -1 for none.
+        tco: number of output blocks.
+        cis: number of input blocks.
+        pitch: distance of two output blocks in accumulators.
+        ih: input rows per block in the scratchpad.
+        iw: input columns per row in the scratchpad.
+        acc: first accumulator.
+        inp: first input element.
+        wgt: first weight element.
+        places: number of places in the weight scratchpad. Weights beyond the last place continue at
+            the first.
+    """
     kk = geo.kh * geo.kw
     e2 = 1 if hw0 == 2 or hw1 == 2 else tco
     e3 = 1 if hw0 == 3 or hw1 == 3 else cis
@@ -175,8 +249,26 @@ def gemm(
     end: int, hw0: int, hw1: int, rows: int, cols: int, cos: int, cis: int, pitch: int, ih: int,
     iw: int, gather: bool,
 ) -> None:  # fmt: skip
-    """A GEMM over micro-ops bgn … end-1 and the loops `hw0` and `hw1` (-1: none) of a tile of
-    `rows` × `cols` pixels, `cos` output and `cis` input blocks."""
+    """Write a GEMM over a range of micro-ops and the hardware loops.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        geo: geometry of the workload.
+        bgn: first micro-op.
+        end: end of the micro-ops, exclusive.
+        hw0: first hardware loop, -1 for none.
+        hw1: second hardware loop, -1 for none.
+        rows: output rows of the tile.
+        cols: output columns of the tile.
+        cos: output blocks of the tile.
+        cis: input blocks of the step.
+        pitch: distance of two output blocks in accumulators.
+        ih: input rows per block in the scratchpad.
+        iw: input columns per row in the scratchpad.
+        gather: whether rows that no output reads are skipped.
+    """
     extents = (rows, cols, cos, cis, geo.kh, geo.kw)
     n0, n1 = 1, 1
     d0, s0, w0, d1, s1, w1 = 0, 0, 0, 0, 0, 0
@@ -196,7 +288,20 @@ def alu(
     state: ProgramState, out: NDArray[np.uint64], lay: Layout, at: int, cos: int, pixels: int,
     pitch: int, kind: int, opcode: int, immediate: int,
 ) -> None:  # fmt: skip
-    """One element-wise operation over `cos` output blocks of `pixels` each."""
+    """Write one element-wise operation on the accumulators of a tile.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lay: layout of the instruction fields.
+        at: position of the micro-op.
+        cos: number of output blocks.
+        pixels: number of pixels per block.
+        pitch: distance of two output blocks in accumulators.
+        kind: kind of the second operand: one value per channel, a tensor, or the immediate.
+        opcode: ALU operation.
+        immediate: the immediate.
+    """
     d0 = pitch if cos > 1 else 0
     d1 = 1 if pixels > 1 else 0
     if kind == EPILOGUE_BIAS:
@@ -218,17 +323,27 @@ def alu(
 def epilogue_piece(
     m: Machine, operations: int, tail: int, done: int, cos: int, rows: int, c0: int, r0: int
 ) -> tuple[int, int]:
-    """Output blocks, and rows of them, of the epilogue piece after `done` others, which goes on at
-    block `c0`, row `r0` of the last tile: whole blocks, or rows within one.
+    """Return output blocks and rows of the next piece of the last tile's epilogue.
 
-    The store of a piece hides under the epilogue of the next. Where it is the faster of the two,
-    pieces shrink by that ratio, so that few of them make the last store short; else they are equal.
+    A piece is whole blocks, or rows within one block. The store of a piece overlaps with the
+    epilogue of the next piece. If the store is faster, pieces shrink by that ratio, so that a few
+    of them make the last store short; otherwise they are equal.
+
+    Args:
+        m: the machine.
+        operations: number of ALU operations of the epilogue.
+        tail: requested number of pieces.
+        done: number of pieces before this one.
+        cos: number of output blocks of the tile.
+        rows: number of rows of the tile.
+        c0: block at which the piece begins.
+        r0: row at which the piece begins.
     """
     if tail <= 1 or operations == 0:
         return cos, rows
     fast = m.out_bytes <= m.bus_bytes
     if fast:
-        tail = -(-tail // 2)  # every piece costs instructions
+        tail = -(-tail // 2)  # every piece needs more instructions
     shrink = operations * WIDE_STORE
     if not fast or shrink <= 1:
         if cos >= tail:
@@ -243,17 +358,27 @@ def epilogue_piece(
 
 @helper
 def last_part(left: int, later: int, pixels: int, element_beats: int) -> int:
-    """Weight elements of the next part where loads are slower than GEMMs and `left` are to come:
-    as many as leave compute done with the rest, and with the `later` cycles of its other work, when
-    the last element arrives. A part costs each of the two its latency."""
+    """Return the size of the next part of weights where loads are slower than GEMMs.
+
+    It is chosen such that compute finishes its previous work, except for `later` cycles, when the
+    last element arrives. Each part costs both modules their latency.
+
+    Args:
+        left: number of weight elements that remain.
+        later: cycles of other work of the compute module.
+        pixels: number of pixels per weight element.
+        element_beats: bus beats per weight element.
+    """
     slack = left * (element_beats - pixels) - later + LAST_PARTS * (LOAD_LATENCY - COMPUTE_LATENCY)
     return max(-(-3 * LOAD_LATENCY // pixels), slack // element_beats)
 
 
 @helper
 def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
-    """Whether the weights of so many pixels take longer to load than to use. `pixels` may be an
-    array, for the plain function."""
+    """Return whether the weights for `pixels` pixels take longer to load than to use.
+
+    Outside of compiled code, `pixels` may be an array.
+    """
     reduction = geo.ci * geo.kh * geo.kw
     return pixels * (reduction + 1 + operations) < reduction * max(1, m.wgt_bytes // m.bus_bytes)
 
@@ -262,9 +387,21 @@ def load_bound(geo: Geometry, m: Machine, operations: int, pixels: int) -> bool:
 def weights_stream(
     geo: Geometry, m: Machine, resident: bool, elements: int, th: int, tw: int, nk: int, places: int
 ) -> bool:  # fmt: skip
-    """Whether weights that should stay and do not fit pass through the scratchpad instead, provided
-    loads bound: where one tile of pixels (`places`) reads each once, in the order of memory, and
-    only pixels run in hardware loops. Numbers may be arrays, for the plain function."""
+    """Return whether weights that should be resident but do not fit are streamed instead.
+
+    This requires that each weight is read only once, in the order of memory, and that only loops
+    over pixels run in hardware. Outside of compiled code, the numbers may be arrays.
+
+    Args:
+        geo: geometry of the workload.
+        m: the machine.
+        resident: whether the weights should be resident.
+        elements: number of weight elements.
+        th: output rows per tile.
+        tw: output columns per tile.
+        nk: reduction steps per tile.
+        places: number of tiles of pixels.
+    """
     once = (geo.groups * places == 1) & (nk == 1)
     too_many = elements > m.wgt_built - (geo.identity_at >= 0)
     return resident & too_many & once & (th > 1) & ((tw > 1) | (geo.column != 0))
@@ -272,7 +409,7 @@ def weights_stream(
 
 @helper
 def wgt_places(geo: Geometry, m: Machine) -> int:
-    """Places of the weight scratchpad for weights: the last is the identity's, if there is one."""
+    """Return the number of places for weights in the weight scratchpad, without the identity."""
     return m.wgt_built - (1 if geo.identity_at >= 0 else 0)
 
 
@@ -281,11 +418,23 @@ def load_stream(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine,
     reader: NDArray[np.int64], loaded: int, size: int, freed: int,
 ) -> int:  # fmt: skip
-    """LOAD the `size` weights of a stream that follow the `loaded` first, once the GEMMs that read
-    their places are done. `reader` (places,) is the last one's instruction by place; returns the
-    instruction up to which LOAD knows GEMMs as done (`freed` before)."""
+    """Load the next `size` weights of a stream, after the GEMMs that read their places.
+
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        geo: geometry of the workload.
+        m: the machine.
+        reader: last GEMM that read each place, shape (places,).
+        loaded: number of weights loaded so far.
+        size: number of weights to load.
+        freed: index of the last GEMM that the load module already knows to be finished.
+
+    Returns:
+        The new value of `freed`.
+    """
     places = reader.shape[0]
-    # The reader of the last of these places read the others before.
+    # The GEMM that reads the last of these places comes after those that read the others.
     last = reader[(loaded + size - 1) % places]
     if last > freed:
         freed = last
@@ -300,8 +449,10 @@ def load_stream(
 
 @helper
 def stream_part(places: int, loaded: int, left: int, wanted: int) -> int:
-    """Weight elements of a stream's next LOAD into a ring of so many places. At most half of them,
-    so that GEMMs read the other half meanwhile; at least as many as leave few LOADs outstanding;
-    never beyond the ring's last place."""
+    """Return the size of a stream's next LOAD into a ring of `places` weights.
+
+    It is at most half of the ring, so that GEMMs can read the other half. It is at least so large
+    that few LOADs are outstanding, and never crosses the end of the ring.
+    """
     part = max(min(wanted, places // 2), -(-places // MAX_SLOTS))
     return min(part, left, places - loaded % places)

@@ -1,7 +1,7 @@
 """Writes the instructions of virtual threads: the tiles of a template schedule, group by group.
 
-Up to four threads compute a tile each, side by side. Their loads, GEMMs, epilogues and stores take
-turns, so that one thread's transfers run under another's arithmetic. The order is that of the stock
+Up to four threads compute one tile each. Their loads, GEMMs, epilogues and stores alternate, so
+that one thread's transfers overlap with another thread's arithmetic. The order is that of the stock
 compiler.
 """
 
@@ -54,21 +54,22 @@ from tilewright.targets.vta.spec import Machine
 _L, _C, _S = 0, 1, 2
 
 _RESET, _GEMM, EPILOGUE_KERNELS = 0, 1, 2
-"""Columns of a thread's micro-op kernels; from the last on, one an epilogue step."""
-MOST_THREADS = 4  # at most
+"""Columns of a thread's micro-op kernels: reset, GEMM, and from the last one, one per epilogue
+step."""
+MOST_THREADS = 4  # two knobs, `oc_nthread` and `h_nthread`, with at most two threads each
 
 
 class TemplateProgram(NamedTuple):
-    """What is written, and what of."""
+    """The program of a template schedule while it is being written, with its tiles and loops."""
 
     geo: Geometry
     m: Machine
     lay: Layout
-    epilogue: NDArray[np.int64]  # (steps, 3)
+    epilogue: NDArray[np.int64]  # shape (steps, 3)
     tiling: TemplateTiling
     reset: KernelLoops
     gemm: KernelLoops
-    kernels: NDArray[np.int64]  # (threads, 2 + steps): first micro-op, -1: not loaded yet
+    kernels: NDArray[np.int64]  # shape (threads, 2 + steps): first micro-op, -1 before it is loaded
     out: NDArray[np.uint64]
     uops: NDArray[np.uint64]
     state: ProgramState
@@ -80,7 +81,7 @@ def write_threads(
     kernels: NDArray[np.int64], out: NDArray[np.uint64], uops: NDArray[np.uint64],
     state: ProgramState,
 ) -> int:  # fmt: skip
-    """The program of a tiling, group by group, step by step."""
+    """Write the program of a tiling, group by group and step by step. Return the failure code."""
     reset, gemm = loops_of(reset_nest(t)), loops_of(gemm_nest(geo, t))
     total_uops = t.threads * (reset.uops + gemm.uops + epilogue.shape[0])
     if total_uops > 1 << m.log_uop_depth or total_uops > uops.shape[0]:
@@ -108,7 +109,7 @@ def write_threads(
 def _load_uops(
     state: ProgramState, out: NDArray[np.uint64], m: Machine, geo: Geometry, count: int
 ) -> None:
-    """LOAD the micro-ops that follow those loaded before."""
+    """Load the micro-ops that follow those loaded before."""
     instruction_writer.memory(
         state, out, LOAD, UOP, state.uops, geo.uop_base + state.uops, 1, count, count,
         0, 0, 0, 0, m.uop_bytes,
@@ -121,8 +122,10 @@ def _load_kernel(
     w: TemplateProgram, kernel: int, thread: int, nest: LoopNest, loops: KernelLoops, src: int,
     wgt: int,
 ) -> int:  # fmt: skip
-    """The first micro-op of a thread's kernel, which is loaded before its first use; `src` and
-    `wgt` are the first input and weight that it reads."""
+    """Return the first micro-op of a thread's kernel. It is loaded before its first use.
+
+    `src` and `wgt` are the first input and weight that it reads.
+    """
     if w.kernels[thread, kernel] < 0:
         at = w.state.uops
         w.kernels[thread, kernel] = at
@@ -138,11 +141,11 @@ def _load_kernel(
 
 @stage
 def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Set the accumulators to zero once what they held is stored."""
+    """Reset the accumulators after their previous content was stored."""
     t, state, out, loops = w.tiling, w.state, w.out, w.reset
     state.tiles += group.threads
-    # Threads without a tile hand their token on, or the next group's first reset would take it and
-    # overtake this group's store.
+    # Threads without a tile pass their token on. Otherwise the first reset of the next group would
+    # take the token and overtake the store of this group.
     for _ in range(t.threads - group.threads):
         instruction_writer.pop(state, out, _S, _C)
         instruction_writer.commit_pops(state, out, _C)
@@ -159,7 +162,7 @@ def _reset(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
-    """Load inputs and weights of a reduction step."""
+    """Load the inputs and weights of a reduction step."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     state.steps += group.threads
     for thread in range(group.threads):
@@ -176,14 +179,14 @@ def _load(w: TemplateProgram, group: ThreadGroup, k: int) -> None:
 
 @stage
 def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
-    """The input window of a tile from block `ci` on; what lies outside the image is zero-filled by
-    the LOAD."""
+    """Load the input window of a tile from block `ci`. The LOAD fills the padding with zeros."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     y0, x0 = tile.row * geo.sh - geo.pad_top, tile.col * geo.sw - geo.pad_left
     top, left = max(0, -y0), max(0, -x0)
     bottom, right = max(0, y0 + t.ih - geo.h), max(0, x0 + t.iw - geo.w)
     rows, cols = t.ih - top - bottom, t.iw - left - right
-    # In place of blocks beyond the image's, whose weights are zero, its last one is loaded.
+    # Blocks beyond the last block of the image have zero weights, so their data do not matter. The
+    # last block is loaded instead.
     there = geo.inp_blocks - tile.group * geo.ci - ci
     channel = tile.image * geo.inp_blocks + tile.group * geo.ci + ci
     sram = tile.thread * t.inp
@@ -197,7 +200,8 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
                 one_by_one, geo.h * geo.w, t.ih, geo.w, t.iw, w.m.inp_bytes,
             )  # fmt: skip
     elif rows <= 0 or cols <= 0:
-        # A window wholly in the padding has no LOAD that fills it: x_size 0 writes nothing.
+        # A window that is entirely in the padding cannot be filled by a LOAD, because a LOAD with
+        # x_size 0 writes nothing.
         state.problem = EMPTY_WINDOW
     for c in range(one_by_one, t.tci):
         instruction_writer.memory(
@@ -209,7 +213,7 @@ def _load_window(w: TemplateProgram, tile: TemplateTile, ci: int) -> None:
 
 @stage
 def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
-    """One GEMM a thread; where one is all, its epilogue follows it at once."""
+    """Write one GEMM per thread. If there is only one step, the epilogue follows at once."""
     t, state, out, loops = w.tiling, w.state, w.out, w.gemm
     for thread in range(group.threads):
         instruction_writer.pop(state, out, _L, _C)
@@ -228,7 +232,7 @@ def _multiply(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
-    """The epilogues, behind the last of several reduction steps."""
+    """Write the epilogues after the last of several reduction steps."""
     for _ in range(group.threads):
         instruction_writer.pop(w.state, w.out, _C, _L)
     for thread in range(group.threads):
@@ -238,7 +242,7 @@ def _end_sums(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
-    """One ALU instruction an element-wise operation, in place, operands behind the accumulators."""
+    """Write one ALU instruction per epilogue step, in place. Operands follow the accumulators."""
     t, state, out = w.tiling, w.state, w.out
     pixels, accumulators = t.th * t.tw, tile.thread * t.tile
     operand = t.threads * t.tile + accumulators
@@ -261,7 +265,7 @@ def _write_epilogue(w: TemplateProgram, tile: TemplateTile) -> None:
                 w.uops[at] = pack_uop(w.lay, accumulators, source, 0)
             _load_uops(state, out, w.m, w.geo, 1)
         if kind == EPILOGUE_BIAS:
-            # One element a channel block, broadcast over the tile's pixels.
+            # One element per channel block, which applies to all pixels of the tile.
             instruction_writer.alu(
                 state, out, w.lay, at, at + 1, t.tco, pixels, pixels, 1, 1, 0, opcode, 0, 0
             )
@@ -281,7 +285,10 @@ def _load_tensor(
     state: ProgramState, out: NDArray[np.uint64], geo: Geometry, m: Machine, tco: int, th: int,
     tw: int, tile: TemplateTile, operand: int,
 ) -> None:  # fmt: skip
-    """A tile of the tensor that is added; in place of blocks beyond the image's, its last one."""
+    """Load a tile of the tensor that is added.
+
+    For blocks beyond those of the image, the last block of the image is loaded.
+    """
     there = geo.out_blocks - tile.co
     blocks = max(0, min(tco, there))
     first_block = tile.image * geo.out_blocks + tile.co
@@ -291,7 +298,7 @@ def _load_tensor(
             state, out, LOAD, ACC, operand, add,
             blocks, geo.oh * geo.ow, th, geo.ow, tw, m.acc_bytes,
         )  # fmt: skip
-    for c in range(blocks, tco):  # not stored
+    for c in range(blocks, tco):  # these blocks are not stored
         instruction_writer.region(
             state, out, LOAD, ACC, operand + c * th * tw,
             add + (there - 1) * geo.oh * geo.ow, 1, 0, th, geo.ow, tw, m.acc_bytes,
@@ -300,7 +307,7 @@ def _load_tensor(
 
 @stage
 def _store(w: TemplateProgram, group: ThreadGroup) -> None:
-    """Store the blocks of each tile that the image has."""
+    """Store the blocks of each tile that belong to the image."""
     t, geo, state, out = w.tiling, w.geo, w.state, w.out
     for thread in range(group.threads):
         tile = tile_of(geo, t, group, thread)
@@ -323,7 +330,7 @@ def _store(w: TemplateProgram, group: ThreadGroup) -> None:
 
 @stage
 def _finish(w: TemplateProgram) -> int:
-    """FINISH behind the last STORE and LOAD. Returns a failure code."""
+    """Write FINISH after the last STORE and LOAD. Return the failure code."""
     state, out = w.state, w.out
     # The stock runtime writes the last pop of a single-threaded program only after FINISH.
     if w.tiling.groups > 1 and w.tiling.threads >= 2:

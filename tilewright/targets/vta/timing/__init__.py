@@ -1,7 +1,8 @@
-"""Times each instruction of a VTA program, exact to the clock cycle.
+"""Cycle simulator of VTA: the exact time of each instruction, in clock cycles.
 
-`cycles` for the plain numbers, `simulate_program` for a report on one program, `simulate_batch`
-for many; compiled code calls `kernel.simulate` with a `simulator_of` a specification.
+`cycles` returns plain numbers, `simulate_program` a report on one program, and `simulate_batch` the
+cycles of many programs. Compiled code calls `kernel.simulate` with the `simulator_of` a
+specification.
 """
 
 from __future__ import annotations
@@ -40,10 +41,18 @@ __all__ = [
 def cycles(
     insn_bytes: bytes, spec: Mapping[str, object] | VtaSpec
 ) -> tuple[int, list[tuple[str, int, int]]]:
-    """Total cycles, and (module, start, end) of each instruction in program order.
+    """Simulate the timing of a program; see `vta.cycles`.
 
-    A mapping may hold `insn_address`, the byte address of the first instruction (0 if absent).
-    Raises `CycleError` for a program that never finishes.
+    Args:
+        insn_bytes: instructions of 16 bytes each.
+        spec: specification, or a mapping with its keys. The key `insn_address` of a mapping is the
+            byte address of the first instruction, by default 0.
+
+    Returns:
+        Total cycles, and (module, start cycle, end cycle) of each instruction in program order.
+
+    Raises:
+        CycleError: the program never finishes.
     """
     address = 0 if isinstance(spec, VtaSpec) else int(str(spec.get("insn_address", 0)))
     report = simulate_program(words_of(insn_bytes), spec, address)

@@ -1,9 +1,8 @@
-"""Defines the errors of programs that have no number of cycles, and the limits beyond which a
-simulation is not begun.
+"""Errors of programs without a number of cycles, and limits beyond which no simulation is started.
 
-A program that the hardware would never finish is told apart by what stops it. The steps of a
-simulation are predicted from the instructions: every burst read and every row written is a step,
-and one instruction can ask for millions.
+A program that the hardware would never finish is classified by what stops it. The number of
+simulation steps is predicted from the instructions: every burst that is read and every row that is
+written is a step, and a single instruction can cause millions.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from tilewright.targets.vta.timing.simulator import (
 
 
 class CycleError(TilewrightError):
-    """A program without a number of cycles. `instruction` is the index to look at, or -1."""
+    """A program has no number of cycles. `instruction` is the index of the cause, or -1."""
 
     def __init__(self, message: str, instruction: int = -1) -> None:
         super().__init__(message)
@@ -47,27 +46,33 @@ class CycleError(TilewrightError):
 
 
 class UndecodableStream(CycleError):
-    """An opcode, memory type or ALU operation the fetch unit does not know: it stops there."""
+    """The fetch unit does not know an opcode, memory type or ALU operation, and stops there."""
 
 
 class EndlessTransfer(CycleError):
-    """A transfer with elements but without rows: its unit waits for ever. `field` is `y_size`."""
+    """A transfer has elements but no rows, so that its unit waits forever. `field` is `y_size`."""
 
     field = "y_size"
     limit = 1
 
 
 class OvertakenLoad(CycleError):
-    """A load that the hardware takes for done while a whole scratchpad of data is outstanding, and
-    whose data then meet its own padding or the next load of the same memory."""
+    """The hardware considers a load finished while a whole scratchpad of data is outstanding.
+
+    The data then collides with the load's own padding or with the next load of the same memory.
+    """
 
 
 class MissingFinish(CycleError):
-    """Every instruction has run and none was FINISH."""
+    """Every instruction has run, and none of them was FINISH."""
 
 
 class Deadlock(CycleError):
-    """Units wait for tokens nobody will push: `waiting` maps a unit to (instruction, queues)."""
+    """Modules wait for tokens that nobody pushes.
+
+    `waiting` maps a module to the instruction at which it waits and the queues whose tokens it
+    needs.
+    """
 
     def __init__(self, waiting: dict[str, tuple[int, tuple[str, ...]]]) -> None:
         text = "; ".join(
@@ -84,7 +89,7 @@ class Deadlock(CycleError):
 
 
 class CycleLimitExceeded(CycleError):
-    """More steps than the caller lets a simulation take. Raised before it begins."""
+    """The simulation would need more steps than the caller allows. It is not started."""
 
     def __init__(self, instruction: int, limit: int) -> None:
         super().__init__(
@@ -96,7 +101,10 @@ class CycleLimitExceeded(CycleError):
 
 
 class TooManyCycles(CycleError):
-    """More cycles than the counters are sure to hold. Raised before the simulation begins."""
+    """The program may have more cycles than the counters can hold.
+
+    The simulation is not started.
+    """
 
     def __init__(self, instruction: int, limit: int) -> None:
         super().__init__(
@@ -108,7 +116,11 @@ class TooManyCycles(CycleError):
 
 
 def error_of(outcome: list[int]) -> CycleError:
-    """The error for a negative result of the kernel; `outcome` is the simulator's, as a list."""
+    """Return the error for a negative result of the kernel.
+
+    Args:
+        outcome: `Simulator.outcome` as a list.
+    """
     code, insn = outcome[0], outcome[CULPRIT]
     if code == UNDECODABLE:
         return UndecodableStream(
@@ -141,17 +153,27 @@ def error_of(outcome: list[int]) -> CycleError:
 
 
 WORK_LIMIT = 1 << 30
-"""Default bound on a program's steps: half a minute on one core at worst."""
+"""Default limit of a program's simulation steps; they take half a minute on one core at worst."""
 MOST_CYCLES = 1 << 58
-"""A program that might run for longer is refused: times are kept in 64 bits."""
-_CHUNK = 1 << 16  # instructions looked at at once
+"""Maximum number of cycles of a program. Times are stored in 64 bits."""
+_CHUNK = 1 << 16  # number of instructions that are checked at a time
 
 
 def check_work(
     insns: NDArray[np.uint64], machine: Machine, layout: Layout, limit: int = WORK_LIMIT
 ) -> None:
-    """Raises `CycleLimitExceeded` where the steps of `insns` (n, 2) come to more than `limit`, and
-    `TooManyCycles` where their cycles might come to more than `MOST_CYCLES`."""
+    """Check that a program can be simulated.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        machine: the machine.
+        layout: layout of the instruction fields.
+        limit: maximum number of steps.
+
+    Raises:
+        CycleLimitExceeded: the program needs more than `limit` steps.
+        TooManyCycles: the program may have more than `MOST_CYCLES` cycles.
+    """
     steps = cycles = 0.0
     for begin in range(0, len(insns), _CHUNK):
         more = most_work(insns[begin : begin + _CHUNK], machine, layout)
@@ -167,8 +189,10 @@ def check_work(
 def most_work(
     insns: NDArray[np.uint64], machine: Machine, layout: Layout
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """At most so many steps and so many cycles for each instruction, one after the other, each of
-    shape (n,); the batches that fetch them included."""
+    """Return upper bounds of the steps and the cycles of each instruction, shape (n,) each.
+
+    The bounds assume that instructions run one after the other, and include their fetch.
+    """
     lo, hi = insns[:, 0], insns[:, 1]
     opcode, memory = _field(lo, 0, 3), _field(lo, 7, 3)
     element = np.zeros(len(insns))
@@ -179,7 +203,8 @@ def most_work(
         element[(opcode == LOAD) & (memory == kind)] = size
     element[opcode == STORE] = machine.out_bytes
     rows, width, pads = _field(hi, 0, 16), _field(hi, 16, 16), _field(hi, 48, 16)
-    rows[(rows == 0) & (opcode == STORE)] = 1 << 16  # what a narrow store makes of none
+    # the row counter of a narrow store wraps around at 0 rows
+    rows[(rows == 0) & (opcode == STORE)] = 1 << 16
     row_bytes = width * element
     row_bursts = np.where(
         row_bytes > 0, row_bytes // (machine.bus_bytes * machine.max_burst_beats) + 2, 0
@@ -195,8 +220,11 @@ def most_work(
 
 
 def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> NDArray[np.float64]:
-    """As `store_and_gemm_cycles.loop_iterations`, but at most: a counter that is 0 or wraps runs in
-    full."""
+    """Return an upper bound of an instruction's loop iterations.
+
+    A counter that is 0 or wraps around counts as the full range; see `loop_iterations` in
+    `store_and_gemm_cycles`.
+    """
     whole = 1 << LOOP_FIELD_BITS
     outer, inner = (_bits(lo, hi, place, LOOP_FIELD_BITS) for place in (lay.iter_out, lay.iter_in))
     begin = _bits(lo, hi, lay.uop_bgn, lay.uop_index_bits)
@@ -208,7 +236,7 @@ def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> 
 def _bits(
     lo: NDArray[np.uint64], hi: NDArray[np.uint64], place: int, width: int
 ) -> NDArray[np.float64]:
-    """A field of an instruction, which never lies across its two words."""
+    """Return a field of each instruction. No field crosses the boundary of the two words."""
     return _field(lo, place, width) if place < 64 else _field(hi, place - 64, width)
 
 

@@ -1,9 +1,9 @@
-"""Models the fetch unit: batches of instructions from memory into the queues of the three modules.
+"""Model of the fetch unit: batches of instructions move from memory to the queues of three modules.
 
-It asks for a batch, waits for all of it, and hands it out in order, one instruction a cycle. An
-instruction whose queue was full at the start of the cycle holds up those behind it. The next batch
-is asked for when the local memory is empty. On buses of 128 bits and more two registers lie between
-that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
+The unit requests a batch, waits for all of it, and dispatches it in order, one instruction per
+cycle. An instruction whose queue was full at the start of the cycle blocks those behind it. The
+next batch is requested when the local memory is empty. On buses of 128 bits and more, there are two
+registers between that memory and the queues (Chisel RTL, FetchVME64 and FetchWideVME).
 """
 
 from __future__ import annotations
@@ -31,35 +31,39 @@ from tilewright.targets.vta.instruction_format import (
 from tilewright.targets.vta.numba_decorators import stage
 from tilewright.targets.vta.timing.load_cycles import NEVER
 
-# State
-DISPATCHED = 0  # instructions in the queues
-ARRIVED = 1  # instructions that have left main memory
-BATCH_FIRST, BATCH_READY = 2, 3  # of the last batch: first instruction, cycle it can leave
+# Indices into the state of the fetch unit
+DISPATCHED = 0  # number of instructions that entered the queues
+ARRIVED = 1  # number of instructions that arrived from main memory
+# first instruction of the last batch, and the cycle from which it can be dispatched
+BATCH_FIRST, BATCH_READY = 2, 3
 LEFT_MEMORY = 4  # cycle in which the last dispatched instruction left the local memory
-LEFT, LEFT_BEFORE = 5, 6  # cycles in which the last two entered their queues
-UNDECODABLE, UNDECODABLE_AT = 7, 8  # the instruction it stops at, and when
+LEFT, LEFT_BEFORE = 5, 6  # cycles in which the last two instructions entered their queues
+UNDECODABLE, UNDECODABLE_AT = 7, 8  # instruction at which the fetch unit stops, and the cycle
 FETCH_FIELDS = 9
 
-QUEUE_FIELDS = 2  # an instruction, the cycle from which its module sees it
+QUEUE_FIELDS = 2  # fields of a queue: instruction, and first cycle in which the module sees it
 
 
 class Fetching(NamedTuple):
-    """The next event of the fetch unit."""
+    """The next event of the fetch unit: the request of a batch, or its arrival."""
 
-    asks: bool  # it is to ask for a batch; else one arrives
-    event: int  # its cycle, NEVER if not known
+    # whether the next event is the request of a batch; otherwise it is the arrival of one
+    asks: bool
+    event: int  # cycle of the event, NEVER if unknown
 
 
 @stage
 def batch_size(max_burst_beats: int, pipelined: bool) -> int:
-    """Instructions the fetch unit asks for at once."""
+    """Return the number of instructions that the fetch unit requests at once."""
     return max_burst_beats if pipelined else max(1, max_burst_beats // 2)
 
 
 @stage
 def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
-    """Forget an earlier program; a batch of this one of `n` instructions is asked for at once;
-    `fetch` (FETCH_FIELDS,)."""
+    """Reset the unit for a program of `n` instructions, whose first batch is requested at once.
+
+    `fetch` has shape (FETCH_FIELDS,).
+    """
     fetch[:] = 0
     fetch[LEFT_MEMORY] = -NEVER
     fetch[LEFT] = -NEVER
@@ -71,8 +75,7 @@ def first_batch(fetch: NDArray[np.int64], n: int) -> Fetching:
 
 @stage
 def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
-    """A batch is there; when the next can be asked for is up to `dispatch`; `fetch`
-    (FETCH_FIELDS,)."""
+    """Process the arrival of a batch. `dispatch` determines when the next one can be requested."""
     fetch[BATCH_FIRST] = fetch[ARRIVED]
     fetch[BATCH_READY] = now
     fetch[ARRIVED] += min(batch, n - fetch[ARRIVED])
@@ -81,7 +84,7 @@ def arrive(fetch: NDArray[np.int64], n: int, batch: int, now: int) -> Fetching:
 
 @stage
 def destination(lo: int, hi: int, lay: Layout) -> int:
-    """The module an instruction goes to, -1 if the fetch unit cannot decode it."""
+    """Return the module that an instruction is dispatched to, -1 if it cannot be decoded."""
     opcode = nb.int64(lo & nb.uint64(7))
     if opcode == LOAD:
         memory = nb.int64((lo >> nb.uint64(7)) & nb.uint64(7))
@@ -101,12 +104,24 @@ def dispatch(
     fetch: NDArray[np.int64], queues: NDArray[np.int64], heads: tuple[int, int, int],
     tails: NDArray[np.int64],
 ) -> int:  # fmt: skip
-    """Move arrived instructions into queues as long as there is known to be room.
+    """Move arrived instructions to their queues, as long as there is certainly room.
 
-    Called when a batch has arrived and, if that did not empty the unit, whenever an instruction
-    has ended. `insns` (n, 2), `fetch` (FETCH_FIELDS,), `queues` (3, power of two ≥ entries, 2),
-    `tails` (3,). Returns the cycle after which the next batch can be asked for, NEVER if it is not
-    known yet.
+    This is called when a batch has arrived and, if that did not empty the unit, whenever an
+    instruction has ended.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        lay: layout of the instruction fields.
+        pipelined: whether the unit has two registers before the queues.
+        entries: capacity of a queue.
+        now: the current cycle.
+        fetch: state of the unit, shape (FETCH_FIELDS,).
+        queues: the queues, shape (3, power of two ≥ entries, 2).
+        heads: number of instructions that have left each queue.
+        tails: number of instructions that have entered each queue, shape (3,).
+
+    Returns:
+        The cycle after which the next batch can be requested, NEVER if it is not known yet.
     """
     mask = queues.shape[1] - 1
     arrived = fetch[ARRIVED]
@@ -136,7 +151,7 @@ def dispatch(
     fetch[LEFT_MEMORY], fetch[LEFT], fetch[LEFT_BEFORE] = memory, left, before
     if not pipelined:
         return NEVER if held else left + 1
-    # The two registers take what is left of the batch even if its queue is full.
+    # The two pipeline registers take the rest of the batch even if the queue of its module is full.
     if not held:
         return memory + 2
     if insn == arrived - 1:

@@ -1,8 +1,9 @@
-"""Finds the cycle in which a module takes its queue's first instruction, or what it waits for.
+"""Determines in which cycle a module takes the first instruction of its queue.
 
-For each module it knows which tokens that pops and how long its instructions take. Each `start_…`
-returns the module, the queues it pops from, and `IssueProgress`; for a LOAD's end the read port is
-to be asked (ASKS).
+If the module cannot take it, the functions say what it waits for. For each module, they know which
+tokens the instruction pops and how long it takes. Each `start_…` function returns the module, the
+queues that it pops from, and `IssueProgress`. If the end of a LOAD depends on the read port, the
+module's event is ASKS.
 """
 
 from __future__ import annotations
@@ -58,22 +59,22 @@ from tilewright.targets.vta.timing.units import (
     until,
 )
 
-_X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # in the high word of a transfer
+_X_SIZE, _Y_SIZE = 0xFFFF0000, 0xFFFF  # masks of the fields in the high word of a transfer
 
 
 class IssueProgress(NamedTuple):
-    """What the decisions so far have shown."""
+    """Results of the decisions so far."""
 
-    total: int  # the cycle in which FINISH executes, -1: not yet
-    endless: int  # an instruction that never ends, -1: none
-    written: int  # by STOREs, `packed`, besides what `Simulator.outcome` says
+    total: int  # cycle in which FINISH executes, -1 before
+    endless: int  # an instruction that never ends, -1 if there is none
+    written: int  # traffic of STOREs, `packed`, in addition to `Simulator.outcome`
 
 
 @stage
 def start_load(
     run: TimedRun, load: TimingUnit, g2l: UnitTokens, progress: IssueProgress, now: int
 ) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
-    """The load module: LOADs of inputs and weights."""
+    """Start the next instruction of the load module, if possible: a LOAD of inputs or weights."""
     if not has_head(run, MODULE_LOAD, load):
         return load, g2l, progress
     head = head_of(run, MODULE_LOAD, load)
@@ -96,8 +97,23 @@ def start_load(
 def end_of_load(
     head: Head, hi: int, memory: int, client: int, other: int, now: int, endless: int
 ) -> tuple[int, int, int]:
-    """A LOAD's end, and who asks the port for it: `client` for loads of `memory`, else the `other`.
-    One of no elements passes tokens only; one of no rows never ends."""
+    """Return when a LOAD ends, as far as its own fields determine it.
+
+    A LOAD without elements only passes tokens. A LOAD without rows never ends. The end of any other
+    LOAD depends on the read port (ASKS).
+
+    Args:
+        head: the instruction.
+        hi: its high word.
+        memory: memory type that is loaded through `client`.
+        client: client of the read port for this memory type.
+        other: client of the read port for other memory types.
+        now: current cycle.
+        endless: endless instruction so far, -1 for none.
+
+    Returns:
+        The end, the client (-1 for none), and the endless instruction.
+    """
     if (hi & nb.uint64(_X_SIZE)) == 0:
         return now + 2, -1, endless
     if rarely((hi & nb.uint64(_Y_SIZE)) == 0):
@@ -115,7 +131,10 @@ def start_compute(
     progress: IssueProgress,
     now: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitTokens, IssueProgress]:
-    """The compute module: GEMM, ALU, LOADs of micro-ops and accumulators, FINISH."""
+    """Start the next instruction of the compute module, if possible.
+
+    It is a GEMM, an ALU operation, a LOAD of micro-ops or accumulators, or FINISH.
+    """
     if not has_head(run, MODULE_COMPUTE, compute):
         return compute, l2g, s2g, progress
     head = head_of(run, MODULE_COMPUTE, compute)
@@ -138,7 +157,10 @@ def start_compute(
 def end_of_compute(
     run: TimedRun, head: Head, progress: IssueProgress, now: int
 ) -> tuple[int, int, IssueProgress]:
-    """Its end, its client of the port if it loads, and whether it is the first FINISH."""
+    """Return the end of a compute instruction, its client of the read port, and the progress.
+
+    The progress records the first FINISH.
+    """
     lay, lo, hi = run.sim.layout, head.lo, high(run, head.insn)
     opcode = nb.int64(lo & nb.uint64(7))
     if opcode == GEMM:
@@ -159,7 +181,7 @@ def end_of_compute(
 def start_store(
     run: TimedRun, store: TimingUnit, g2s: UnitTokens, progress: IssueProgress, now: int
 ) -> tuple[TimingUnit, UnitTokens, IssueProgress]:
-    """The store module: its port is its own, so a STORE's end is known at once."""
+    """Start the next STORE, if possible. The store module has its own port, so its end is known."""
     if not has_head(run, MODULE_STORE, store):
         return store, g2s, progress
     head = head_of(run, MODULE_STORE, store)
@@ -179,7 +201,10 @@ def start_store(
 def end_of_store(
     sim: Simulator, head: Head, hi: int, progress: IssueProgress, now: int
 ) -> tuple[int, IssueProgress]:
-    """A STORE's end, and what it writes. One without elements passes tokens only."""
+    """Return the end of a STORE, and the progress with the bytes that it writes.
+
+    A STORE without elements only passes tokens.
+    """
     if (hi & nb.uint64(_X_SIZE)) == 0:
         return now + 2, progress
     table = sim.table
@@ -199,6 +224,6 @@ def end_of_store(
 
 @stage
 def count_written(sim: Simulator, traffic: int) -> None:
-    """Count `traffic` bytes as written."""
+    """Add packed `traffic` to the written beats and bursts."""
     sim.outcome[WR_BEATS] += beats_in(traffic)
     sim.outcome[WR_BURSTS] += bursts_in(traffic)

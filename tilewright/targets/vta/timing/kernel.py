@@ -1,10 +1,9 @@
-"""Simulates the ends of instructions in one event loop, exact to the cycle.
+"""Simulates the execution of a program in one event loop, exact to the cycle.
 
 Time advances from event to event, in cycles from launch. Events are the end of an instruction, a
-head that becomes visible, and a batch of instructions that has arrived or is due. `units` has what
-a module does at an end, `issue_logic` at a start, `port_arbitration` whom the read port serves.
-
-FINISH counts only if the fetch unit met nothing undecodable before.
+queue head that becomes visible, and a batch of instructions that arrives or is due. `units` defines
+what a module does at an end, `issue_logic` what it does at a start, and `port_arbitration` whom the
+read port serves. FINISH counts only if the fetch unit met nothing undecodable before it.
 """
 
 from __future__ import annotations
@@ -99,11 +98,21 @@ def simulate(
     insns: NDArray[np.uint64], insn_address: int, tokens: NDArray[np.int64],
     times: NDArray[np.int64], breakdown: NDArray[np.int64], sim: Simulator,
 ) -> int:  # fmt: skip
-    """Cycles from launch to the execution of FINISH, or a negative code (`sim.outcome` says more).
+    """Simulate a program.
 
-    insns: (n, 2), low and high word, C-contiguous, `insn_address` the first one's byte address;
-    tokens: (4,), initial l2g, g2l, g2s, s2g; times: (n, TIMES_COLUMNS) cycles, -1 where it did not
-    happen; breakdown: (3, BREAKDOWN_COLUMNS) cycles of each module. Either is (0, 0) if not wanted.
+    Args:
+        insns: low and high words, shape (n, 2), C-contiguous.
+        insn_address: byte address of the first instruction.
+        tokens: initial number of tokens in l2g, g2l, g2s and s2g, shape (4,).
+        times: filled with cycles, -1 for events that do not happen, shape (n, TIMES_COLUMNS); (0,
+            0) if not wanted.
+        breakdown: filled with the cycles of each module, shape (3, BREAKDOWN_COLUMNS); (0, 0) if
+            not wanted.
+        sim: the machine, with its scratch arrays.
+
+    Returns:
+        Cycles from launch to the execution of FINISH, or a negative code; `sim.outcome` has the
+        details.
     """
     known_rows(insns.shape[1] == 2, sim)
     run = TimedRun(insns, times, breakdown, sim)
@@ -163,8 +172,7 @@ def simulate(
 
 @stage
 def known_rows(words: bool, sim: Simulator) -> None:
-    """Lets the compiler know how long the rows of arrays are: what it knows need not be fetched and
-    multiplied at every access."""
+    """Tell the compiler the lengths of array rows, so that it need not load and multiply them."""
     if not words or sim.table.shape[1] != TABLE_FIELDS or sim.queues.shape[2] != QUEUE_FIELDS:
         raise ValueError("rows of instructions, table or queues")
     if sim.clients.shape[1] != CLIENT_FIELDS or sim.bursts.shape[1] != BURST_FIELDS:
@@ -173,7 +181,7 @@ def known_rows(words: bool, sim: Simulator) -> None:
 
 @stage
 def clear(run: TimedRun) -> None:
-    """Forget an earlier program; what never happens stands as -1 in `times`."""
+    """Reset the state from an earlier program. Events that never happen remain -1 in `times`."""
     run.sim.outcome[:] = 0
     run.sim.outcome[HEAD : HEAD + 3] = -1
     run.sim.tails[:] = 0
@@ -185,13 +193,13 @@ def clear(run: TimedRun) -> None:
 
 @stage
 def of_compute(client: int) -> bool:
-    """Whether the compute module loads through this client of the read port."""
+    """Return whether the compute module loads through this client of the read port."""
     return client == UOP_CLIENT or client == ACC_CLIENT
 
 
 @stage
 def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
-    """The module that loads through it."""
+    """Return the module that loads through this client of the read port."""
     return compute if of_compute(client) else load
 
 
@@ -199,7 +207,10 @@ def whose(client: int, load: TimingUnit, compute: TimingUnit) -> TimingUnit:
 def with_end(
     client: int, end: int, load: TimingUnit, compute: TimingUnit, fetching: Fetching
 ) -> tuple[TimingUnit, TimingUnit, Fetching]:
-    """Who uses the read port, with the end of one client (or of NOBODY) as known now."""
+    """Return the modules and the fetch unit, after the end of one client became known.
+
+    The client is NOBODY if no end became known.
+    """
     if client == FETCH_CLIENT:
         fetching = Fetching(False, end)
     elif of_compute(client):
@@ -211,19 +222,22 @@ def with_end(
 
 @stage
 def pipelined(sim: Simulator) -> bool:
-    """Whether the fetch unit is the wide one, with two registers before the queues."""
+    """Return whether the fetch unit is the wide one, with two registers before the queues."""
     return sim.bus.bytes >= 16
 
 
 @stage
 def batch_of(sim: Simulator) -> int:
-    """Instructions the fetch unit asks for at once."""
+    """Return the number of instructions that the fetch unit requests at once."""
     return batch_size(sim.machine.max_burst_beats, pipelined(sim))
 
 
 @stage
 def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now: int) -> Fetching:
-    """Fill the queues; once the batch has left, the next one's request has its cycle."""
+    """Dispatch fetched instructions to the queues of the modules.
+
+    If no request of the next batch is scheduled and the batch is empty, schedule that request.
+    """
     sim = run.sim
     ask_at = dispatch(
         run.insns, sim.layout, pipelined(sim), sim.machine.queue_entries, now, sim.fetch,
@@ -238,7 +252,10 @@ def hand_out(run: TimedRun, heads: tuple[int, int, int], fetching: Fetching, now
 def next_request(
     run: TimedRun, insn_address: int, asked: bool, load: TimingUnit, compute: TimingUnit
 ) -> PortRequest:
-    """Who joins the read port's users next: a batch, a load of the load module, one of compute."""
+    """Return the next request to the read port.
+
+    It is a batch of fetched instructions, or a load of the load module or the compute module.
+    """
     if asked:
         first = run.sim.fetch[ARRIVED]
         count = min(batch_of(run.sim), run.insns.shape[0] - first)
@@ -251,13 +268,13 @@ def next_request(
 
 @stage
 def finished(run: TimedRun, total: int) -> bool:
-    """Whether FINISH was executed, and the fetch unit did not stop before."""
+    """Return whether FINISH was executed and the fetch unit did not stop before it."""
     return total >= 0 and run.sim.fetch[UNDECODABLE_AT] >= total
 
 
 @stage
 def account_rest(run: TimedRun, load: TimingUnit, store: TimingUnit, total: int) -> None:
-    """The cycles between the last instructions of the other modules and FINISH."""
+    """Account the cycles between the last instructions of the other modules and FINISH."""
     if run.breakdown.shape[0] > 0:
         spend(run.breakdown, MODULE_LOAD, DONE, load.accounted, total, total)
         spend(run.breakdown, MODULE_STORE, DONE, store.accounted, total, total)
@@ -268,7 +285,7 @@ def failure(
     run: TimedRun, load: TimingUnit, compute: TimingUnit, store: TimingUnit, l2g: UnitTokens,
     s2g: UnitTokens, progress: IssueProgress,
 ) -> int:  # fmt: skip
-    """The code of a program that never finishes."""
+    """Return the code of a program that never finishes."""
     outcome, stopped_at = run.sim.outcome, run.sim.fetch[FETCH_UNDECODABLE]
     if stopped_at >= 0:
         outcome[CODE], outcome[CULPRIT] = UNDECODABLE, stopped_at
@@ -291,7 +308,10 @@ def report_heads(
     l2g: UnitTokens,
     s2g: UnitTokens,
 ) -> None:
-    """The instructions a deadlock holds up, and the tokens they miss: one bit a queue."""
+    """Record the instructions that a deadlock blocks, and the tokens that they miss.
+
+    The tokens are one bit per queue.
+    """
     outcome, queues, tails = run.sim.outcome, run.sim.queues, run.sim.tails
     mask = queues.shape[1] - 1
     if load.head < tails[MODULE_LOAD]:

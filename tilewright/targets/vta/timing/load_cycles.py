@@ -1,17 +1,16 @@
-"""Computes the cycles of LOADs and instruction fetches on the read port that they share.
+"""Cycles of LOADs and instruction fetches on the read port that they share.
 
 The port has five clients, an arbiter with tags, and one memory that serves bursts in order.
+Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd), a command enters its
+client's one-entry queue and is granted at least one cycle later. It is not granted in a cycle that
+carries the last beat of a burst, nor without a free tag; the highest priority goes first. It enters
+the memory's queue one cycle after the grant. The memory takes the next burst in the cycle of the
+previous one's last beat; a command that meets an empty queue pays the latency. Therefore, the cycle
+in which a burst is granted determines when its beats arrive, and the end of a client follows from
+its last grant.
 
-Everything is counted in bursts. In the Chisel RTL (VME, VTAMemDPI, GenVMECmd) a command enters its
-client's one-entry queue and is granted at the earliest one cycle later. It is not granted in a
-cycle that carries the last beat of a burst, nor without a free tag; the highest priority goes
-first. It enters the memory's queue one cycle after the grant. The memory takes the next burst in
-the cycle of the previous one's last beat; a command that meets an empty queue pays the latency. So
-the moment a burst is granted fixes when its beats arrive, and a client's end follows from its last
-grant.
-
-A grant at cycle g is final once no other command can be ready at g. `advance` takes that horizon as
-an argument.
+A grant at cycle g is final once no other command can become ready at g. `advance` takes this
+horizon as an argument.
 """
 
 from __future__ import annotations
@@ -26,59 +25,63 @@ from tilewright.targets.vta.numba_decorators import helper, stage
 
 NEVER = 1 << 60
 
-# Clients in order of priority
+# Clients of the read port, in order of priority (Core.scala, VME.scala)
 FETCH_CLIENT, UOP_CLIENT, INP_CLIENT, WGT_CLIENT, ACC_CLIENT = 0, 1, 2, 3, 4
 CLIENTS = 5
 
-# One row of `clients` per client
-READY = 0  # cycle from which its waiting command can be granted, NEVER if none waits
-BEATS = 1  # of the waiting command
-ADDRESS = 2  # of the command after it
-ROW_BEATS = 3  # of the current row, after the waiting command
-ROWS = 4  # after the current one
+# Columns of `clients`, which has one row per client
+READY = 0  # first cycle in which the waiting command can be granted, NEVER if none waits
+BEATS = 1  # beats of the waiting command
+ADDRESS = 2  # address of the command after it
+ROW_BEATS = 3  # beats of the current row after the waiting command
+ROWS = 4  # number of rows after the current one
 ROW_ADDRESS, ROW_PITCH, ROW_BYTES = 5, 6, 7
 TAIL = 8  # cycles from the last beat on the bus until the client's end
 PAD_CYCLE = 9  # next cycle in which zero padding can proceed
-PAD_FIRST, PAD_WALK, PAD_LAST = 10, 11, 12  # writes, cycles over data rows, writes still to do
+# zeros before the data, cycles over data rows, and zeros after them, that remain
+PAD_FIRST, PAD_WALK, PAD_LAST = 10, 11, 12
 END = 13
-MOVED = 14  # beats
-LAST = 15  # bus cycle of its last granted beat
-FLIGHT_LIMIT = 16  # outstanding beats its counter cannot hold, 0: out of reach for this load
-AHEAD = 17  # 1: took itself for done before its data had arrived; UNCLEAR
-AHEAD_AT = 18  # beats of its last burst after which it will, 0: it will not
+MOVED = 14  # number of granted beats
+LAST = 15  # bus cycle of the last granted beat
+# number of outstanding beats that overflows the counter, 0 if this load cannot reach it
+FLIGHT_LIMIT = 16
+AHEAD = 17  # 1 if the load ended before its data arrived; or UNCLEAR
+AHEAD_AT = 18  # beats of the last burst after which it ends early, 0 if it does not
 CLIENT_FIELDS = 20
 
 UNCLEAR = 2
 
-# What `add_load` returns
+# Results of `add_load`
 OPEN, ENDED, STALE = 0, 1, 2
 
-# `port`: the episode since the port was last quiet
+# Indices into `port`, which describes the time since the port was last idle
 GRANTS, PASSED, LAST_GRANT, LAST_ACCEPT, LAST_BEAT, READ_BEATS, READ_BURSTS = range(7)
 PORT_FIELDS = 8
 
-BURST_FIELDS = 3  # of the ring of bursts: last beat, client, beats
+BURST_FIELDS = 3  # fields of the ring of bursts: cycle of the last beat, client, number of beats
 
 
-# Compiled without reference counts: the kernels of this package allocate nothing, and counting the
-# arrays of a `Simulator` would take more time than the simulation.
+# The kernels of this package are compiled without reference counts. They allocate nothing, and
+# counting the references to the arrays of a `Simulator` would take longer than the simulation.
 
 
 class Bus(NamedTuple):
-    """The memory port: all powers of two but the latency and the tags."""
+    """The memory port. All numbers except the latency and the tags are powers of two."""
 
     bytes: int
     log_bytes: int
-    window: int  # bytes; a burst never crosses a multiple of it
-    latency: int  # cycles
-    tags: int  # read bursts granted and not yet complete
+    window: int  # bytes; a burst never crosses a multiple of the window
+    latency: int  # memory latency in cycles
+    tags: int  # maximum number of read bursts that are granted and not complete
 
 
 @helper
 def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
-    """Begin an episode: nothing in flight, the memory's latency counter cleared.
+    """Reset the port: nothing is in flight, and the latency counter of the memory is cleared.
 
-    `clients` (CLIENTS, CLIENT_FIELDS), `port` (PORT_FIELDS,).
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        port: state of the port, shape (PORT_FIELDS,).
     """
     for c in range(CLIENTS):
         clients[c, READY] = NEVER
@@ -94,7 +97,7 @@ def reset_port(clients: NDArray[np.int64], port: NDArray[np.int64]) -> None:
 
 @stage
 def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
-    """Move the next burst of the current row into the waiting place: up to the next window."""
+    """Make the next burst of the current row wait for a grant. It ends at a burst window."""
     address = client[ADDRESS]
     room = (bus.window - (address & (bus.window - 1))) >> bus.log_bytes
     beats = min(client[ROW_BEATS], room)
@@ -106,7 +109,7 @@ def _next_command(client: NDArray[np.int64], ready: int, bus: Bus) -> None:
 
 @stage
 def _begin_row(client: NDArray[np.int64], bus: Bus) -> None:
-    """Beats of a row, from the bus-aligned address below its first element."""
+    """Compute the beats of a row, from the bus-aligned address below its first element."""
     offset = client[ROW_ADDRESS] & (bus.bytes - 1)
     client[ADDRESS] = client[ROW_ADDRESS] - offset
     client[ROW_BEATS] = (offset + client[ROW_BYTES] + bus.bytes - 1) >> bus.log_bytes
@@ -121,16 +124,18 @@ def _look_ahead(
     grants: int,
     queued: int,
 ) -> bool:
-    """Whether a load is now known to end before its data has arrived.
+    """Return whether a load is now known to end before its data has arrived.
 
-    A load is done when its counter of outstanding beats reads zero and its last command has entered
-    its queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a
-    whole scratchpad outstanding it reads zero too soon. Looks at grants `first` … `grants` - 1.
+    A load ends when its counter of outstanding beats is zero and its last command has entered its
+    queue, here in cycle `queued`. The counter is as wide as the scratchpad is deep: with a whole
+    scratchpad outstanding, it is zero too early. The function examines grants `first` … `grants` −
+    1.
     """
     c = clients[client]
     mask = bursts.shape[0] - 1
     delay = c[TAIL] - 2
-    counted = queued - delay  # beats on the bus until then are off the counter
+    # beats that were on the bus by then have been subtracted from the counter
+    counted = queued - delay
     outstanding = c[BEATS]
     for g in range(first, grants):
         if bursts[g & mask, 1] == client:
@@ -159,11 +164,21 @@ def add_load(
     clients: NDArray[np.int64], client: int, decided: int, lo: int, hi: int, element_bytes: int,
     flight_limit: int, bus: Bus,
 ) -> int:  # fmt: skip
-    """A LOAD with rows and elements whose module decided to start it in cycle `decided`.
+    """Add a LOAD with rows and elements, which its module decided to start in cycle `decided`.
 
-    `clients` (CLIENTS, CLIENT_FIELDS); `lo` and `hi` are the instruction's words.
-    Returns OPEN, or ENDED if its end is known already, or STALE, and adds nothing, if data of its
-    predecessor are still to come: the RTL would take them for its own.
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        client: index of the client.
+        decided: cycle of the decision.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        element_bytes: size of an element in bytes.
+        flight_limit: number of outstanding beats that the counter cannot hold.
+        bus: the memory port.
+
+    Returns:
+        OPEN, ENDED if its end is already known, or STALE if data of its predecessor is still
+        outstanding, which the RTL would take for the data of this load; nothing is added then.
     """
     c = clients[client]
     if c[AHEAD] > 0 and (c[READY] != NEVER or c[LAST] + c[TAIL] - 2 > decided):
@@ -199,7 +214,7 @@ def add_load(
     _begin_row(c, bus)
     _next_command(c, decided + 2 + y_pad_0, bus)
     only = c[FLIGHT_LIMIT] > 0 and c[ROW_BEATS] + c[ROWS] == 0
-    # No grants to look at yet, so any array will do for the ring.
+    # There are no grants yet, so any array can stand for the ring.
     if only and _look_ahead(clients, client, clients, 0, 0, decided + 1 + y_pad_0):
         return ENDED
     return OPEN
@@ -207,9 +222,14 @@ def add_load(
 
 @helper
 def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int, bus: Bus) -> None:
-    """A batch of `count` instructions whose read command is valid in cycle `origin` + 1.
+    """Add a batch of `count` instructions, whose read command is valid in cycle `origin` + 1.
 
-    `clients` (CLIENTS, CLIENT_FIELDS); `address` is in bytes.
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        origin: cycle of the request.
+        address: byte address of the batch.
+        count: number of instructions.
+        bus: the memory port.
     """
     c = clients[FETCH_CLIENT]
     c[ROWS] = 0
@@ -219,7 +239,7 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
     c[PAD_CYCLE] = 0
     c[FLIGHT_LIMIT] = 0
     c[AHEAD_AT] = 0
-    if bus.bytes < 16:  # one burst, wherever it lies
+    if bus.bytes < 16:  # such an instruction is always read in one burst
         c[TAIL] = 2
         c[ROW_BEATS] = 0
         c[BEATS] = 2 * count
@@ -234,7 +254,10 @@ def add_fetch(clients: NDArray[np.int64], origin: int, address: int, count: int,
 
 @stage
 def _pad_until(client: NDArray[np.int64], first: int, last: int) -> None:
-    """Let zero padding use the cycles before the beats written in cycles `first`..`last`."""
+    """Advance the zero padding of a load around the cycles in which its data is written.
+
+    The data is written in cycles `first` to `last`, and no zeros are written then.
+    """
     cycle = client[PAD_CYCLE]
     if client[PAD_FIRST] > 0:
         free = min(client[PAD_FIRST], max(first - cycle, 0))
@@ -262,15 +285,25 @@ def advance(
     horizon: int,
     bus: Bus,
 ) -> int:
-    """Grant bursts up to cycle `horizon`, or until a client's last one: its number, else -1.
+    """Grant bursts up to cycle `horizon`, or until a client's last burst.
 
-    The client's end (first cycle after its execute state; for the fetch unit, the first cycle in
-    which instructions can leave its memory) stands in `clients[client, END]`. `clients` (CLIENTS,
-    CLIENT_FIELDS), `port` (PORT_FIELDS,); `bursts` (n, 3) is a ring of the last bursts' (last beat,
-    client, beats), n a power of two and more than the tags.
+    The client's end is written to `clients[client, END]`. It is the first cycle after its execute
+    state; for the fetch unit, the first cycle in which instructions can leave its memory.
+
+    Args:
+        clients: state of the clients, shape (CLIENTS, CLIENT_FIELDS).
+        port: state of the port, shape (PORT_FIELDS,).
+        bursts: ring of the last bursts as (last beat, client, beats), shape (n, 3); n is a power of
+            two and larger than the number of tags.
+        horizon: last cycle to simulate.
+        bus: the memory port.
+
+    Returns:
+        The index of the client whose last burst was granted, or -1.
     """
     if clients.shape[1] != CLIENT_FIELDS or bursts.shape[1] != BURST_FIELDS:
-        raise ValueError("rows of clients or bursts")  # as constants they cost nothing
+        # comparing constants takes no time in the compiled code
+        raise ValueError("rows of clients or bursts")
     mask = bursts.shape[0] - 1
     grants, passed, last_grant = port[GRANTS], port[PASSED], port[LAST_GRANT]
     last_accept, last_beat = port[LAST_ACCEPT], port[LAST_BEAT]
@@ -297,7 +330,7 @@ def advance(
             chosen += 1
         client = clients[nb.uint64(chosen)]
         beats = client[BEATS]
-        # The memory: no gap if the command is there when the previous one was taken.
+        # The memory leaves no gap if the command is present when it accepts the previous one.
         last_accept = max(last_beat, 0 if cycle <= last_accept else cycle + 1 + bus.latency)
         last_beat = last_accept + beats
         place = nb.uint64(grants & mask)

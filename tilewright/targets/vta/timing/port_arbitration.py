@@ -1,9 +1,9 @@
-"""Arbitrates the read port: nobody uses it, one client alone, or several at once.
+"""Arbitration of the read port, which has no user, one user, or several users at once.
 
-A load that has the port for itself ends after a time that depends on its shape alone and is looked
-up. When a second client turns up meanwhile, its end is taken back, and its commands are replayed up
-to now. Then the port is simulated burst by burst (`load_cycles.advance`, it is *live*) until it is
-quiet again.
+A load that is the only user of the port ends after a time that depends only on its shape, and is
+looked up in a table. When a second client arrives in the meantime, this end is revoked, and the
+commands are replayed up to now. Then the port is simulated burst by burst (`load_cycles.advance`;
+the port is *live*) until it is idle again.
 """
 
 from __future__ import annotations
@@ -51,54 +51,54 @@ NOBODY = -1
 
 
 class PortRequest(NamedTuple):
-    """A client that turns to the port."""
+    """A client that requests the port."""
 
     client: int
-    insn: int  # of a batch, the first
-    lo: int  # the words of a LOAD; of a batch, its address and the number of instructions
+    insn: int  # instruction that requests; for a batch, its first instruction
+    lo: int  # low word of a LOAD; for a batch, its address, and in `hi` the number of instructions
     hi: int
 
 
 class Sharing(NamedTuple):
-    """The port's users, and how their ends are found."""
+    """The users of the port, and how their ends are determined."""
 
     users: int
-    live: bool  # simulated burst by burst
-    alone: PortRequest  # who has it alone, unless it is live
+    live: bool  # whether the port is simulated burst by burst
+    alone: PortRequest  # the only user, unless the port is simulated burst by burst
     alone_since: int
-    alone_read: int  # by it, `packed`
-    read: int  # by all who had it alone, `packed`, besides what `Simulator.outcome` says
+    alone_read: int  # traffic of the only user, `packed`
+    read: int  # traffic of all earlier single users, `packed`, in addition to `Simulator.outcome`
 
 
 @stage
 def nobody() -> Sharing:
-    """The port before the first request."""
+    """Return the state of the read port before the first request: it has no users."""
     zero = nb.uint64(0)
     return Sharing(0, False, PortRequest(0, 0, zero, zero), 0, zero, zero)
 
 
 @stage
 def count_read(sim: Simulator, beats: int, bursts: int) -> None:
-    """Count beats and bursts as read."""
+    """Add beats and bursts to the number that was read."""
     sim.outcome[RD_BEATS] += beats
     sim.outcome[RD_BURSTS] += bursts
 
 
 @stage
 def count_packed(sim: Simulator, traffic: int) -> None:
-    """Count `traffic` bytes, which lie packed, as read."""
+    """Add packed `traffic` to the read beats and bursts."""
     count_read(sim, beats_in(traffic), bursts_in(traffic))
 
 
 @stage
 def count_episode(sim: Simulator) -> None:
-    """Count what all clients have read since the port was last quiet."""
+    """Count everything that clients have read since the port was last idle."""
     count_read(sim, sim.port[READ_BEATS], sim.port[READ_BURSTS])
 
 
 @stage
 def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
-    """The port after so many clients' ends: quiet once nobody is left."""
+    """Return the port after `leaving` clients have ended. It is idle when no user is left."""
     users = sharing.users - leaving
     live = sharing.live
     if leaving > 0 and live and users == 0:
@@ -111,7 +111,7 @@ def leave(sim: Simulator, sharing: Sharing, leaving: int) -> Sharing:
 
 @stage
 def stay(sim: Simulator, sharing: Sharing) -> Sharing:
-    """A load has ended and leaves its data behind: the port is not to be taken for quiet again."""
+    """Return the port after a load has ended before its data arrived, which keeps the port busy."""
     sim.outcome[AHEAD_LOADS] += 1
     return Sharing(
         sharing.users + 1, sharing.live, sharing.alone, sharing.alone_since, sharing.alone_read,
@@ -121,7 +121,15 @@ def stay(sim: Simulator, sharing: Sharing) -> Sharing:
 
 @stage
 def overtaken(sim: Simulator, insn: int) -> int:
-    """The code of a program whose load may take its predecessor's data for its own."""
+    """Record that a load may take the data of its predecessor for its own.
+
+    Args:
+        sim: the simulator, whose outcome is written.
+        insn: index of the load.
+
+    Returns:
+        The code OVERTAKEN.
+    """
     sim.outcome[CODE], sim.outcome[CULPRIT] = OVERTAKEN, insn
     return OVERTAKEN
 
@@ -130,8 +138,12 @@ def overtaken(sim: Simulator, insn: int) -> int:
 def join(
     sim: Simulator, sharing: Sharing, request: PortRequest, now: int
 ) -> tuple[Sharing, int, int]:
-    """One more user. Returns also its end (NEVER: not known yet, OVERTAKEN) and whose end, known so
-    far, has become open again (or NOBODY)."""
+    """Add a user to the port.
+
+    Returns:
+        The port; the user's end (NEVER: not known yet, OVERTAKEN); and the client whose end was
+        known and is open again, or NOBODY.
+    """
     reopened = NOBODY
     if sharing.users == 0:
         row = row_of_load(sim, request)
@@ -151,8 +163,10 @@ def join(
 
 @stage
 def row_of_load(sim: Simulator, request: PortRequest) -> int:
-    """The row of `Simulator.table` that says how long a load takes alone, 0 for a batch; -1 if the
-    load ends before the port is quiet again."""
+    """Return the row of `Simulator.table` with the duration of a load that is the only user.
+
+    It is 0 for a batch of instructions, and -1 if the load ends before the port is idle again.
+    """
     client, lo, hi = request.client, request.lo, request.hi
     if client == FETCH_CLIENT:
         return 0
@@ -166,7 +180,7 @@ def row_of_load(sim: Simulator, request: PortRequest) -> int:
 
 @stage
 def go_live(sharing: Sharing) -> Sharing:
-    """The port simulated burst by burst from now on."""
+    """Return the port in the state in which it is simulated burst by burst."""
     return Sharing(
         sharing.users, True, sharing.alone, sharing.alone_since, sharing.alone_read,
         sharing.read,
@@ -177,7 +191,18 @@ def go_live(sharing: Sharing) -> Sharing:
 def have_alone(
     sim: Simulator, sharing: Sharing, request: PortRequest, row: int, now: int
 ) -> tuple[Sharing, int]:
-    """The only user, and its end."""
+    """Let a client use the idle port alone.
+
+    Args:
+        sim: the simulator.
+        sharing: state of the port.
+        request: request of the client.
+        row: row of `Simulator.table` with the duration of the load; unused for a fetch.
+        now: current cycle.
+
+    Returns:
+        The state of the port, and the cycle in which the client ends.
+    """
     if request.client == FETCH_CLIENT:
         end = time_fetch(sim, now, nb.int64(request.lo), nb.int64(request.hi))
         alone_read = packed(sim.port[READ_BEATS], sim.port[READ_BURSTS])
@@ -195,7 +220,18 @@ def have_alone(
 def have_together(
     sim: Simulator, sharing: Sharing, request: PortRequest, now: int
 ) -> tuple[Sharing, int]:
-    """One more user of the live port; its end, if it is known already."""
+    """Add a user to a port that is simulated burst by burst.
+
+    Args:
+        sim: the simulator.
+        sharing: state of the port.
+        request: request of the client.
+        now: current cycle.
+
+    Returns:
+        The state of the port; and the end of the client, NEVER if it is not known yet, or
+        OVERTAKEN.
+    """
     client = request.client
     users, end = sharing.users + 1, NEVER
     if client == FETCH_CLIENT:

@@ -1,4 +1,4 @@
-"""Times programs: one with a report on every instruction, or many at once on all cores."""
+"""Times programs: a single one with a report on every instruction, or many at once on all cores."""
 
 from __future__ import annotations
 
@@ -33,22 +33,25 @@ from tilewright.targets.vta.timing.simulator import (
     simulator_of,
 )
 
-_CHUNK_INSNS = 1 << 17  # instructions a thread takes at a time
+_CHUNK_INSNS = 1 << 17  # number of instructions that a thread takes at a time
 _NO_TOKENS = np.zeros(4, np.int64)
 _NOTHING = np.zeros((0, 0), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchCycles:
-    """One row a program. `cycles` is negative where a program never finishes: one of the codes in
-    `simulator`; `simulate_program` says more about one."""
+    """Timing of a batch, with one row per program.
 
-    cycles: NDArray[np.int64]  # (programs,)
+    `cycles` is negative if a program never finishes: one of the codes in `simulator`.
+    `simulate_program` explains the failure.
+    """
+
+    cycles: NDArray[np.int64]  # shape (programs,)
     read_beats: NDArray[np.int64]
     read_bursts: NDArray[np.int64]
     write_beats: NDArray[np.int64]
     write_bursts: NDArray[np.int64]
-    breakdown: NDArray[np.int64] | None  # (programs, units, len(ACTIVITIES)) cycles
+    breakdown: NDArray[np.int64] | None  # cycles, shape (programs, units, len(ACTIVITIES))
 
 
 def simulate_batch(
@@ -59,14 +62,20 @@ def simulate_batch(
     explain: bool = False,
     threads: int | None = None,
 ) -> BatchCycles:
-    """Time concatenated programs: program p is `insns[offsets[p]:offsets[p + 1]]`, words (n, 2).
+    """Time concatenated programs on several threads.
 
-    `explain` adds the breakdown of each unit's cycles. Threads default to the number of cores.
+    Args:
+        insns: instructions of all programs, shape (n, 2).
+        offsets: start of each program and the end, shape (programs + 1,).
+        spec: specification, or a mapping with its keys.
+        insn_addresses: byte address of each program, or of all programs.
+        explain: whether to compute the breakdown of each unit's cycles.
+        threads: number of threads; by default the number of cores.
     """
     programs = len(offsets) - 1
     insns = np.ascontiguousarray(insns, dtype=np.uint64)
     offsets = np.asarray(offsets, np.int64)
-    # A copy: numba would compile the kernel once more for an array that cannot be written.
+    # A copy is passed because numba would compile the kernel again for a read-only array.
     addresses = np.array(np.broadcast_to(np.asarray(insn_addresses, np.int64), programs))
     cycles = np.empty(programs, np.int64)
     outcomes = np.empty((programs, OUTCOME_FIELDS), np.int64)
@@ -99,10 +108,15 @@ def simulate_batch(
 def simulate_chunk(
     insns: NDArray[np.uint64], offsets: NDArray[np.int64], insn_address: int, spec: VtaSpec
 ) -> NDArray[np.int64]:
-    """Return the cycles of concatenated programs, (programs,), in the calling thread only.
+    """Return the cycles of concatenated programs, shape (programs,), using only the calling thread.
 
-    `insns` (n, 2) and `offsets` (programs + 1,) are as in `simulate_batch`. Negative numbers are
-    codes of `simulator`.
+    Negative numbers are codes of `simulator`.
+
+    Args:
+        insns: instructions of all programs, shape (n, 2).
+        offsets: start of each program and the end, shape (programs + 1,).
+        insn_address: byte address of each program.
+        spec: the machine.
     """
     programs = len(offsets) - 1
     cycles, outcomes = np.empty(programs, np.int64), np.empty((programs, OUTCOME_FIELDS), np.int64)
@@ -121,14 +135,14 @@ def simulate_one(
     breakdown: NDArray[np.int64],
     simulator: Simulator,
 ) -> int:
-    """Return the cycles of one program, or a negative code; `simulator.outcome` says more.
+    """Return the cycles of one program, or a negative code; `simulator.outcome` has the details.
 
     Args:
         insns: low and high words, shape (n, 2), C-contiguous.
         insn_address: byte address of the first instruction.
-        tokens: initial tokens in l2g, g2l, g2s, s2g, shape (4,).
-        times: shape (n, TIMES_COLUMNS); takes cycles, -1 for what did not happen.
-        breakdown: shape (3, BREAKDOWN_COLUMNS); takes the cycles of each module.
+        tokens: initial number of tokens in l2g, g2l, g2s and s2g, shape (4,).
+        times: shape (n, TIMES_COLUMNS); filled with cycles, -1 for events that do not happen.
+        breakdown: shape (3, BREAKDOWN_COLUMNS); filled with the cycles of each module.
         simulator: the machine, with its scratch arrays.
     """
     cycles, outcomes = np.empty(1, np.int64), np.empty((1, OUTCOME_FIELDS), np.int64)
@@ -140,7 +154,7 @@ def simulate_one(
 
 
 def _chunks(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Ranges of programs with about as many instructions each."""
+    """Return ranges of programs with about equally many instructions."""
     marks = np.arange(offsets[0], offsets[-1], _CHUNK_INSNS)[1:]
     cuts = np.unique([0, *np.searchsorted(offsets, marks), len(offsets) - 1]).tolist()
     return list(pairwise(cuts))
@@ -167,29 +181,36 @@ def _simulate_rows(
 
 @dataclass(frozen=True, eq=False)
 class CycleReport:
-    """Cycles are counted from launch. An instruction executes in cycles start … end − 1; what never
-    happened is -1 (possible behind FINISH only)."""
+    """Timing of a program. Cycles are counted from launch.
 
-    total: int  # the cycle in which FINISH executes
-    insns: NDArray[np.uint64]  # (n, 2)
-    modules: NDArray[np.int8]  # (n,), index into MODULE_NAMES
-    visible: NDArray[np.int64]  # (n,), first cycle in which its module sees it in its queue
-    starts: NDArray[np.int64]  # (n,)
-    ends: NDArray[np.int64]  # (n,)
-    breakdown: NDArray[np.int64]  # (units, len(ACTIVITIES)) cycles; each row sums to `total`
-    read_beats: int  # with instruction fetch
+    An instruction executes in cycles start … end − 1. Events that never happen are -1, which is
+    possible only after FINISH.
+    """
+
+    total: int  # cycle in which FINISH executes
+    insns: NDArray[np.uint64]  # shape (n, 2)
+    modules: NDArray[np.int8]  # index into MODULE_NAMES, shape (n,)
+    visible: NDArray[np.int64]  # first cycle in which the module sees the instruction, shape (n,)
+    starts: NDArray[np.int64]  # shape (n,)
+    ends: NDArray[np.int64]  # shape (n,)
+    breakdown: NDArray[np.int64]  # cycles, shape (units, len(ACTIVITIES)); each row sums to `total`
+    read_beats: int  # including the fetching of instructions
     read_bursts: int
     write_beats: int
     write_bursts: int
-    early_loads: int  # ended before their data arrived: the hardware's counter wrapped
+    # LOADs that ended before their data arrived, because the hardware's counter wrapped around
+    early_loads: int
 
     def spent(self, unit: str) -> dict[str, int]:
-        """Cycles a unit spent in each of its `ACTIVITIES`, those that occur; their sum is total."""
+        """Return the cycles that a unit spent in each of its `ACTIVITIES` that occur.
+
+        They add up to the total.
+        """
         row = self.breakdown[MODULE_NAMES.index(unit)].tolist()
         return {name: cycles for name, cycles in zip(ACTIVITIES, row, strict=True) if cycles}
 
     def busy(self, unit: str) -> int:
-        """Cycles in which a unit executes an instruction (transfers and their waits included)."""
+        """Return the cycles in which a unit executes instructions, including their transfers."""
         return int(self.breakdown[MODULE_NAMES.index(unit), :3].sum())
 
 
@@ -200,11 +221,18 @@ def simulate_program(
     tokens: Sequence[int] = (0, 0, 0, 0),
     work_limit: int = WORK_LIMIT,
 ) -> CycleReport:
-    """Time one program: `insns` (n, 2) low and high words, the first at byte `insn_address`.
+    """Time one program.
 
-    `tokens` are the tokens in the queues l2g, g2l, g2s, s2g before launch (a single-threaded
-    program of the stock compiler leaves one s2g token to the next). Raises `CycleError`; a program
-    of more than `work_limit` steps is not begun (`timing.errors.check_work`).
+    Args:
+        insns: low and high words, shape (n, 2).
+        spec: specification, or a mapping with its keys.
+        insn_address: byte address of the first instruction.
+        tokens: number of tokens in the queues l2g, g2l, g2s and s2g before launch. A
+            single-threaded program of the stock compiler leaves one s2g token to the next program.
+        work_limit: maximum number of simulation steps, see `timing.errors.check_work`.
+
+    Raises:
+        CycleError: the program never finishes, or exceeds a limit.
     """
     simulator = simulator_of(spec)
     if insn_address % 8 or not 0 <= insn_address < 1 << 32:

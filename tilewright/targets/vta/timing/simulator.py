@@ -1,7 +1,7 @@
-"""Prepares the simulator of a specification: the machine's numbers, the memory that one simulation
-works in, and the codes, counters and columns in which it leaves its results.
+"""The simulator of a specification: the machine's numbers, working memory, and result codes.
 
-numba compiles the constants into the kernels.
+It also defines the counters and columns of the results. numba compiles the constants into the
+kernels.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from tilewright.targets.vta.spec import Machine, VtaSpec
 from tilewright.targets.vta.timing.instruction_fetch import FETCH_FIELDS
 from tilewright.targets.vta.timing.load_cycles import CLIENT_FIELDS, CLIENTS, PORT_FIELDS, Bus
 
-# Results other than a number of cycles
+# Results of a simulation that are not a number of cycles
 MISSING_FINISH, DEADLOCK, UNDECODABLE, ENDLESS, OVERTAKEN = -1, -2, -3, -4, -5
 
-# `Simulator.outcome`
-CODE, CULPRIT = 0, 1  # the negative result and the instruction to look at
-HEAD, MISSING = 2, 5  # of a deadlock, by module: the instruction at the head, its missing tokens
+# Indices into `Simulator.outcome`
+CODE, CULPRIT = 0, 1  # the negative result, and the instruction that caused it
+# for a deadlock, by module: instruction at the head of the queue, and its missing tokens
+HEAD, MISSING = 2, 5
 RD_BEATS, RD_BURSTS, WR_BEATS, WR_BURSTS = 8, 9, 10, 11
-FINISHED_AT = 12  # the instruction that was the first FINISH
-AHEAD_LOADS = 13  # loads that ended before their data arrived
+FINISHED_AT = 12  # index of the first FINISH
+AHEAD_LOADS = 13  # number of LOADs that ended before their data arrived
 OUTCOME_FIELDS = 16
 
-# Columns of `times`: the first cycle in which its module sees the instruction, in which it
-# executes, and in which it no longer does
+# Columns of `times`: the cycle in which the module first sees the instruction, the first cycle of
+# its execution, and the cycle after the last one
 VISIBLE, START, STOP = 0, 1, 2
 TIMES_COLUMNS = 3
 
 ACTIVITIES = (
-    "executing",  # GEMM, ALU, STORE, no-ops
-    "transferring",  # a load's data beats
-    "memory",  # the rest of a load: latency, other clients, padding
-    "instruction",  # waiting for the fetch unit
-    *QUEUE_NAMES,  # waiting for a token
+    "executing",  # executes a GEMM, ALU, STORE or no-op
+    "transferring",  # data of a LOAD arrive
+    "memory",  # rest of a LOAD: memory latency, other users of the port, padding
+    "instruction",  # waits for the fetch unit
+    *QUEUE_NAMES,  # waits for a token from this queue
     "deciding",  # the idle cycle in which an instruction is taken
-    "done",  # after the last instruction
+    "done",  # has executed its last instruction
 )
 """What a unit can do in a cycle: the columns of a breakdown."""
 
@@ -50,32 +51,38 @@ DECIDING, DONE = 8, 9
 BREAKDOWN_COLUMNS = 10
 
 
-# Lengths of transfers; one row, half a line of the cache: two key words, cycles, traffic as packed
-# by `transfer_table.packed`
+# Table of the durations of transfers. A row has two key words, the cycles, and the traffic as
+# packed by `transfer_table.packed`. It is half a cache line.
 LOG_TABLE_ROWS = 12
 TABLE_FIELDS = 4
 
 
 class Simulator(NamedTuple):
-    """Argument of the compiled code. Not to be shared between threads."""
+    """Argument of the compiled code. It must not be shared between threads."""
 
     machine: Machine
     layout: Layout
     bus: Bus
-    element_bytes: NDArray[np.int64]  # by read client
-    flight_limits: NDArray[np.int64]  # by read client: outstanding beats its counter cannot hold
-    table: NDArray[np.uint64]  # (1 << LOG_TABLE_ROWS, TABLE_FIELDS)
-    queues: NDArray[np.int64]  # (3, power of two ≥ entries, 2): instruction, cycle it is visible
+    element_bytes: NDArray[np.int64]  # element size in bytes, by read client
+    # by read client: number of outstanding beats that overflows its counter
+    flight_limits: NDArray[np.int64]
+    table: NDArray[np.uint64]  # shape (1 << LOG_TABLE_ROWS, TABLE_FIELDS)
+    # shape (3, power of two ≥ entries, 2): instruction, and first cycle in which it is visible
+    queues: NDArray[np.int64]
     clients: NDArray[np.int64]  # see `load_cycles`
     port: NDArray[np.int64]
     bursts: NDArray[np.int64]
     fetch: NDArray[np.int64]  # see `instruction_fetch`
-    tails: NDArray[np.int64]  # (3,), instructions enqueued, by module
-    outcome: NDArray[np.int64]  # see the fields above
+    tails: NDArray[np.int64]  # number of enqueued instructions by module, shape (3,)
+    outcome: NDArray[np.int64]  # see the indices above
 
 
 def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
-    """A simulator for one thread; its memory is a few hundred KiB. Raises `SpecError`."""
+    """Return a simulator for one thread. It uses a few hundred KiB of memory.
+
+    Raises:
+        SpecError: the specification is invalid.
+    """
     machine, layout = machine_of(spec)
     bus_bytes = machine.bus_bytes
     element_bytes = [
@@ -105,10 +112,10 @@ def simulator_of(spec: VtaSpec | Mapping[str, object]) -> Simulator:
 
 
 class _FixedFields(VtaSpec):
-    """A configuration whose instructions keep the default field widths, as the RTL's do."""
+    """A specification whose instructions keep the default field widths, as those of the RTL do."""
 
     def model_post_init(self, context: Any) -> None:
-        """Of the checks all but the one that the fields suffice for the scratchpads."""
+        """Perform all checks except that the fields suffice for the scratchpads."""
         powers = (self.bus_bits, self.max_burst_beats)
         sound = (
             all(value & (value - 1) == 0 for value in powers)
@@ -120,10 +127,13 @@ class _FixedFields(VtaSpec):
 
 
 def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
-    """The machine and its instruction layout.
+    """Return the machine and its instruction layout.
 
-    From a mapping also a configuration that no program could address in full: the stock RTL
-    decodes the default widths whatever its scratchpads hold. Raises `SpecError`.
+    A mapping may also describe a machine that no program can address completely: the stock RTL
+    decodes the default field widths whatever the size of its scratchpads.
+
+    Raises:
+        SpecError: the specification is invalid.
     """
     if isinstance(spec, VtaSpec):
         return spec.machine, layout_of(spec)
@@ -135,10 +145,11 @@ def machine_of(spec: VtaSpec | Mapping[str, object]) -> tuple[Machine, Layout]:
 
 
 def _flight_limits(machine: Machine, element_bytes: list[int]) -> list[int]:
-    """First number of outstanding beats a load engine's counter cannot hold, by read client.
+    """Return the smallest number of outstanding beats that a load engine's counter cannot hold.
 
-    Its width follows the scratchpad: all its bus words for an element wider than the bus
-    (TensorLoadNarrowVME), twice its lines otherwise (TensorLoadWideVME).
+    There is one number per read client. The width of the counter follows the scratchpad: all its
+    bus words for an element wider than the bus (TensorLoadNarrowVME), otherwise twice its lines
+    (TensorLoadWideVME).
     """
     depths = [machine.uop_built, machine.inp_built, machine.wgt_built, machine.acc_built]
     limits = [0]
@@ -151,5 +162,5 @@ def _flight_limits(machine: Machine, element_bytes: list[int]) -> list[int]:
 
 
 def _power_of_two(value: int) -> int:
-    """The smallest power of two that is not less."""
+    """Return the smallest power of two that is at least `value`."""
     return 1 << (value - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Computes the cycles of instructions that share no port with others: STORE, GEMM and ALU."""
+"""Cycles of instructions that do not share a port with others: STORE, GEMM and ALU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tilewright.targets.vta.spec import LOOP_FIELD_BITS, Machine
 
 @stage
 def loop_iterations(lo: int, hi: int, lay: Layout) -> int:
-    """iter_out · iter_in · micro-ops, with the RTL's wrap-around: 0 runs the whole counter."""
+    """Return iter_out · iter_in · micro-ops of a GEMM or ALU instruction.
+
+    As in the RTL, counters wrap around: 0 runs the full range of a counter.
+    """
     iter_out = get(lo, hi, lay.iter_out, LOOP_FIELD_BITS)
     iter_in = get(lo, hi, lay.iter_in, LOOP_FIELD_BITS)
     bgn = get(lo, hi, lay.uop_bgn, lay.uop_index_bits)
@@ -36,18 +39,19 @@ def _log2(power: int) -> int:
 
 @helper
 def store_length(lo: int, hi: int, machine: Machine) -> tuple[int, int, int]:
-    """Execute cycles, beats and bursts of a STORE with elements; 0 cycles if it never ends.
+    """Return execute cycles, beats and bursts of a STORE with elements.
 
-    A burst takes a command, two address, its beat and a response cycle, one after the other; a
-    narrow store reads its scratchpad for one cycle after each block row (Chisel RTL,
-    TensorStoreNarrowVME and TensorStoreWideVME).
+    The cycles are 0 if it never ends. A burst takes one command cycle, two address cycles, its
+    beats and one response cycle, one after the other. A narrow store reads its scratchpad for one
+    cycle after each block row (Chisel RTL, TensorStoreNarrowVME and TensorStoreWideVME).
     """
     bus = machine.bus_bytes
     window = bus * machine.max_burst_beats
     wide = bus >= machine.out_bytes
     rows = nb.int64(hi & nb.uint64(0xFFFF))
     row_bytes = nb.int64((hi >> nb.uint64(16)) & nb.uint64(0xFFFF)) * machine.out_bytes
-    # The narrow store multiplies its stride by values, whatever their width.
+    # The narrow store module multiplies its stride by the number of values, regardless of their
+    # width.
     pitch = machine.out_bytes if wide else machine.batch * machine.block_out
     stride = nb.int64((hi >> nb.uint64(32)) & nb.uint64(0xFFFF)) * pitch
     if rows == 0:

@@ -1,8 +1,8 @@
-"""Stores the cycles of transfers that were timed before, so that none is timed twice.
+"""Table of the cycles of transfers that were timed before, so that none is timed twice.
 
-The cycles of a STORE, and of a LOAD that has the read port for itself, follow from its shape and
-from where its rows lie in the burst window. The rows of `Simulator.table` are keyed by exactly
-that.
+The cycles of a STORE, and of a LOAD that is the only user of the read port, depend only on its
+shape and on the position of its rows in the burst window. Exactly these are the keys of the rows in
+`Simulator.table`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from tilewright.targets.vta.timing.load_cycles import (
 from tilewright.targets.vta.timing.simulator import LOG_TABLE_ROWS, WR_BEATS, WR_BURSTS, Simulator
 from tilewright.targets.vta.timing.store_and_gemm_cycles import store_length
 
-MOST_PACKED = (1 << 31) - 1  # beats; a transfer has no more bursts than beats
+MOST_PACKED = (1 << 31) - 1  # maximum number of beats; a transfer has no more bursts than beats
 _LOW = 0xFFFFFFFF
-STORE_KEY = 7  # stands for the client in the key of a STORE
+STORE_KEY = 7  # client in the key of a STORE, which has no client
 _SHIFT = 64 - LOG_TABLE_ROWS
 
 
 @stage
 def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
-    """Where the first row lies in the burst window, and whose it is: the second word of a key.
+    """Return the second word of a table key.
 
-    The first word is `hi`, which holds sizes, stride and padding.
+    It holds the position of the first row in its burst window, and the client. The first word of
+    the key is `hi`, which holds sizes, stride and padding.
     """
     address = ((lo >> nb.uint64(26)) & nb.uint64(0xFFFFFFFF)) * nb.uint64(element_bytes)
     return (address & nb.uint64(window - 1)) << nb.uint64(3) | nb.uint64(client)
@@ -44,38 +45,41 @@ def place_of(lo: int, element_bytes: int, window: int, client: int) -> int:
 
 @stage
 def row_of(hi: int, place: int) -> int:
-    """Row of the table for the key (`hi`, `place`)."""
+    """Return the row of the table for the key (`hi`, `place`)."""
     mixed = hi * nb.uint64(0x9E3779B97F4A7C15) ^ place * nb.uint64(0xC2B2AE3D27D4EB4F)
     return nb.int64(mixed >> nb.uint64(_SHIFT))
 
 
 @stage
 def packed(beats: int, bursts: int) -> int:
-    """Traffic in one word, so that counting it is one addition; at most MOST_PACKED beats."""
+    """Return traffic packed into one word, so that counting it is a single addition.
+
+    It can hold at most MOST_PACKED beats.
+    """
     return nb.uint64(beats) << nb.uint64(32) | nb.uint64(bursts)
 
 
 @stage
 def beats_in(traffic: int) -> int:
-    """The beats of `packed` traffic."""
+    """Return the beats of packed traffic."""
     return nb.int64(traffic >> nb.uint64(32))
 
 
 @stage
 def bursts_in(traffic: int) -> int:
-    """The bursts of `packed` traffic."""
+    """Return the bursts of packed traffic."""
     return nb.int64(traffic & nb.uint64(_LOW))
 
 
 @stage
 def overflows(traffic: int) -> bool:
-    """Whether a sum of `packed` traffic has to be emptied before more is added to it."""
+    """Return whether a sum of packed traffic must be emptied before more is added to it."""
     return beats_in(traffic) > MOST_PACKED
 
 
 @helper
 def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
-    """`load_cycles.add_load` of an instruction."""
+    """Add the LOAD of an instruction to the port, see `load_cycles.add_load`."""
     return add_load(
         sim.clients, client, begin, lo, hi,
         sim.element_bytes[client], sim.flight_limits[client], sim.bus,
@@ -84,9 +88,19 @@ def add(sim: Simulator, client: int, begin: int, lo: int, hi: int) -> int:
 
 @helper
 def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: int) -> bool:
-    """Enter a load that has the port for itself into the table: cycles from decision to end.
+    """Time a LOAD that is the only user of the port, and enter it into the table.
 
-    False, and no entry, if it ends before the port is quiet again, or its traffic cannot be packed.
+    Args:
+        sim: the simulator.
+        client: client of the read port.
+        lo: low word of the instruction.
+        hi: high word of the instruction, which is the first word of the key.
+        row: row of the table that is written.
+        place: second word of the key.
+
+    Returns:
+        Whether an entry was written. There is none if the load ends before the port is idle again,
+        or if its traffic cannot be packed.
     """
     reset_port(sim.clients, sim.port)
     if add(sim, client, 0, lo, hi) == OPEN:
@@ -105,8 +119,8 @@ def time_load(sim: Simulator, client: int, lo: int, hi: int, row: int, place: in
 def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
     """Enter a STORE into the table: its execute cycles.
 
-    One whose traffic cannot be packed is counted here, and its row keeps the cycles only: it has
-    the key of no STORE, so that it is timed and counted again whenever it runs.
+    If its traffic cannot be packed, it is counted here, and the row keeps only the cycles: its key
+    matches no STORE, so that the STORE is timed and counted again whenever it runs.
     """
     cycles, beats, bursts = store_length(lo, hi, sim.machine)
     sim.table[row, 0] = hi
@@ -122,7 +136,7 @@ def time_store(sim: Simulator, lo: int, hi: int, row: int, place: int) -> None:
 
 @helper
 def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
-    """The end of a batch of instructions that has the port for itself."""
+    """Return the end of a batch of instructions that is the only user of the port."""
     reset_port(sim.clients, sim.port)
     add_fetch(sim.clients, cycle, address, count, sim.bus)
     advance(sim.clients, sim.port, sim.bursts, NEVER, sim.bus)
@@ -131,9 +145,18 @@ def time_fetch(sim: Simulator, cycle: int, address: int, count: int) -> int:
 
 @helper
 def replay(sim: Simulator, client: int, begin: int, lo: int, hi: int, cycle: int) -> bool:
-    """Bring the port to the state it has in `cycle`, from the only client that used it so far.
+    """Simulate the port up to a cycle, given the only client that has used it so far.
 
-    True if that client's end is open again. A fetch has its address and count in `lo` and `hi`.
+    Args:
+        sim: the simulator.
+        client: the client.
+        begin: cycle in which the client began.
+        lo: low word of the LOAD; for a fetch, its address.
+        hi: high word of the LOAD; for a fetch, its number of instructions.
+        cycle: last cycle that is simulated.
+
+    Returns:
+        Whether the end of the client is not known yet.
     """
     reset_port(sim.clients, sim.port)
     if client == FETCH_CLIENT:

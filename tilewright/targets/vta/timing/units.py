@@ -1,12 +1,13 @@
-"""Models the three modules and the tokens between them: what an end changes, when a head may start,
-and in which column of a breakdown each cycle counts.
+"""Model of the three modules and the tokens between them.
 
-`breakdown` is (units, BREAKDOWN_COLUMNS); `total` the cycle of FINISH, negative until it is known.
+It defines what the end of an instruction changes, when a queue head may start, and in which column
+of a breakdown each cycle counts. `breakdown` has shape (units, BREAKDOWN_COLUMNS); `total` is the
+cycle of FINISH, negative until it is known.
 
-Rules of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in cycle s takes
-its queue's head, if that was enqueued before s and every token it pops is there. It executes from s
-+ 1 and is idle again `len` cycles later. That cycle is its `end`: the tokens it pushes are there
-from then on. A counter that is full loses the token.
+The rules are those of the Chisel RTL (Load, Compute, Store, Semaphore). A module that is idle in
+cycle s takes its queue's head if the head was enqueued before s and every token that it pops is
+available. It executes from s + 1 and is idle again `len` cycles later. That cycle is its `end`: the
+tokens that it pushes are available from then on. A counter that is full loses the token.
 """
 
 from __future__ import annotations
@@ -46,8 +47,16 @@ from tilewright.targets.vta.timing.transfer_table import beats_in
 def spend(
     breakdown: NDArray[np.int64], module: int, column: int, begin: int, end: int, total: int
 ) -> None:
-    """Account the cycles [begin, end) of a module, as far as they lie before FINISH, in
-    `breakdown` (units, columns)."""
+    """Add a range of cycles of a module to a breakdown, without those after FINISH.
+
+    Args:
+        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        module: the module.
+        column: activity of the module in these cycles.
+        begin: first cycle.
+        end: end cycle, exclusive.
+        total: cycle of FINISH, negative if it is not known yet.
+    """
     if total >= 0:
         end = min(end, total)
     if end > begin:
@@ -59,11 +68,24 @@ def account_wait(
     breakdown: NDArray[np.int64], module: int, first: int, first_since: int, second: int,
     second_since: int, idle_since: int, visible: int, now: int, total: int,
 ) -> int:  # fmt: skip
-    """Account the cycles before a decision: for the instruction, then for its tokens, the cycle of
-    the decision itself. Returns the cycle after it.
+    """Add the cycles before the start of an instruction to a breakdown.
 
-    `breakdown` (units, columns). `first` and `second` are the token queues popped, -1 for none;
-    their tokens are there since `first_since` and `second_since`.
+    The module waits for the instruction, then for its tokens, and then decides for one cycle.
+
+    Args:
+        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        module: the module.
+        first: token queue that is popped, -1 for none.
+        first_since: cycle since which this queue has had a token.
+        second: another token queue that is popped, -1 for none.
+        second_since: cycle since which that queue has had a token.
+        idle_since: first cycle in which the module was idle.
+        visible: first cycle in which the module saw the instruction.
+        now: cycle of the decision.
+        total: cycle of FINISH, negative if it is not known yet.
+
+    Returns:
+        The cycle after the decision.
     """
     begin = max(idle_since, visible)
     spend(breakdown, module, WAITING_INSTRUCTION, idle_since, begin, total)
@@ -81,9 +103,21 @@ def account_end(
     breakdown: NDArray[np.int64], module: int, client: int, beats: int, begin: int, end: int,
     total: int,
 ) -> int:  # fmt: skip
-    """Account the execute cycles of an instruction; a load's are its beats and waiting for them.
+    """Add the cycles in which an instruction executed to a breakdown.
 
-    `breakdown` (units, columns). Returns `end`.
+    The cycles of a load are divided into its beats and the rest.
+
+    Args:
+        breakdown: cycles, shape (units, BREAKDOWN_COLUMNS); changed in place.
+        module: the module.
+        client: client of the read port, -1 if the instruction loads nothing.
+        beats: number of beats of the load.
+        begin: first cycle.
+        end: end cycle, exclusive.
+        total: cycle of FINISH, negative if it is not known yet.
+
+    Returns:
+        The cycle `end`.
     """
     if client < 0:
         spend(breakdown, module, EXECUTING, begin, end, total)
@@ -94,85 +128,87 @@ def account_end(
     return end
 
 
-ASKS = NEVER + 1  # the event of a module whose LOAD has yet to ask the read port for its end
+ASKS = NEVER + 1  # event of a module whose LOAD must still ask the read port for its end
 
 
 class TimedRun(NamedTuple):
-    """One simulation: the program, what is wanted of it, and the machine."""
+    """One simulation: the program, the requested outputs, and the machine."""
 
-    insns: NDArray[np.uint64]  # (n, 2), low and high word
-    times: NDArray[np.int64]  # (n, TIMES_COLUMNS), or (0, 0) if not wanted
-    breakdown: NDArray[np.int64]  # (3, BREAKDOWN_COLUMNS), or (0, 0) if not wanted
+    insns: NDArray[np.uint64]  # low and high words, shape (n, 2)
+    times: NDArray[np.int64]  # shape (n, TIMES_COLUMNS), or (0, 0) if not requested
+    breakdown: NDArray[np.int64]  # shape (3, BREAKDOWN_COLUMNS), or (0, 0) if not requested
     sim: Simulator
 
 
 class TimingUnit(NamedTuple):
-    """A module."""
+    """State of one module: load, compute or store."""
 
-    head: int  # of its queue; the executing instruction stays in it
-    busy: bool  # whether it executes
-    event: int  # the cycle of its next one: an end, or a head that becomes visible
-    insn: int  # what it executes, or executed last
-    client: int  # of the read port, -1 if that instruction does not load
-    accounted: int  # its cycles before this one are in the breakdown
+    head: int  # position of the head of its queue; an instruction stays there while it executes
+    busy: bool  # whether an instruction executes
+    event: int  # cycle of the next event: the end of the instruction, or a head becoming visible
+    insn: int  # instruction that executes, or executed last
+    client: int  # client of the read port, -1 if that instruction loads nothing
+    accounted: int  # cycles before this one are already counted in the breakdown
 
 
 class UnitTokens(NamedTuple):
-    """A dependency queue: the tokens it holds, and since when it has held one."""
+    """A dependency queue: the number of its tokens, and since when it has had one."""
 
     held: int
     since: int
 
 
 class UnitEnds(NamedTuple):
-    """What has ended in this cycle."""
+    """Whether any instruction ends in this cycle, and how many users leave the read port."""
 
     any: bool
-    leaving: int  # users of the read port
+    leaving: int  # number of users of the read port that have ended
 
 
 class Head(NamedTuple):
-    """The instruction at the head of a module's queue."""
+    """The first instruction in a module's queue."""
 
     insn: int
-    visible: int  # from this cycle on
+    visible: int  # first cycle in which the module sees it
     lo: int
 
 
 @stage
 def low(run: TimedRun, insn: int) -> int:
-    """The low word of an instruction. An unsigned index saves the question whether it counts from
-    the end."""
+    """Return the low word of an instruction.
+
+    The unsigned index avoids the check for a negative index.
+    """
     return run.insns[nb.uint64(insn), 0]
 
 
 @stage
 def high(run: TimedRun, insn: int) -> int:
-    """The high word of an instruction."""
+    """Return the high word of an instruction."""
     return run.insns[nb.uint64(insn), 1]
 
 
 @stage
 def idle() -> TimingUnit:
-    """A module before its first instruction."""
+    """Return a module before its first instruction."""
     return TimingUnit(0, False, NEVER, 0, -1, 0)
 
 
 @stage
 def until(unit: TimingUnit, event: int) -> TimingUnit:
-    """The same module with another next event."""
+    """Return the same module with another next event."""
     return TimingUnit(unit.head, unit.busy, event, unit.insn, unit.client, unit.accounted)
 
 
 @stage
 def ends(unit: TimingUnit, now: int) -> bool:
-    """Whether its instruction ends in this cycle."""
+    """Return whether a module's instruction ends in this cycle."""
     return unit.busy and unit.event == now
 
 
 @stage
 def after(ended: UnitEnds, unit: TimingUnit) -> UnitEnds:
-    """And the instruction of this module."""
+    """Return the instructions that end in this cycle, including the one of the given module."""
     return UnitEnds(True, ended.leaving + (1 if unit.client >= 0 else 0))
 
 
@@ -181,7 +217,7 @@ def end_load(
     run: TimedRun, load: TimingUnit, l2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
-    """The load module after this cycle's end, if any."""
+    """Process the end of the load module's instruction in this cycle, if any."""
     if not ends(load, now):
         return load, l2g, ended
     l2g = push(run, l2g, low(run, load.insn) & nb.uint64(PUSH_NEXT), now)
@@ -193,7 +229,7 @@ def end_compute(
     run: TimedRun, compute: TimingUnit, g2l: UnitTokens, g2s: UnitTokens, sharing: Sharing,
     ended: UnitEnds, now: int, total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitTokens, UnitEnds]:  # fmt: skip
-    """The compute module after this cycle's end, if any."""
+    """Process the end of the compute module's instruction in this cycle, if any."""
     if not ends(compute, now):
         return compute, g2l, g2s, ended
     lo = low(run, compute.insn)
@@ -207,7 +243,7 @@ def end_store(
     run: TimedRun, store: TimingUnit, s2g: UnitTokens, sharing: Sharing, ended: UnitEnds, now: int,
     total: int,
 ) -> tuple[TimingUnit, UnitTokens, UnitEnds]:  # fmt: skip
-    """The store module after this cycle's end, if any."""
+    """Process the end of the store module's instruction in this cycle, if any."""
     if not ends(store, now):
         return store, s2g, ended
     s2g = push(run, s2g, low(run, store.insn) & nb.uint64(PUSH_PREV), now)
@@ -218,7 +254,16 @@ def end_store(
 def end(
     run: TimedRun, module: int, unit: TimingUnit, sharing: Sharing, now: int, total: int
 ) -> TimingUnit:
-    """The module after the end of its instruction."""
+    """Return the state of a module after the end of its instruction.
+
+    Args:
+        run: the simulation; its times and its breakdown are written.
+        module: the module.
+        unit: state of the module.
+        sharing: state of the read port.
+        now: current cycle.
+        total: cycle of FINISH, negative if it is not known yet.
+    """
     if rarely(run.times.shape[0] > 0):
         run.times[unit.insn, STOP] = now
     accounted = unit.accounted
@@ -234,7 +279,7 @@ def end(
 
 @stage
 def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
-    """The queue after an instruction that pushes a token if `flag` is set."""
+    """Return a queue after an instruction that pushes a token if `flag` is set."""
     if flag == 0:
         return queue
     since = now if queue.held == 0 else queue.since
@@ -243,19 +288,19 @@ def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
 
 @stage
 def pop(queue: UnitTokens, pops: bool) -> UnitTokens:
-    """The queue after an instruction that pops a token or not."""
+    """Return a queue after an instruction that pops a token if `pops` is set."""
     return UnitTokens(queue.held - 1 if pops else queue.held, queue.since)
 
 
 @stage
 def has_head(run: TimedRun, module: int, unit: TimingUnit) -> bool:
-    """Whether an idle module has an instruction in its queue."""
+    """Return whether an idle module has an instruction in its queue."""
     return not unit.busy and unit.head < run.sim.tails[module]
 
 
 @stage
 def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
-    """What stands there."""
+    """Return the instruction at the head of a module's queue."""
     place = nb.uint64(unit.head & (run.sim.queues.shape[1] - 1))
     insn = run.sim.queues[module, place, 0]
     return Head(insn, run.sim.queues[module, place, 1], low(run, insn))
@@ -265,7 +310,16 @@ def head_of(run: TimedRun, module: int, unit: TimingUnit) -> Head:
 def start(
     run: TimedRun, unit: TimingUnit, head: Head, event: int, client: int, now: int
 ) -> TimingUnit:
-    """The module in the cycle in which it takes the head: it executes from the next one on."""
+    """Return the state of a module that starts an instruction; it executes from the next cycle.
+
+    Args:
+        run: the simulation; its times are written.
+        unit: state of the module.
+        head: the instruction.
+        event: cycle in which the instruction ends, or ASKS.
+        client: client of the read port, -1 if the instruction loads nothing.
+        now: current cycle.
+    """
     if rarely(run.times.shape[0] > 0):
         run.times[head.insn, VISIBLE], run.times[head.insn, START] = head.visible, now + 1
     return TimingUnit(unit.head, True, event, head.insn, client, unit.accounted)
@@ -276,7 +330,11 @@ def account_start(
     run: TimedRun, module: int, unit: TimingUnit, head: Head, first: int, first_since: int,
     second: int, second_since: int, now: int, total: int,
 ) -> TimingUnit:  # fmt: skip
-    """The module with the cycles before this decision accounted, if a breakdown is wanted."""
+    """Count the cycles of a module before a decision in the breakdown, if one is requested.
+
+    Returns:
+        The module, with its cycles accounted up to the decision.
+    """
     if not rarely(run.breakdown.shape[0] > 0):
         return unit
     accounted = account_wait(

@@ -1,6 +1,7 @@
-"""Names the files that a board loads, and writes the C sources that run them, for one machine.
+"""Names of the files that a board loads, and the C sources of the runtime for one machine.
 
-The sources come from the installation: an artifact holds data, and names their digest.
+The sources are part of the installation. An artifact contains only data and the digest of the
+sources.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SPEC_FIELDS = (
     "log_block_out", "log_uop_width", "log_uop_buff_size", "log_inp_buff_size",
     "log_wgt_buff_size", "log_acc_buff_size",
 )  # fmt: skip
-"""The keys of `vta_config.json` that they state, in the order of the header."""
+"""Keys of `vta_config.json` that the files contain, in the order of the header."""
 
 
 MACHINE = "machine.h"
@@ -31,8 +32,18 @@ SOURCES = (
 
 
 def copy_runtime(folder: Path, spec: VtaSpec) -> tuple[str, ...]:
-    """Write the sources for a machine into a folder, made if it is missing; returns their names.
-    Raises `OSError`."""
+    """Write the C sources of the runtime for a machine.
+
+    Args:
+        folder: destination, which is created if it does not exist.
+        spec: the machine.
+
+    Returns:
+        Names of the files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     for name in SOURCES:
         write_atomically(folder / name, source(name), sync=False)
     write_atomically(folder / MACHINE, machine_header(spec), sync=False)
@@ -40,14 +51,14 @@ def copy_runtime(folder: Path, spec: VtaSpec) -> tuple[str, ...]:
 
 
 def machine_header(spec: VtaSpec) -> bytes:
-    """What the sources are compiled for: the keys of `vta_config.json` that an artifact states."""
+    """Return the C header with the machine for which the sources are compiled."""
     head = "/* The machine of the bitstream. An artifact for another one is refused. */\n\n"
     lines = [f"#define MACHINE_{name.upper()} {getattr(spec, name)}\n" for name in SPEC_FIELDS]
     return (head + "".join(lines)).encode()
 
 
 def sources_digest() -> str:
-    """SHA-256 of all sources with their names, 64 hex digits."""
+    """Return the SHA-256 digest of all sources and their names, as 64 hex digits."""
     whole = hashlib.sha256()
     for name in SOURCES:
         data = source(name)
@@ -56,5 +67,5 @@ def sources_digest() -> str:
 
 
 def source(name: str) -> bytes:
-    """One of `SOURCES`."""
+    """Return the content of one of `SOURCES`."""
     return (resources.files(__name__) / name).read_bytes()
