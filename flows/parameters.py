@@ -48,7 +48,7 @@ class CompareForm(Form):
     tuners: tuple[str, ...] = Field(
         default=("default", "default-blind", "ml2tuner", "autotvm", "random"),
         min_length=1,
-        description="registered tuners, options behind colons: ml2tuner:alpha=2:veto=0.3",
+        description="registered tuners, options behind colons: ml2tuner:alpha=2:first=32",
         json_schema_extra=with_tuners_in_list,
     )
     target: str = Field(

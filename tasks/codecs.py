@@ -20,7 +20,7 @@ from tilewright.core.files import (
 )
 from tilewright.models import load_state, save_state
 from tilewright.search import Batch, Candidates, ExplorerState, History
-from tilewright.targets.base import Lowered, Measurements
+from tilewright.targets.base import Configs, Lowered, Measurements
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
@@ -45,7 +45,7 @@ def decode_candidates(data: bytes) -> Candidates:
 
 def encode_batch(batch: Batch) -> bytes:
     """With its programs, so that measuring it lowers nothing again."""
-    rows = batch.rows
+    rows, kept = batch.rows, batch.compiled
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(
         {
@@ -55,6 +55,7 @@ def encode_batch(batch: Batch) -> bytes:
             "failed": batch.failed,
             "lowered": np.array(batch.lowered),
         }
+        | ({} if kept is None else _compiled(kept.configs, kept.hidden))
         | _features(rows.hidden)
         | write_programs(rows.programs)
         | scores,
@@ -77,6 +78,7 @@ def decode_batch(data: bytes, workload: Workload) -> Batch:
         scores=_named(arrays, _SCORE),
         failed=arrays["failed"],
         lowered=int(arrays["lowered"]),
+        compiled=_kept_programs(arrays, workload),
     )
 
 
@@ -122,6 +124,7 @@ def encode_history(history: History) -> bytes:
             "round": np.array(history.round),
         }
         | _features(history.hidden)
+        | _compiled(history.compiled, history.compiled_hidden)
         | ({} if history.pending is None else {"pending": history.pending})
         | write_programs({} if history.repeats is None else {_REPEATS: history.repeats})
     )
@@ -141,6 +144,8 @@ def decode_history(data: bytes) -> History:
         round=int(arrays["round"]),
         pending=arrays.get("pending"),
         repeats=read_programs(arrays).get(_REPEATS),
+        compiled=arrays.get("compiled"),
+        compiled_hidden=_compiled_hidden(arrays),
     )
 
 
@@ -170,6 +175,33 @@ def _features(features: Features) -> dict[str, NDArray[Any]]:
 
 def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
     return Features(arrays["hidden"], read_columns(read_json(str(arrays["columns"]))))
+
+
+def _compiled(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
+    """Arrays of the programs that were compiled and not measured; empty if none are kept."""
+    if configs is None or hidden is None:
+        return {}
+    about = _features(hidden)
+    return {
+        "compiled": configs,
+        "compiled_hidden": about["hidden"],
+        "compiled_columns": about["columns"],
+    }
+
+
+def _compiled_hidden(arrays: dict[str, NDArray[Any]]) -> Features | None:
+    if "compiled" not in arrays:
+        return None
+    columns = read_columns(read_json(str(arrays["compiled_columns"])))
+    return Features(arrays["compiled_hidden"], columns)
+
+
+def _kept_programs(arrays: dict[str, NDArray[Any]], workload: Workload) -> Lowered | None:
+    hidden = _compiled_hidden(arrays)
+    if hidden is None:
+        return None
+    texts = np.full(len(hidden), "", dtype=object)
+    return Lowered(workload, arrays["compiled"], texts, texts, hidden)
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:

@@ -1,81 +1,112 @@
-"""Checks that ML²Tuner's random share of a batch is measured whatever its models say."""
+"""Tests how `ml2tuner` chooses what it compiles and what it measures."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tilewright.flows.tuning import learn, tune_round
-from tilewright.models import LEARNERS, make_explorer
-from tilewright.search import Session, Setting, problem_of
-from tilewright.search.candidates import untried
-from tilewright.search.registry import registered_tuners
+from tilewright.evaluation.tuner_conformance import WORKLOAD as TOY_WORKLOAD
+from tilewright.evaluation.tuner_conformance import ToyTarget
+from tilewright.flows.tuning import learn, propose_batch, tune, tune_round
+from tilewright.models import make_explorer
+from tilewright.search import Session, TrialStore, setting_of
+from tilewright.search.acquisition import spread_out
 from tilewright.search.session import Round
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
-BEST = 0.1
 
 
-def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int = 8) -> float:
-    """Share of measured configs that P ranked behind its best tenth of what was untried."""
-    target = make_target("vta-pynq", "unchecked")
-    problem = problem_of(target, WORKLOAD, 0)
-    session = Session(Setting(target, make_explorer(tuner, {"explore": explore}), problem))
-    while len(session.history) < 32:
-        tune_round(session, n)
-    outside, measured = 0, 0
-    for _ in range(rounds):
-        model = learn(session).value.models["P"]
-        left = untried(problem.space, session.history.tried(problem.space))
-        said = model.predict(LEARNERS.tree_features(problem, problem.space.unravel(left)))
-        before = len(session.history)
-        tune_round(session, n)
-        chosen = problem.space.ravel(session.history.configs[before:])
-        limit = np.quantile(said, BEST)
-        outside += int((said[np.searchsorted(left, chosen)] > limit).sum())
-        measured += len(chosen)
-    return outside / measured
+def session_of(space: str = "extended", **options: object) -> Session:
+    target = make_target("vta-pynq", space)
+    return Session(setting_of(target, WORKLOAD, make_explorer("ml2tuner", options), 0))
 
 
-@pytest.mark.parametrize("tuner", ["ml2tuner", "p+v", "p+a", "p"])
-def test_half_of_the_batch_is_random_where_half_is_asked_for(tuner: str) -> None:
-    # Nine in ten random configs lie behind the best tenth; 64 places, half of them random.
-    assert 0.3 < share_outside_the_best(tuner, explore=0.5) < 0.6
+def finish_round(session: Session, n: int = 8) -> Round:
+    done = tune_round(session, n)
+    assert done is not None
+    return done
 
 
-def test_nothing_is_random_by_default_as_published() -> None:
-    assert registered_tuners()["ml2tuner"].options().model_dump()["explore"] == 0
-    assert share_outside_the_best("p", explore=0) == 0
+def test_the_first_round_compiles_many_configs_and_measures_four_distinct_programs() -> None:
+    session = session_of(first=40)
+    done = finish_round(session)
+    assert len(done.configs) == 4
+    assert done.lowered + len(done.configs) == 40
+    hidden = session.history.hidden.matrix
+    assert len(np.unique(hidden, axis=0)) == 4
+    assert not np.isnan(hidden).any()
 
 
-def rounds(options: dict[str, object], count: int) -> list[Round]:
-    target = make_target("vta-pynq", "unchecked")
-    explorer = make_explorer("ml2tuner", options)
-    session = Session(Setting(target, explorer, problem_of(target, WORKLOAD, 0)))
-    found = [tune_round(session, 8) for _ in range(count)]
-    return [each for each in found if each is not None]
+def test_later_rounds_measure_the_batch_of_the_option_and_compile_alpha_per_trial_more() -> None:
+    session = session_of(first=16, alpha=2, batch=3)
+    finish_round(session)
+    proposal = propose_batch(session, 8)
+    assert proposal is not None
+    assert len(proposal.batch.rows) == 3
+    assert proposal.candidates == 9
 
 
-def test_v_vetoes_the_second_batch_where_it_learns_from_the_first() -> None:
-    assert not rounds({}, 2)[1].vetoed
-    early = rounds({"first_v": 8}, 3)
-    assert early[1].vetoed
-    assert not early[1].lowered  # there is no Model A yet
-    assert early[2].lowered
+def test_programs_that_were_not_measured_stay_candidates() -> None:
+    session = session_of(first=64, alpha=1)
+    space = session.setting.problem.space
+    finish_round(session)
+    reused = 0
+    for _ in range(6):
+        before = space.ravel(session.history.unmeasured(space)[0])
+        finish_round(session)
+        new = space.ravel(session.history.configs[-2:])
+        reused += int(np.isin(new, before).sum())
+        left = space.ravel(session.history.unmeasured(space)[0])
+        assert not np.isin(left, space.ravel(session.history.configs)).any()
+    assert reused > 0
 
 
-def test_gaussian_processes_are_models_p_and_a_and_trees_are_v() -> None:
-    target = make_target("vta-pynq", "unchecked")
-    explorer = make_explorer("ml2tuner", {"learner": "gaussian"})
-    session = Session(Setting(target, explorer, problem_of(target, WORKLOAD, 0)))
-    while len(session.history) < 32:
-        tune_round(session, 8)
+def test_model_v_learns_from_compiles_beyond_the_trials() -> None:
+    session = Session(setting_of(ToyTarget(), TOY_WORKLOAD, make_explorer("ml2tuner"), 0))
+    tune_round(session, 8)
+    assert session.history.valid.all()
+    assert len(session.history.failed)
+    assert "compiles" in learn(session).value.models
+
+
+def test_a_resumed_run_has_the_same_candidates(tmp_path: Path) -> None:
+    options = {"batch": 4}
+    whole = list(tune(ToyTarget(), TOY_WORKLOAD, make_explorer("ml2tuner", options), trials=16))
+    for trials in (8, 16):
+        with TrialStore(tmp_path / "trials.sqlite") as store:
+            explorer = make_explorer("ml2tuner", options)
+            rounds = list(tune(ToyTarget(), TOY_WORKLOAD, explorer, trials=trials, store=store))
+    assert any(done.reused for done in rounds)
+    for one, other in zip(rounds, whole, strict=True):
+        np.testing.assert_array_equal(one.configs, other.configs)
+        assert (one.lowered, one.failed_compiles) == (other.lowered, other.failed_compiles)
+
+
+def test_the_first_configs_are_farther_from_each_other_than_random_ones() -> None:
+    session = session_of(first=32)
+    problem = session.setting.problem
+    named = session.setting.explorer.generate(problem, learn(session).value, session.history, 4)
+    chosen = np.log2(problem.space.values(named.configs) + 1.0)
+    drawn = np.random.default_rng(0).integers(0, problem.space.size, 32)
+    random = np.log2(problem.space.values(problem.space.unravel(drawn)) + 1.0)
+
+    def nearest(points: np.ndarray) -> float:
+        gaps = np.linalg.norm(points[:, None] - points[None], axis=2)
+        return float((gaps + 1e9 * np.eye(len(points))).min(axis=1).mean())
+
+    assert nearest(chosen) > nearest(random)
+    assert len(spread_out(chosen, 32, np.random.default_rng(0))) == 32
+
+
+@pytest.mark.parametrize(("option", "absent"), [("use_a", "A"), ("use_v", "V")])
+def test_a_model_can_be_left_out(option: str, absent: str) -> None:
+    session = session_of(**{option: False})
+    for _ in range(3):
+        tune_round(session, 4)
     models = learn(session).value.models
-    assert {role: model.kind for role, model in models.items()} == {
-        "P": "gaussian", "A": "gaussian", "V": "xgboost",
-    }  # fmt: skip
-    assert set(models["P"].columns) < set(models["A"].columns)
-    named = explorer.generate(session.setting.problem, learn(session).value, session.history, 8)
-    assert (np.diff(named.scores["P"]) >= 0).all()
+    assert absent not in models
+    assert "P" in models

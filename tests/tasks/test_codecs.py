@@ -20,7 +20,7 @@ TARGET = make_target("vta-pynq")
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    explorer = make_explorer("ml2tuner")
+    explorer = make_explorer("ml2tuner-published")
     session = Session(setting_of(TARGET, WORKLOAD, explorer, 0))
     while len(session.history) < 32:
         tune_round(session, 16)

@@ -18,7 +18,7 @@ from tilewright.tuning.tuning_task import TuningTask
 ROOT = Path(__file__).parents[2]
 STUDY = TuningTask(
     parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"), "vta-pynq", "extended",
-    "ml2tuner", 0, 8,
+    "ml2tuner-published", 0, 8,
 )  # fmt: skip
 
 STAGE = """
@@ -68,4 +68,4 @@ def test_a_round_whose_every_stage_runs_in_another_process(tmp_path: Path) -> No
     here = tune_round(session, 8)
     assert here is not None
     assert measured.cycles.tolist() == here.measured.cycles.tolist()
-    assert make_explorer(STUDY.tuner).name == "ml2tuner"
+    assert make_explorer(STUDY.tuner).name == "ml2tuner-published"

@@ -51,7 +51,7 @@ class BudgetedRunner(LocalRunner):
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
         batch = round_steps.choose_batch(setting, state, history, made, n)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.failed
-        return replace(batch, failed=left, lowered=len(lowered) - len(batch.rows))
+        return replace(batch, failed=left, lowered=batch.lowered + len(lowered) - len(made))
 
     def _measure(
         self, setting: Setting, history: History, batch: Batch, known: Known

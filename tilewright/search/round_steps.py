@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +42,8 @@ class Batch:
 
     `failed` (m, knobs) are configs lowered beyond the batch that did not compile, `lowered` counts
     all lowered beyond the batch. `reasons` says of each of all that failed why; it is of the batch
-    that was just lowered, and empty of one that was stored.
+    that was just lowered, and empty of one that was stored. `compiled` are the rows lowered beyond
+    the batch that stay candidates, without their programs; None if the tuner keeps none.
     """
 
     rows: Lowered
@@ -50,6 +51,7 @@ class Batch:
     failed: Configs
     lowered: int
     reasons: tuple[str, ...] = ()
+    compiled: Lowered | None = None
 
 
 @one_thread
@@ -96,12 +98,19 @@ def choose_batch(
     )
     beyond = np.ones(len(lowered), dtype=np.bool_)
     beyond[choice.rows] = False
+    rows = lowered.rows(choice.rows)
+    if choice.earlier is not None and len(choice.earlier):
+        # Programs are not kept from round to round: each of these is compiled a second time.
+        again = setting.target.lower(setting.problem.workload, choice.earlier)
+        rows = rows.before(again) if len(rows) else again
+    kept = replace(lowered.rows(beyond & lowered.ok), programs={}) if choice.keep_compiled else None
     return Batch(
-        rows=lowered.rows(choice.rows),
+        rows=rows,
         scores=choice.scores,
         failed=lowered.configs[beyond & ~lowered.ok],
         lowered=int(beyond.sum()),
         reasons=tuple(map(str, lowered.reasons[~lowered.ok])),
+        compiled=kept,
     )
 
 
@@ -146,7 +155,7 @@ def measurements_of(trials: Sequence[Trial]) -> Measurements:
 
 def extend_history(history: History, batch: Batch, measured: Measurements) -> History:
     """The history with the finished round."""
-    return history.after(batch.rows, measured, batch.failed)
+    return history.after(batch.rows, measured, batch.failed, batch.compiled)
 
 
 def model_errors(

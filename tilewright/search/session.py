@@ -140,8 +140,11 @@ class Session:
         return [self._round(*each) for each in past]
 
     def _again(self, done: FinishedRound) -> Proposal:
-        rows = self.setting.target.lower(self.setting.problem.workload, done.configs)
-        batch = Batch(rows, {}, done.failed, done.lowered)
+        target, workload = self.setting.target, self.setting.problem.workload
+        rows, kept = target.lower(workload, done.configs), None
+        if len(done.compiled):
+            kept = replace(target.lower(workload, done.compiled), programs={})
+        batch = Batch(rows, {}, done.failed, done.lowered, compiled=kept)
         return Proposal(Result(batch), len(done.configs), 0, {})
 
     def _round(

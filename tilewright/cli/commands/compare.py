@@ -37,7 +37,7 @@ def compare(
     tuners: Annotated[
         str,
         typer.Option(
-            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3"
+            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:first=32"
         ),
     ] = TUNERS,
     network: Annotated[

@@ -48,7 +48,7 @@ def sweep(
     tuners: Annotated[
         str,
         typer.Option(
-            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3"
+            help="Comma-separated; options behind colons: default,ml2tuner:alpha=2:first=32"
         ),
     ] = "default,random",
     seeds: Annotated[str, typer.Option(help="0-4 or 0,3,7: a run for each.")] = "0-4",

@@ -49,7 +49,7 @@ class SweepOptions(BaseModel):
     tuners: tuple[str, ...] = Field(
         default=("default", "random"),
         min_length=1,
-        description="registered tuners, options behind colons: ml2tuner:alpha=2:veto=0.3",
+        description="registered tuners, options behind colons: ml2tuner:alpha=2:first=32",
         json_schema_extra=with_tuners_in_list,
     )
     seeds: str = Field(default="0-4", min_length=1, description="0-4 or 0,3,7: a run for each")
