@@ -68,7 +68,7 @@ def test_programs_that_were_not_measured_stay_candidates() -> None:
 def test_model_v_learns_from_compiles_beyond_the_trials() -> None:
     session = Session(setting_of(ToyTarget(), TOY_WORKLOAD, make_explorer("ml2tuner"), 0))
     tune_round(session, 8)
-    assert session.history.valid.all()
+    assert (session.history.status != "compile_error").all()
     assert len(session.history.failed)
     assert "compiles" in learn(session).value.models
 
