@@ -156,9 +156,8 @@ class History:
         """Unmeasured programs after a round: the earlier ones without the `measured` rows, and the
         new ones."""
         configs, hidden = self.compiled, self.compiled_hidden
-        if configs is not None and hidden is not None and len(configs):
-            made = {config.tobytes() for config in measured.configs}
-            left = np.array([config.tobytes() not in made for config in configs], dtype=np.bool_)
+        if configs is not None and hidden is not None:
+            left = ~_occur_in(configs, measured.configs)
             configs, hidden = configs[left], hidden.rows(left)
         if new is None or not len(new):
             return configs, hidden
@@ -166,6 +165,7 @@ class History:
             return new.configs, new.hidden
         if hidden.columns != new.hidden.columns:
             return configs, hidden
+        new = new.rows(~_occur_in(new.configs, configs))  # some were lowered a second time
         matrix = np.concatenate([hidden.matrix, new.hidden.matrix])
         return np.concatenate([configs, new.configs]), Features(matrix, hidden.columns)
 
@@ -173,6 +173,12 @@ class History:
         if self.repeats is None and new is None:
             return None
         return Ragged.joined([(len(self), self.repeats), (rows, new)])
+
+
+def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
+    """Return which rows of configs (n, knobs) are among `others`, shape (n,)."""
+    known = {config.tobytes() for config in others}
+    return np.array([config.tobytes() in known for config in configs], dtype=np.bool_)
 
 
 def trials_of(problem: Problem, history: History) -> Lowered:

@@ -87,10 +87,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             size = self.options.pool
             configs = candidates.pool(space, seen, best, size, rng, size)
         if not len(configs):  # everything was lowered: only compiled programs are left
-            return Candidates(history.unmeasured(space)[0])
+            return Candidates(history.unmeasured(space)[0][:batch])
         wanted = self._compiles(problem, history, batch)
         scores = self._visible_scores(problem, state, configs)
-        chance = _log_chance(scores, len(configs))
+        chance = np.log(np.maximum(scores.get("V", np.ones(len(configs))), _LEAST_CHANCE))
         if "P" not in state.models:
             rows = np.argsort(-chance, kind="stable")[: max(4 * wanted, _SPREAD_OVER // 4)]
             rows = np.arange(len(configs)) if not len(history) else np.sort(rows)
@@ -133,32 +133,37 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             earlier = earlier[:0]
         configs = np.concatenate([lowered.configs[rows], earlier])
         distinct = new_programs(history, hidden)
-        if not len(distinct):
-            # Nothing new: equal programs before configs that do not compile.
-            last = np.concatenate([rows, np.flatnonzero(~lowered.ok)])[:batch]
-            return BatchChoice(last, keep_compiled=True)
-        configs, hidden = configs[distinct], hidden.rows(distinct)
-        scores = self._compiled_scores(problem, state, history, configs, hidden)
-        order = self._order(problem, state, history, configs, hidden, scores, batch)
-        made = order[distinct[order] < len(rows)]
-        kept = order[distinct[order] >= len(rows)]
-        both = np.concatenate([made, kept])
-        return BatchChoice(
-            rows[distinct[made]], {name: score[both] for name, score in scores.items()},
-            configs[kept], keep_compiled=True,
-        )  # fmt: skip
+        chosen = distinct[:0]
+        if len(distinct):
+            some, seen = configs[distinct], hidden.rows(distinct)
+            chosen = distinct[self._order(problem, state, history, some, seen, batch)]
+        # A place that no new program takes is spent on an equal one, then on a failure.
+        equal = np.setdiff1d(np.arange(len(configs)), distinct)
+        chosen = np.concatenate([chosen, equal])[:batch]
+        made, kept = chosen[chosen < len(rows)], chosen[chosen >= len(rows)]
+        failed = np.flatnonzero(~lowered.ok)[: batch - len(chosen)]
+        picked = np.concatenate([rows[made], failed])
+        everything = np.concatenate([lowered.configs[picked], configs[kept]])
+        scores = self._visible_scores(problem, state, everything)
+        if {"A", "draft"} <= set(state.models) and not len(failed):
+            order = np.concatenate([made, kept])
+            features = self._features(
+                problem, state, history, configs[order], hidden.rows(order), "A"
+            )
+            scores["A"] = state.models["A"].predict(features)
+        return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
 
     def _order(
         self, problem: Problem, state: ExplorerState, history: History, configs: Configs,
-        hidden: Features, scores: Scores, n: int,
+        hidden: Features, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
         """Return the rows of `n` compiled programs to measure."""
-        chance = _log_chance(scores, len(configs))
-        role = "A" if "A" in scores else "P"
-        if role in scores:
+        chance = np.log(np.maximum(self._chance(problem, state, configs, hidden), _LEAST_CHANCE))
+        role = "A" if {"A", "draft"} <= set(state.models) else "P"
+        if role in state.models:
             features = self._features(problem, state, history, configs, hidden, role)
-            goal = self._goal(problem, state, history, role, scores[role])
             model = cast(Surrogate, state.models[role])
+            goal = self._goal(problem, state, history, role, model.predict(features))
             return model.propose(features, np.zeros(len(configs)), goal, chance, n)
         if not hidden.columns:
             return np.argsort(-chance, kind="stable")[:n]
@@ -259,21 +264,16 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             scores["V"] = np.prod([part.predict(features) for part in parts], axis=0)
         return scores
 
-    def _compiled_scores(
-        self, problem: Problem, state: ExplorerState, history: History, configs: Configs,
-        hidden: Features,
-    ) -> Scores:  # fmt: skip
-        """Predict latency and validity of compiled configs (n, knobs)."""
-        scores = self._visible_scores(problem, state, configs)
+    def _chance(
+        self, problem: Problem, state: ExplorerState, configs: Configs, hidden: Features
+    ) -> NDArray[np.float64]:
+        """Predict the chance that compiled programs (n,) are valid."""
         trees = self.learners.tree_features(problem, configs)
         if "runs" in state.models:
-            scores["V"] = state.models["runs"].predict(trees.beside(hidden.named("hidden")))
-        elif "V" in state.models:
-            scores["V"] = state.models["V"].predict(trees)
-        if {"A", "draft"} <= set(state.models):
-            features = self._features(problem, state, history, configs, hidden, "A")
-            scores["A"] = state.models["A"].predict(features)
-        return scores
+            return state.models["runs"].predict(trees.beside(hidden.named("hidden")))
+        if "V" in state.models:
+            return state.models["V"].predict(trees)
+        return np.ones(len(configs))
 
     def _goal(
         self, problem: Problem, state: ExplorerState, history: History, role: str,
@@ -309,13 +309,6 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
 
 
 _PARTS_OF_V = ("compiles", "V", "runs")
-
-
-def _log_chance(scores: Scores, rows: int) -> NDArray[np.float64]:
-    """Return the log of the chance that each row is valid, shape (rows,)."""
-    if "V" not in scores:
-        return np.zeros(rows)
-    return np.asarray(np.log(np.maximum(scores["V"], _LEAST_CHANCE)))
 
 
 register(
