@@ -37,6 +37,25 @@ def test_a_history_comes_back_whole(session: Session) -> None:
     assert (back.hidden.columns, back.round) == (hidden.columns, 2)
 
 
+def test_programs_that_stay_candidates_come_back() -> None:
+    session = Session(setting_of(TARGET, WORKLOAD, make_explorer("ml2tuner"), 0))
+    tune_round(session, 4)
+    history = session.history
+    assert history.compiled is not None
+    assert history.compiled_hidden is not None
+    back = codecs.decode_history(codecs.encode_history(history))
+    assert np.array_equal(back.compiled, history.compiled)
+    assert back.compiled_hidden is not None
+    assert np.array_equal(back.compiled_hidden.matrix, history.compiled_hidden.matrix)
+    known = (session.setting, learn(session).value, history)
+    batch = lower_candidates(*known, generate_candidates(*known, 4), 4)
+    again = codecs.decode_batch(codecs.encode_batch(batch), WORKLOAD)
+    assert batch.compiled is not None
+    assert again.compiled is not None
+    assert np.array_equal(again.compiled.configs, batch.compiled.configs)
+    assert again.compiled.hidden.columns == batch.compiled.hidden.columns
+
+
 def test_an_empty_history_comes_back_empty() -> None:
     empty = History.empty(TARGET.space(WORKLOAD))
     back = codecs.decode_history(codecs.encode_history(empty))
