@@ -84,6 +84,8 @@ def quoted(path: str, tuner: str, figure: str) -> str:
         ("tuners-extended.parquet", "default", "trials, plan 16"),
         ("tuners-extended.parquet", "default-blind", "trials, plan 16"),
         ("tuners-extended.parquet", "estimate", "trials, plan 16"),
+        ("tuners-extended.parquet", "ml2tuner", "trials, plan 16"),
+        ("tuners-extended.parquet", "ml2tuner", "trials"),
         ("tuners-extended.parquet", "ml2tuner-published", "trials, plan 16"),
         ("tuners-extended.parquet", "ml2tuner-published", "trials"),
         ("tuners-extended.parquet", "ml2tuner-published", "a trial"),
