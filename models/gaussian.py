@@ -164,7 +164,8 @@ class GaussianProcess(FittedModel):
 
     def _variance(self, scaled: Matrix, explained: Matrix | float = 0.0) -> Vector:
         prior = 1.0 + self.linear * (scaled**2).sum(axis=1)
-        return np.maximum(prior - np.sum(np.square(explained), axis=0), _JITTER)
+        rest = prior - np.sum(np.square(explained), axis=0)
+        return np.asarray(np.maximum(rest, _JITTER), dtype=np.float64)
 
 
 def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:
