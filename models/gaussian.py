@@ -5,6 +5,10 @@ share maximise the marginal likelihood times weak log-normal priors (Rasmussen &
 Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale. Known
 noise of targets is used row by row, and learned noise is added (Goldberg, Williams & Bishop,
 Regression with Input-dependent Noise, 1998).
+
+scikit-learn's regressor gives the same predictions (`tests/models/test_gaussian.py`). It is not
+used because one evaluation of its evidence and gradient takes 16 times as long, 13 ms instead of
+0.8 ms for 128 points of 30 features, and because it has no priors on hyper-parameters.
 """
 
 from __future__ import annotations
