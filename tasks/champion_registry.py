@@ -223,21 +223,21 @@ def features_of(target: Target, problem: Problem) -> str:
     return digest(canonical([list(view.names) for view in views]))[:16]
 
 
-def champion_state(study: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
-    """The champion's state, and the study that starts there: another than one that starts from
+def champion_state(task: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
+    """The champion's state, and the task that starts there: another than one that starts from
     nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
     not fit."""
-    state = load_champion(study.target, study.space_name, study.workload, study.tuner)
+    state = load_champion(task.target, task.space_name, task.workload, task.tuner)
     if state is None:
         return None
-    return replace(study, start=codecs.digest_of(state)[:32]), state
+    return replace(task, start=codecs.digest_of(state)[:32]), state
 
 
-def check_champions(studies: Sequence[TuningTask]) -> None:
+def check_champions(tasks: Sequence[TuningTask]) -> None:
     """Raises `ChampionError` unless one of the workloads has a champion."""
-    if any(registered(s.target.name, s.space_name, s.workload) for s in studies):
+    if any(registered(s.target.name, s.space_name, s.workload) for s in tasks):
         return
-    first = studies[0]
+    first = tasks[0]
     raise ChampionError(
         f"there is no champion for any of these workloads on {first.target.name}, space "
         f"{first.space_name}; 'tilewright compare' makes one, or leave out --warm-start"

@@ -53,7 +53,7 @@ def _workload_key(tuned: TunedWorkload, trials: pd.DataFrame) -> Key:
 def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
     inputs: dict[str, Json] = {
         "what": network,
-        "target": tuned[0].study.target.name,
+        "target": tuned[0].task.target.name,
         "trials": digest(outputs.parquet(trials)),
         "rows": [_shown(each) for each in tuned],
         "code": _code(),

@@ -34,7 +34,7 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
         before = len(session.history)
         done = tune_round(run, task, session, n)
         assert done is not None
-        session = done
+        session = done.session
         chosen = problem.space.ravel(session.history.configs[before:])
         limit = np.quantile(said, BEST)
         outside += int((said[np.searchsorted(left, chosen)] > limit).sum())

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.flows.tuning import learn, measured_batch, propose_batch
+from tilewright.flows.tuning import learn, propose_batch
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.objectives import METRICS, estimate_objective, scale_to_latency
 from tilewright.hardware_search.problem import Design
@@ -92,7 +92,8 @@ class LayerTuning:
             if batch is None:
                 break
             if batch.rows.ok.any():
-                session = session.after(measured_batch(self._run, task, batch, {}))
+                measured = self._run(round_steps.measure_batch, task, batch, {})
+                session = session.after(replace(batch, measured=measured))
                 break
             # known without a measurement: look elsewhere
             known = [session.history.failed, batch.rows.configs, batch.failed]

@@ -184,3 +184,13 @@ class BuiltProgram(Protocol):
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         """Every layer's part of its stream on random data, against plain integer arithmetic."""
+
+    def c_files(self, header: str) -> tuple[str, str] | None:
+        """Write the program as C.
+
+        Args:
+            header: the file name of the header with the weights.
+
+        Returns:
+            A file with one function per segment, and the header. None if the target has no C form.
+        """

@@ -155,15 +155,6 @@ what is written there, and all before the first arithmetic on what was read."""
 
 
 @runtime_checkable
-class HasBreakdown(Protocol):
-    """Sees where the time of a program goes."""
-
-    def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
-        """Cycles of each config's program by `PARTS`, shape (configs, 4); a row sums to what the
-        program takes. -1 where there is none, or it does not run to its end."""
-
-
-@runtime_checkable
 class HasCosts(Protocol):
     """Knows what its trials cost, so that a tuner can weigh a compile against a measurement."""
 
@@ -182,55 +173,45 @@ class HasDesigns(Protocol):
         """This one with other values of some knobs, under the rule that `clock` names: "fixed" or
         "tree". Raises `SpecError` for what cannot be built, with the sum that shows it."""
 
+    def breakdown(self, lowered: Lowered) -> NDArray[np.int64] | None:
+        """Return where the cycles of each config's program go, by `PARTS`, shape (configs, 4).
 
-@runtime_checkable
-class WritesAutoTvm(Protocol):
-    """Its stock compiler is tuned by AutoTVM, whose logs hold schedules."""
-
-    def autotvm_record(
-        self,
-        workload: Workload,
-        space: str,
-        knobs: Mapping[str, int],
-        seconds: float,
-        written: float,
-    ) -> str:
-        """A line of a log: the schedule of `space` with these knob values, its latency in seconds,
-        and the Unix time it gets. Raises `WorkloadError` if the stock compiler has no such one."""
+        A row sums to the cycles of the program, and is -1 where there is no program or it does not
+        run to its end. None if the machine cannot tell."""
 
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule to be written down: the layer's name, its workload, the space, knob values."""
+    """A tuned schedule that is exported: the name of its layer, the workload, the schedule space,
+    the values of the knobs, and its latency in seconds."""
 
     name: str
     workload: Workload
     space: str
     knobs: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ExportedText:
+    """Schedules in the format of another tool. `left_out` has a sentence for each schedule that the
+    format cannot express."""
+
+    text: str
+    schedules: int
+    left_out: tuple[str, ...] = ()
 
 
 @runtime_checkable
-class WritesC(Protocol):
-    """Its programs can be written as C."""
+class ExportsSchedules(Protocol):
+    """Writes schedules in a format that another tool reads."""
 
     @property
-    def c_format(self) -> str:
-        """What the form of the file is called."""
+    def export_format(self) -> str:
+        """Name of the format, as `tilewright export --format` takes it."""
 
-    def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """A file with a function a schedule. Raises `WorkloadError` for one without a program."""
-
-
-@runtime_checkable
-class WritesNetworkC(Protocol):
-    """Of a built network's program: it can be written as C."""
-
-    @property
-    def c_format(self) -> str:
-        """What the form of the file is called."""
-
-    def c_files(self, header: str) -> tuple[str, str]:
-        """A file with a function a segment, and the header of that name with the weights."""
+    def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
+        """Write schedules; `written` is the Unix time that they get where the format has one."""
 
 
 @runtime_checkable
@@ -278,13 +259,9 @@ class Builds(Protocol):
         """What was built, from its files and `Built.layers`. Raises a `TilewrightError` where they
         are damaged or another target's."""
 
-
-@runtime_checkable
-class TimesStreams(Protocol):
-    """Times what `Builds` would build, without building it."""
-
-    def stream_timer(self) -> StreamTimer:
-        """One that knows nothing yet; it keeps what it lowers."""
+    def stream_timer(self) -> StreamTimer | None:
+        """Return a timer of networks as `build` would build them, without building them. It keeps
+        what it lowers. None if the target has no such timer."""
 
 
 @runtime_checkable
@@ -320,6 +297,10 @@ class CompilesKernels(Protocol):
         """The largest difference of a compiled kernel's output from the reference on seeded
         tensors, as a share of the largest value."""
 
+    def in_float32(self) -> Target | None:
+        """Return the same target multiplying in float32, if it chose a shorter type itself
+        (`MachineTraits.float_type`); None otherwise."""
+
 
 @runtime_checkable
 class HasArea(Protocol):
@@ -351,91 +332,46 @@ def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64]
     return np.asarray(sum(knows.energy(measured).values()))
 
 
-@runtime_checkable
-class HasBlocks(Protocol):
-    """Computes blocks of channels at once."""
+@dataclass(frozen=True)
+class MachineTraits:
+    """What compiling a network has to know about a machine. The defaults describe a machine that
+    computes single elements in int8.
 
-    @property
-    def blocks(self) -> Blocks:
-        """Their shape."""
+    Attributes:
+        blocks: elements that the machine computes at once. Layers are padded to whole blocks.
+        dtypes: element types of the workloads that it runs.
+        float_type: element type in which it multiplies the layers of a float network, where it has
+            a kernel for that type.
+        rounds_to_even: it scales sums in float32 as it stores them, so a division by a power of two
+            gives the nearest integer, ties to even (the step `shr_even`). Otherwise it shifts,
+            which rounds down, behind a constant.
+        pools_sums: it may have schedules for a convolution whose sums are pooled
+            (`Workload.pool`). Otherwise it is never asked for one.
+        host_slowdown: how many times as long as the processor of `networks.offloading.cpu_costs`
+            the processor beside it takes for what is not offloaded. None if it is the usual one.
+    """
 
-
-def blocks_of(target: Target) -> Blocks:
-    """Those of a target; single elements where it has none."""
-    offered = capability(target, HasBlocks)
-    return Blocks() if offered is None else offered.blocks
-
-
-@runtime_checkable
-class ComputesIn(Protocol):
-    """Says with which numbers it computes."""
-
-    @property
-    def dtypes(self) -> frozenset[DType]:
-        """The element types of the workloads it runs."""
-
-    @property
-    def float_type(self) -> DType:
-        """In which layers of a float network are multiplied, where it has a kernel for that."""
-
-    def in_float32(self) -> Target | None:
-        """The same, but multiplying those in float32, where it chose another type itself."""
-
-
-def dtypes_of(target: Target) -> frozenset[DType]:
-    """Those of a target; int8 where it does not say."""
-    offered = capability(target, ComputesIn)
-    return frozenset[DType](("int8",)) if offered is None else offered.dtypes
-
-
-def float_type_of(target: Target) -> DType:
-    """In which a target multiplies layers of a float network."""
-    offered = capability(target, ComputesIn)
-    return "float32" if offered is None else offered.float_type
-
-
-def in_float32(target: Target) -> Target | None:
-    """A target that multiplies float32 in place of a type that it chose itself; None where it chose
-    none."""
-    offered = capability(target, ComputesIn)
-    return None if offered is None else offered.in_float32()
+    blocks: Blocks = Blocks()
+    dtypes: frozenset[DType] = frozenset[DType](("int8",))
+    float_type: DType = "float32"
+    rounds_to_even: bool = False
+    pools_sums: bool = False
+    host_slowdown: float | None = None
 
 
 @runtime_checkable
-class RoundsToEven(Protocol):
-    """Scales sums in float32 as it stores them, instead of shifting them."""
+class HasTraits(Protocol):
+    """States its `MachineTraits`; a target that does not has the defaults."""
 
     @property
-    def rounds_to_even(self) -> bool:
-        """Whether a division by a power of two gives the nearest integer, ties to even
-        (`shr_even`), in the place of one that rounds down behind a constant."""
+    def traits(self) -> MachineTraits:
+        """Return the traits of the machine."""
 
 
-@runtime_checkable
-class HasHost(Protocol):
-    """Knows the processor beside it, which runs what is not offloaded."""
-
-    @property
-    def host_slowdown(self) -> float:
-        """How many times as long as on the machine of `networks.offloading.cpu_costs` it takes."""
-
-
-@runtime_checkable
-class PoolsSums(Protocol):
-    """May know schedules of a convolution whose sums are pooled (`Workload.pool`)."""
-
-    @property
-    def pools_sums(self) -> bool:
-        """Whether it does; else nobody asks it for one."""
-
-
-@runtime_checkable
-class Watched(Protocol):
-    """Runs programs in a watched process of its own already, so that none can end, block or mislead
-    a session: there is no need for `targets.subprocess_target`."""
-
-    def within(self, seconds: float) -> Target:
-        """The same target with that limit on a run, instead of its own."""
+def traits_of(target: Target) -> MachineTraits:
+    """Return the traits of a target, the defaults if it states none."""
+    known = capability(target, HasTraits)
+    return MachineTraits() if known is None else known.traits
 
 
 @runtime_checkable

@@ -68,6 +68,9 @@ class TargetKind:
     what `rebuild` takes of at most so many different pieces of hardware of this kind, for models
     that shall know more than one; none of them is a preset. `warm_up(report)` compiles what would
     otherwise be compiled by the first run, and calls `report` with lines of progress.
+    `with_run_limit(target, seconds)` is of a kind whose targets run programs in a watched process
+    of their own, so that no program can end, block or mislead a session. It returns the same target
+    with that limit on the run of a program; `targets.subprocess_target` is not needed for it.
     `make_on(text, space, cluster)` is of a kind whose targets the workers of a cluster offer, at
     their addresses: its `make` only says that these have to be named.
     """
@@ -86,6 +89,7 @@ class TargetKind:
     check_code: Callable[[Mapping[str, Json]], None] | None = None
     variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = lambda count, seed: ()
     warm_up: Callable[[Callable[[str], None]], None] = lambda report: None
+    with_run_limit: Callable[[Target, float], Target] | None = None
     make_on: Callable[[str, str, str], Target] | None = None
 
     def space_named(self, space: str) -> str:
@@ -168,20 +172,22 @@ def target_remarks(text: str) -> Sequence[str]:
 def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
     """A target from what a run wrote down about it, without loading other kinds than its own.
     Raises `UnknownName`, `TargetError`, or an error of its kind."""
-    return _kind_named(kind).rebuild(specification, space)
+    return kind_named(kind).rebuild(specification, space)
 
 
 def check_code(kind: str, specification: Mapping[str, Json]) -> None:
     """Raises what `rebuild` would for a machine that is not here, without loading anything heavy if
     the kind can tell, and `TargetError` for a target that compiles no kernels."""
-    found = _kind_named(kind)
+    found = kind_named(kind)
     if found.check_code is not None:
         found.check_code(specification)
     elif capability(target := found.rebuild(specification, ""), CompilesKernels) is None:
         raise TargetError(f"{target.name} compiles no kernels into libraries; choose cpu")
 
 
-def _kind_named(kind: str) -> TargetKind:
+def kind_named(kind: str) -> TargetKind:
+    """Return the kind of that name, without loading the other kinds if it is a built-in one. Raises
+    `UnknownName`."""
     if kind in BUILT_IN:
         return _built_in(kind)
     kinds = target_kinds()

@@ -28,17 +28,17 @@ from tilewright.targets.capabilities import (
     Builds,
     Costs,
     Estimates,
+    ExportedText,
+    ExportsSchedules,
     HasArea,
-    HasBlocks,
     HasCosts,
     HasDesigns,
     HasSpecification,
+    HasTraits,
     Latency,
+    MachineTraits,
     NamedSchedule,
-    PoolsSums,
-    RoundsToEven,
     Verifies,
-    WritesC,
     offers,
 )
 from tilewright.targets.features import Features
@@ -64,8 +64,8 @@ from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Estimates, HasArea, HasBlocks, HasCosts, HasDesigns,
-    HasSpecification, PoolsSums, RoundsToEven, Verifies, WritesC,
+    Baseline, Bounds, Builds, Estimates, ExportsSchedules, HasArea, HasCosts, HasDesigns,
+    HasSpecification, HasTraits, Verifies,
 )  # fmt: skip
 """What a Gemmini can do beyond `Target`."""
 
@@ -74,10 +74,8 @@ class GemminiTarget:
     """Implements `targets.base.Target` for one specification, and what `capabilities` names."""
 
     deterministic = True
-    rounds_to_even = True
-    pools_sums = True
-    c_format = "gemmini-c"
-    blocks = Blocks(1, DIM, DIM)
+    export_format = "gemmini-c"
+    traits = MachineTraits(Blocks(1, DIM, DIM), rounds_to_even=True, pools_sums=True)
 
     def __init__(self, spec: GemminiSpec) -> None:
         self.spec = spec
@@ -185,15 +183,16 @@ class GemminiTarget:
                 continue
         return wrong
 
-    def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """See `c_export`. Raises `WorkloadError`."""
+    def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
+        """A C file with one function per schedule, see `c_export`. It has no times. Raises
+        `WorkloadError` for a schedule without a program."""
         functions, names = [], CIdentifiers("layer")
         for schedule in schedules:
             lowering = self.lowering(schedule.workload)
             program = lowering.program(schedule.space, schedule.knobs)
             symbol = names.create(schedule.name)
             functions.append(c_function(symbol, schedule.workload, lowering.geometry, program))
-        return c_file(self.spec, functions)
+        return ExportedText(c_file(self.spec, functions), len(functions))
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """See `network_build`."""
@@ -204,6 +203,10 @@ class GemminiTarget:
     ) -> BuiltProgram:
         """Open a built network on a simulated machine."""
         return GemminiProgram.open(files, layers, self.spec)
+
+    def stream_timer(self) -> None:
+        """None: fusion decisions are made for a VTA only."""
+        return
 
     def area(self) -> dict[str, float]:
         """See `design_space.area_of`."""
@@ -217,6 +220,10 @@ class GemminiTarget:
         """See `design_space`; the clock is that of this machine, whose array's
         paths no knob makes longer. Raises `SpecError`."""
         return GemminiTarget(redesign(self.spec, values))
+
+    def breakdown(self, lowered: Lowered) -> None:
+        """None: the simulator does not say what a cycle went to."""
+        return
 
     @property
     def specification(self) -> dict[str, Json]:

@@ -30,20 +30,20 @@ from tilewright.targets.capabilities import (
     Costs,
     Enumerates,
     Estimates,
+    ExportedText,
+    ExportsSchedules,
     Fallback,
     HasArea,
-    HasBlocks,
-    HasBreakdown,
     HasCosts,
     HasDesigns,
     HasEnergy,
     HasSpecification,
+    HasTraits,
     Latency,
+    MachineTraits,
     MeasuresInOnePass,
-    PoolsSums,
-    TimesStreams,
+    NamedSchedule,
     Verifies,
-    WritesAutoTvm,
     offers,
 )
 from tilewright.targets.features import Features
@@ -86,9 +86,8 @@ MEASURED_BY = (
 )  # fmt: skip
 """Sources of lowering and simulators: results may change when one of them does."""
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks,
-    HasBreakdown, HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums,
-    TimesStreams, Verifies, WritesAutoTvm,
+    Baseline, Bounds, Builds, Enumerates, Estimates, ExportsSchedules, Fallback, HasArea, HasCosts,
+    HasDesigns, HasEnergy, HasSpecification, HasTraits, MeasuresInOnePass, Verifies,
 )  # fmt: skip
 """What a VTA can do beyond `Target`."""
 
@@ -101,6 +100,7 @@ class VtaTarget:
     """
 
     deterministic = True
+    export_format = "autotvm"
 
     def __init__(self, spec: VtaSpec, space: SpaceName = "extended", stock: bool = False) -> None:
         self.spec = spec
@@ -239,16 +239,10 @@ class VtaTarget:
             wrong[row] = wrong_values(lowering, insns, uops, seed, semantics)
         return wrong
 
-    def autotvm_record(
-        self,
-        workload: Workload,
-        space: str,
-        knobs: Mapping[str, int],
-        seconds: float,
-        written: float,
-    ) -> str:
-        """See `targets.vta.autotvm`. Raises `WorkloadError`."""
-        return autotvm.record(workload, self.spec, space, knobs, seconds, written)
+    def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
+        """A log of AutoTVM, the tuner of stock TVM. Schedules that stock TVM does not have or
+        cannot build are left out."""
+        return autotvm.tuning_log(schedules, self.spec, written)
 
     def area(self) -> dict[str, float]:
         """Gate equivalents, see `targets.vta.area`."""
@@ -292,14 +286,10 @@ class VtaTarget:
         return VtaStreamTimer(self.spec)
 
     @property
-    def pools_sums(self) -> bool:
-        """In the extended space."""
-        return self.space_name == "extended"
-
-    @property
-    def blocks(self) -> Blocks:
-        """Of the GEMM core."""
-        return Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
+    def traits(self) -> MachineTraits:
+        """The blocks of the GEMM core. Sums are pooled in the extended space only."""
+        blocks = Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
+        return MachineTraits(blocks, pools_sums=self.space_name == "extended")
 
     @property
     def specification(self) -> dict[str, Json]:

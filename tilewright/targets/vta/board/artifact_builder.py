@@ -94,6 +94,10 @@ class VtaProgram:
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         return check_layers(self.program, self.layers, seed)
 
+    def c_files(self, header: str) -> None:
+        """None: a VTA reads its instructions from memory, they are not written as C."""
+        return
+
     def with_room(self, images: int) -> VtaImages:
         """As `targets.artifact_types.HoldsImages`."""
         return VtaImages(self.program, images)
