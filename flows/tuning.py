@@ -534,8 +534,11 @@ def propose_batch(
 def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
     """A round of the record: nothing is proposed or measured, models learn from it when they are
     needed."""
-    rows = task.target.lower(task.problem.workload, finished.configs)
+    target, workload = task.target, task.problem.workload
+    rows, kept = target.lower(workload, finished.configs), None
+    if len(finished.compiled):
+        kept = replace(target.lower(workload, finished.compiled), programs={})
     return Batch(
         rows, {}, finished.failed, finished.lowered, candidates=len(finished.configs),
-        measured=finished.measured,
+        compiled=kept, measured=finished.measured,
     )  # fmt: skip

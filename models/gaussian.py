@@ -5,6 +5,10 @@ share maximise the marginal likelihood times weak log-normal priors (Rasmussen &
 Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale. Known
 noise of targets is used row by row, and learned noise is added (Goldberg, Williams & Bishop,
 Regression with Input-dependent Noise, 1998).
+
+scikit-learn's regressor gives the same predictions (`tests/models/test_gaussian.py`). It is not
+used because one evaluation of its evidence and gradient takes 16 times as long, 13 ms instead of
+0.8 ms for 128 points of 30 features, and because it has no priors on hyper-parameters.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ Matrix = NDArray[np.float64]
 _NOISE, _LINEAR = math.log(1e-2), math.log(0.3)  # prior medians, in units of the target's variance
 _NOISE_SPREAD = 2.0
 _JITTER = 1e-9
+_EXACT = 1500  # rows whose posterior variance is computed for a proposal
 
 
 class GaussianProcess(FittedModel):
@@ -53,26 +58,30 @@ class GaussianProcess(FittedModel):
         """`variance` (n,): of the noise of each row's target, where repeats tell. On top of it a
         noise that all rows have in common is learned."""
         self.remember(x)
-        self._fit(x.matrix, y, variance)
-
-    def predict(self, x: Features) -> Vector:
-        self.check(x)
-        return self._predict(x.matrix)
-
-    def _fit(self, x: Matrix, y: Vector, variance: Vector | None = None) -> None:
         rows = _thinned(y, self.points)
-        x, y = np.nan_to_num(x[rows]), y[rows]
+        points, y = np.nan_to_num(x.matrix[rows]), y[rows]
         known = None if variance is None else variance[rows]
-        self.lengths = np.full(x.shape[1], math.sqrt(x.shape[1]))
+        self.lengths = np.full(points.shape[1], math.sqrt(points.shape[1]))
         if not len(y):
-            self.weights, self.factor, self.x = np.empty(0), np.empty((0, 0)), x
+            self.weights, self.factor, self.x = np.empty(0), np.empty((0, 0)), points
             return
         self.mean = float(y.mean())
         self.scale = max(float(y.std()), 1e-3)
         z = (y - self.mean) / self.scale
         known = None if known is None else known / self.scale**2
+        self._search(points, z, known)
+        self.x = points / self.lengths
+        kernel = _kernel(self.x, self.x, self.linear)
+        self.factor = linalg.cholesky(_noisy(kernel, self.noise, known), lower=True)
+        self.weights = linalg.cho_solve((self.factor, True), z)
+        if known is not None:  # what a new trial's is expected to be
+            self.noise += float(np.median(known))
+
+    def _search(self, x: Matrix, z: Vector, known: Vector | None) -> None:
+        """Find the hyper-parameters that explain the targets best."""
+        width = x.shape[1]
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
-        bounds = [(-2.0, 5.0)] * x.shape[1] + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
+        bounds = [(-2.0, 5.0)] * width + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
         some = _thinned(z, self.search_points)
         found = optimize.minimize(
             _evidence, start, (x[some], z[some], None if known is None else known[some]),
@@ -80,23 +89,14 @@ class GaussianProcess(FittedModel):
         ).x  # fmt: skip
         self.lengths = np.exp(found[:-2])
         self.noise, self.linear = float(np.exp(found[-2])), float(np.exp(found[-1]))
-        self.x = x / self.lengths
-        kernel = _kernel(self.x, self.x, self.linear)
-        self.factor = linalg.cholesky(_noisy(kernel, self.noise, known), lower=True)
-        self.weights = linalg.cho_solve((self.factor, True), z)
-        if known is not None:  # what a new trial's is expected to be
-            self.noise += float(np.median(known))
 
-    def _predict(self, x: Matrix) -> Vector:
-        if not len(self.weights):
-            return np.full(len(x), self.mean)
-        kernel = _kernel(np.nan_to_num(x) / self.lengths, self.x, self.linear)
-        return np.asarray(kernel @ self.weights * self.scale + self.mean, dtype=np.float64)
+    def predict(self, x: Features) -> Vector:
+        return self._mean(self._kernel_to(self._scaled(x)))
 
     def spread(self, x: Features) -> Vector:
-        self.check(x)
-        scaled = np.nan_to_num(x.matrix) / self.lengths
-        return np.asarray(np.sqrt(self._posterior(scaled)[0]) * self.scale, dtype=np.float64)
+        scaled = self._scaled(x)
+        known = self._explained(self._kernel_to(scaled))
+        return np.asarray(np.sqrt(self._variance(scaled, known)) * self.scale, dtype=np.float64)
 
     def propose(
         self, x: Features, offset: Vector, best: float, log_chance: Vector, n: int
@@ -104,27 +104,37 @@ class GaussianProcess(FittedModel):
         """`n` rows of `x` to measure together, each the best by log expected improvement on `best`
         plus `log_chance` once the means of those before it are believed (kriging believer;
         Ginsbourger et al., 2010). `offset` is added to the predictions."""
-        mean = self.predict(x) + offset
-        scaled = np.nan_to_num(x.matrix) / self.lengths
+        scaled = self._scaled(x)
+        kernel = self._kernel_to(scaled)
+        mean, rows = self._mean(kernel) + offset, np.arange(len(x))
+        if len(x) > max(_EXACT, n):
+            # Expected improvement grows with the spread, so the prior's spread bounds it. The
+            # posterior, which costs most, is computed where the bound is highest.
+            prior = np.sqrt(self._variance(scaled)) * self.scale
+            bound = log_expected_improvement(mean, prior, best) + log_chance
+            rows = np.sort(np.argsort(-bound, kind="stable")[: max(_EXACT, n)])
+            scaled, kernel, mean = scaled[rows], kernel[:, rows], mean[rows]
+            log_chance = log_chance[rows]
         norm = (scaled**2).sum(axis=1)
-        variance, first = self._posterior(scaled)
-        known = np.empty((len(first) + min(n, len(x)), len(x)))
+        first = self._explained(kernel)
+        variance = self._variance(scaled, first)
+        known = np.empty((len(first) + min(n, len(rows)), len(rows)))
         known[: len(first)] = first
         chosen: list[int] = []
-        for rows in range(len(first), len(known)):
+        for row_count in range(len(first), len(known)):
             spread = np.sqrt(variance) * self.scale
             value = log_expected_improvement(mean, spread, best) + log_chance
             value[chosen] = -np.inf
             row = int(np.argmax(value))
             one = slice(row, row + 1)
             shared = _covariance(norm, norm[one], scaled @ scaled[one].T, self.linear)[:, 0]
-            shared -= known[:rows].T @ known[:rows, row]
+            shared -= known[:row_count].T @ known[:row_count, row]
             shared /= math.sqrt(variance[row] + self.noise)
-            known[rows] = shared
+            known[row_count] = shared
             variance = np.maximum(variance - shared**2, _JITTER)
             best = min(best, float(mean[row]))
             chosen.append(row)
-        return np.array(chosen, dtype=np.int64)
+        return rows[np.array(chosen, dtype=np.int64)]
 
     def save(self, path: Path) -> None:
         facts = np.array([self.mean, self.scale, self.noise, self.linear])
@@ -137,14 +147,29 @@ class GaussianProcess(FittedModel):
         self.lengths = found["lengths"]
         self.mean, self.scale, self.noise, self.linear = map(float, found["facts"])
 
-    def _posterior(self, scaled: Matrix) -> tuple[Vector, Matrix]:
-        """Variance of scaled rows (n,), and what is known of them: (points, n)."""
-        prior = 1.0 + self.linear * (scaled**2).sum(axis=1)
+    def _scaled(self, x: Features) -> Matrix:
+        self.check(x)
+        return np.asarray(np.nan_to_num(x.matrix) / self.lengths, dtype=np.float64)
+
+    def _kernel_to(self, scaled: Matrix) -> Matrix:
+        """Covariances of the training points with scaled rows, shape (points, n)."""
         if not len(self.weights):
-            return prior, np.empty((0, len(scaled)))
-        kernel = _kernel(self.x, scaled, self.linear)
-        known = linalg.solve_triangular(self.factor, kernel, lower=True)
-        return np.maximum(prior - (known**2).sum(axis=0), _JITTER), known
+            return np.empty((0, len(scaled)))
+        return _kernel(self.x, scaled, self.linear)
+
+    def _mean(self, kernel: Matrix) -> Vector:
+        return np.asarray(self.weights @ kernel * self.scale + self.mean, dtype=np.float64)
+
+    def _explained(self, kernel: Matrix) -> Matrix:
+        """Columns whose squares sum to the variance that the training points explain."""
+        if not len(kernel):
+            return kernel
+        return np.asarray(linalg.solve_triangular(self.factor, kernel, lower=True))
+
+    def _variance(self, scaled: Matrix, explained: Matrix | float = 0.0) -> Vector:
+        prior = 1.0 + self.linear * (scaled**2).sum(axis=1)
+        rest = prior - np.sum(np.square(explained), axis=0)
+        return np.asarray(np.maximum(rest, _JITTER), dtype=np.float64)
 
 
 def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:

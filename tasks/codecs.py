@@ -30,7 +30,7 @@ from tilewright.core.files import (
 )
 from tilewright.models import load_state, save_state
 from tilewright.search import Batch, Candidates, ExplorerState, History
-from tilewright.targets.base import Lowered, Measurements
+from tilewright.targets.base import Configs, Lowered, Measurements
 from tilewright.targets.features import Features, read_columns
 from tilewright.targets.worker import read_programs, write_programs
 from tilewright.targets.workload import Workload
@@ -87,7 +87,7 @@ def decode_candidates(data: bytes) -> Candidates:
 
 def encode_batch(batch: Batch) -> bytes:
     """With its programs, so that measuring it lowers nothing again."""
-    rows = batch.rows
+    rows, kept = batch.rows, batch.compiled
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(
         {
@@ -100,6 +100,7 @@ def encode_batch(batch: Batch) -> bytes:
             "vetoed": np.array(batch.vetoed),
             "all_reasons": _text(batch.reasons),
         }
+        | ({} if kept is None else _compiled(kept.configs, kept.hidden))
         | _features(rows.hidden)
         | write_programs(rows.programs)
         | scores,
@@ -124,6 +125,7 @@ def decode_batch(data: bytes) -> Batch:
         lowered=int(arrays["lowered"]),
         vetoed=int(arrays["vetoed"]),
         reasons=tuple(map(str, arrays["all_reasons"])),
+        compiled=_kept_programs(arrays),
     )
 
 
@@ -169,6 +171,7 @@ def encode_history(history: History) -> bytes:
             "round": np.array(history.round),
         }
         | _features(history.hidden)
+        | _compiled(history.compiled, history.compiled_hidden)
         | ({} if history.pending is None else {"pending": history.pending})
         | write_programs({} if history.repeats is None else {_REPEATS: history.repeats})
     )
@@ -188,6 +191,8 @@ def decode_history(data: bytes) -> History:
         round=int(arrays["round"]),
         pending=arrays.get("pending"),
         repeats=read_programs(arrays).get(_REPEATS),
+        compiled=arrays.get("compiled"),
+        compiled_hidden=_compiled_hidden(arrays),
     )
 
 
@@ -217,6 +222,34 @@ def _features(features: Features) -> dict[str, NDArray[Any]]:
 
 def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
     return Features(arrays["hidden"], read_columns(read_json(str(arrays["columns"]))))
+
+
+def _compiled(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
+    """Arrays of the programs that were compiled and not measured; empty if none are kept."""
+    if configs is None or hidden is None:
+        return {}
+    about = _features(hidden)
+    return {
+        "compiled": configs,
+        "compiled_hidden": about["hidden"],
+        "compiled_columns": about["columns"],
+    }
+
+
+def _compiled_hidden(arrays: dict[str, NDArray[Any]]) -> Features | None:
+    if "compiled" not in arrays:
+        return None
+    columns = read_columns(read_json(str(arrays["compiled_columns"])))
+    return Features(arrays["compiled_hidden"], columns)
+
+
+def _kept_programs(arrays: dict[str, NDArray[Any]]) -> Lowered | None:
+    hidden = _compiled_hidden(arrays)
+    if hidden is None:
+        return None
+    workload = Workload.from_json(as_object(read_json(str(arrays["workload"]))))
+    texts = np.full(len(hidden), "", dtype=object)
+    return Lowered(workload, arrays["compiled"], texts, texts, hidden)
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:

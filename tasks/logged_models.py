@@ -31,7 +31,12 @@ from tilewright.tasks.mlflow_flavors import flavoured
 
 EXAMPLES = 5
 """Rows of features that are logged with a model."""
-MODEL_ROLES = ROLES | {"draft": "The draft that Model A builds on"}
+MODEL_ROLES = ROLES | {
+    "draft": "The draft that Model A builds on",
+    "compiles": "Part of Model V: the chance that a config compiles",
+    "runs": "Part of Model V: the chance that a compiled program is valid",
+}
+_CHANCES = ("V", "compiles", "runs")
 VERSION_TAG = "tilewright.version"
 CHANCE, LATENCY = "chance of valid", "log2 {unit}"
 CORRECTION = "log2 ({unit} / estimate)"
@@ -77,7 +82,7 @@ def learned_models(task: Task, session: Session) -> list[LearnedModel]:
         features, text = None, OWN_SCORE
         if role in asked:
             features, offset = asked[role].features, asked[role].offset
-            text = CHANCE if role == "V" else CORRECTION if np.abs(offset).any() else LATENCY
+            text = CHANCE if role in _CHANCES else CORRECTION if np.abs(offset).any() else LATENCY
         found.append(LearnedModel(role, model, text.format(unit=unit), features))
     return found
 

@@ -41,7 +41,7 @@ LAYERS = {
     "1×1 96→24 @14": "conv2d:n=1,c=96,h=14,w=14,o=24,k=1,s=1,p=0",
     "3×3 32→64 @14": "conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1",
 }
-TUNERS = f"default,default-blind,estimate,ml2tuner,{RIVAL},{QUICK_RIVAL},random"
+TUNERS = f"default,default-blind,estimate,ml2tuner,ml2tuner-published,{RIVAL},{QUICK_RIVAL},random"
 """`estimate` orders schedules by a closed form and learns nothing: what it needs no fewer of, a
 tuner owes to learning."""
 

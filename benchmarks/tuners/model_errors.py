@@ -1,4 +1,4 @@
-"""Measures errors of ML²Tuner's Models P and A inside tuning runs, on the batch measured next.
+"""Measures errors of published ML²Tuner's Models P and A inside runs, on the batch measured next.
 
     python -m benchmarks.tuners.model_errors unchecked  # the paper's space, on evta-zcu102
     python -m benchmarks.tuners.model_errors extended   # the default space, on vta-pynq
@@ -45,7 +45,7 @@ def main(
     seeds: Seeds = 10,
     trials: Trials = 128,
     batch: Batch = 8,
-    learners: Annotated[str, typer.Option(help="Of ml2tuner.")] = "xgboost,gaussian",
+    learners: Annotated[str, typer.Option(help="Of ml2tuner-published.")] = "xgboost,gaussian",
     layers: LayerNames = "",
     out: Path = Path("built/model_errors.parquet"),
     spaces: Path = Path("built/spaces"),
@@ -68,7 +68,7 @@ def _run(
     target: Target, workload: Workload, learner: str, seed: int, trials: int, batch: int
 ) -> list[dict[str, Any]]:
     """A row a retraining that a batch followed."""
-    explorer = make_explorer("ml2tuner", {"learner": learner})
+    explorer = make_explorer("ml2tuner-published", {"learner": learner})
     run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session, problem = Session.start(task), task.problem
     rows: list[dict[str, Any]] = []

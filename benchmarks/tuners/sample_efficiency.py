@@ -50,7 +50,7 @@ RIVAL, QUICK_RIVAL = "autotvm", "autotvm:plan=16"
 """AutoTVM as published, which plans 64 trials before its model speaks, and with shorter plans:
 what a tuner saves against the second it does not owe to the length of a plan."""
 TUNERS = (
-    f"default,default-blind,estimate,ml2tuner,p,p+v,p+a,{RIVAL},{QUICK_RIVAL},"
+    f"default,default-blind,estimate,ml2tuner,ml2tuner-published,p,p+v,p+a,{RIVAL},{QUICK_RIVAL},"
     "autotvm:features=itervar,ga,baco,optuna,tps,random,grid"
 )
 LOOK = 64  # trials after which regret is read

@@ -102,7 +102,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )
         assert done.returncode == 0, done.stderr
         done = place.run(
-            "compare", "--tuners", "ml2tuner,random", "--network", "digits_cnn", "--workloads", "2",
+            "compare", "--tuners", "ml2tuner-published,random", "--network", "digits_cnn",
+            "--workloads", "2",
             "--space", "template", "--trials", "24", "--batch", "8", "--seeds", "0", "--jobs", "1",
             "--out", "compared",
         )  # fmt: skip

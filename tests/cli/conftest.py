@@ -95,8 +95,8 @@ LAYERS = ("conv2", "conv3", "fc")
 TRIALS, ROUNDS = 40, 3
 """Of a layer; a round has 16 trials."""
 
-TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--trials",
-        str(TRIALS), "--seed", "7")  # fmt: skip
+TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner-published",
+        "--trials", str(TRIALS), "--seed", "7")  # fmt: skip
 
 
 @dataclass(frozen=True)

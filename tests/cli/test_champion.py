@@ -18,7 +18,7 @@ from tilewright.targets.workload import parse_workload
 
 pytestmark = pytest.mark.slow(seconds=3.5)
 
-TUNERS = ("ml2tuner", "random")
+TUNERS = ("ml2tuner-published", "random")
 SEEDS = (0, 1)
 LAYER = "conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"
 """The second of digits_cnn."""
@@ -100,7 +100,7 @@ def test_settings_are_parameters_and_figures_agree_with_the_record(logged: Logge
             [record["best_cycles"][p.step - 1] / optimum - 1 for p in history]
         )
         assert len(history) > 5
-        if record["tuner"] == "ml2tuner":
+        if record["tuner"] == "ml2tuner-published":
             assert float(run.data.params["tuner.alpha"]) == 1.0
 
 
@@ -115,9 +115,13 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
         role = model.name.rpartition(".")[2]
         layer = "conv2d-n1-c16-h8-w8-o32-k3-s2-p1"
         assert model.name.startswith(f"tilewright.vta-pynq.template.{layer}")
-        assert model.name.endswith(f".ml2tuner.{role}")
-        assert {"workload": LAYER, "tuner": "ml2tuner", "role": role}.items() <= model.tags.items()
-        assert "learned by tuner ml2tuner" in model.description
+        assert model.name.endswith(f".ml2tuner-published.{role}")
+        assert {
+            "workload": LAYER,
+            "tuner": "ml2tuner-published",
+            "role": role,
+        }.items() <= model.tags.items()
+        assert "learned by tuner ml2tuner-published" in model.description
         loaded = mlflow.pyfunc.load_model(f"models:/{model.name}@champion")
         signature = loaded.metadata.signature
         assert signature is not None
@@ -131,7 +135,7 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
         if model.name.endswith(".V"):
             assert ((predicted >= 0) & (predicted <= 1)).all()
         run = client.get_run(version.run_id)
-        assert run.data.params["tuner"] == "ml2tuner"
+        assert run.data.params["tuner"] == "ml2tuner-published"
     files = [path for path in logged.workspace.rglob("*") if path.is_file()]
     assert not [p for p in files if p.suffix in (".pkl", ".pickle", ".joblib", ".cloudpickle")]
     for path in (p for p in files if "artifacts" in p.parts):
@@ -144,8 +148,8 @@ def test_the_champions_load_from_the_registry_without_any_pickle(logged: Logged,
 def test_a_tuning_run_starts_from_the_champion(logged: Logged) -> None:
     warm = logged.place.run(
         "tune", "digits_cnn", "--space", "template", "--trials", "8", "--batch", "8",
-        "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--seed", "5", "--out", "warm",
-        "--warm-start", "champion",
+        "--layers", ",".join(LAYERS), "--tuner", "ml2tuner-published", "--seed", "5",
+        "--out", "warm", "--warm-start", "champion",
     )  # fmt: skip
     assert warm.returncode == 0, warm.stderr
     assert warm.stdout.count("no champion to start from") == len(LAYERS) - 1  # all others
@@ -158,7 +162,7 @@ def test_a_tuning_run_starts_from_the_champion(logged: Logged) -> None:
     optimum = logged.place.json("compared/comparison.json")["optimum"][LAYER]
     assert int(first["cycles"].iloc[0]) <= 1.05 * optimum
     (cold,) = tune(
-        make_target("vta-pynq", "template"), workload, make_explorer("ml2tuner"),
+        make_target("vta-pynq", "template"), workload, make_explorer("ml2tuner-published"),
         trials=8, batch=8, seed=5,
     )  # fmt: skip
     assert first["cycles"].sum() < cold.measured.cycles.sum()

@@ -19,7 +19,7 @@ from tilewright.evaluation.compare.network_steps import SWEEP
 from tilewright.tuning.output_dir import STORE
 
 SWEEP_DIGITS = ("compare", "digits_cnn", "--layers", "fc", "--trials", "16", "--batch", "4",
-                "--tuners", "random,ml2tuner", "--out", "out")  # fmt: skip
+                "--tuners", "random,ml2tuner-published", "--out", "out")  # fmt: skip
 
 
 def _wait_for(victim: warm.Started, enough: Any) -> None:
@@ -36,7 +36,7 @@ def _mlflow(place: Place, question: str) -> list[Any]:
 @pytest.mark.nightly(seconds=25)
 def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     out = guest.folder / "out"
-    second = out / "digits_cnn" / "vta-pynq" / "ml2tuner" / "seed-0"
+    second = out / "digits_cnn" / "vta-pynq" / "ml2tuner-published" / "seed-0"
     victim = guest.fork(*SWEEP_DIGITS, "--seeds", "0-1")
     _wait_for(victim, lambda: len(frame(second)) > 2)
     os.kill(victim.pid, signal.SIGKILL)
@@ -51,7 +51,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
     assert done.returncode == 0, done.stderr
     assert "4 runs, 1 of them is here already" in done.stdout
     assert "[1/4]" not in done.stdout
-    assert done.stdout.count("digits_cnn on vta-pynq, ml2tuner, seed 0: ") == 1
+    assert done.stdout.count("digits_cnn on vta-pynq, ml2tuner-published, seed 0: ") == 1
     assert {path: path.read_bytes() for path in kept} == kept
     for path, before in stored.items():
         kept = before["trials"]  # what was measured stays
@@ -59,7 +59,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing(guest: Place) -> None:
 
     document = guest.json(f"out/{SWEEP}")
     assert [(run["tuner"], run["seed"]) for run in document["runs"]] == [
-        ("random", 0), ("ml2tuner", 0), ("random", 1), ("ml2tuner", 1),
+        ("random", 0), ("ml2tuner-published", 0), ("random", 1), ("ml2tuner-published", 1),
     ]  # fmt: skip
     assert all(run["trials"] == 16 for run in document["runs"])
     assert all(f"{run['tuned_cycles']:,}" in done.stdout for run in document["runs"])

@@ -34,7 +34,7 @@ def test_a_tracked_run_has_its_figures_curves_and_knobs(tuned: Tuned) -> None:
     assert done.returncode == 0, done.stderr
     run, curve, knobs, folder = json.loads(done.stdout.splitlines()[-1])
     total = summary["total"]
-    assert (run["state"], run["tracked"], run["tuner"]) == ("finished", True, "ml2tuner")
+    assert (run["state"], run["tracked"], run["tuner"]) == ("finished", True, "ml2tuner-published")
     assert run["question"] == f"digits_cnn ({','.join(LAYERS)}) on vta-pynq"
     assert run["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
     assert run["gain"] == pytest.approx(run["before_ms"] / run["tuned_ms"], rel=1e-4)

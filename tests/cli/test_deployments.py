@@ -130,7 +130,7 @@ def test_nonsense_is_refused_by_the_form(name: str, bad: dict[str, Any]) -> None
 )
 def test_whatever_may_be_a_target_or_a_network_is_taken(good: dict[str, Any]) -> None:
     jsonschema.validate(good, schema_of("tune_network/nightly"))
-    tuners = {"tuners": ["default", "p+v", "ml2tuner:alpha=2:veto=0.3"]}
+    tuners = {"tuners": ["default", "p+v", "ml2tuner:alpha=2:first=32"]}
     jsonschema.validate(tuners, schema_of("compare_tuners/weekly"))
 
 

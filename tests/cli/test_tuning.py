@@ -42,7 +42,7 @@ def test_the_summary_says_what_each_workload_costs(tuned: Tuned) -> None:
     assert {"network", "target", "tuner", "seed", "workloads", "total", "wall_seconds",
             "mlflow_run_id", "prefect_flow_run_id"} <= summary.keys()  # fmt: skip
     assert (summary["network"], summary["target"]) == ("digits_cnn", "vta-pynq")
-    assert (summary["tuner"], summary["seed"]) == ("ml2tuner", 7)
+    assert (summary["tuner"], summary["seed"]) == ("ml2tuner-published", 7)
     target = make_target("vta-pynq")
     schedules = tuned.place.json("out/schedules.json")["schedules"]
     assert [row["names"] for row in schedules] == [[name] for name in LAYERS]
@@ -133,9 +133,9 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     parent, *children = json.loads(done.stdout)
     assert parent["tags"]["prefect_flow_run_id"] == summary["prefect_flow_run_id"]
     assert summary["prefect_flow_run_id"] in parent["tags"]["prefect_flow_run_url"]
-    assert parent["params"]["tuner"] == "ml2tuner"
+    assert parent["params"]["tuner"] == "ml2tuner-published"
     assert {"summary.json", "schedules.json", "trials.parquet"} <= set(parent["artifacts"])
-    assert parent["name"] == f"ml2tuner, seed 7, {TRIALS} trials: digits_cnn on vta-pynq"
+    assert parent["name"] == f"ml2tuner-published, seed 7, {TRIALS} trials: digits_cnn on vta-pynq"
     total = summary["total"]
     # The stock compiler publishes no schedules for these layers.
     gain = total["fallback_cycles"] / total["tuned_cycles"]
@@ -148,7 +148,7 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert listed.returncode == 0, listed.stderr
     row = next(r for r in json.loads(listed.stdout) if r["run_id"] == summary["mlflow_run_id"])
     assert (row["network"], row["tuner"], row["seed"], row["trials"]) == (
-        "digits_cnn", "ml2tuner", 7, TRIALS,
+        "digits_cnn", "ml2tuner-published", 7, TRIALS,
     )  # fmt: skip
     assert row["tuned_cycles"] == total["tuned_cycles"]
     assert row["gain"] == pytest.approx(gain, rel=1e-5)
@@ -188,10 +188,10 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
 def test_prefect_names_its_runs_and_shows_the_results(tuned: Tuned) -> None:
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     flows = database.execute("select name, tags from flow_run").fetchall()
-    assert "digits_cnn on vta-pynq, ml2tuner" in {name for name, _ in flows}
+    assert "digits_cnn on vta-pynq, ml2tuner-published" in {name for name, _ in flows}
     assert {name.partition(" ")[0] for name, _ in flows} == {"digits_cnn", "digits_cnn:"}
     assert {tuple(json.loads(tags)) for _, tags in flows} == {
-        ("digits_cnn", "ml2tuner", "vta-pynq")
+        ("digits_cnn", "ml2tuner-published", "vta-pynq")
     }
     assert database.execute("select count(*) from task_run where tags != '[]'").fetchone() == (0,)
     summary = tuned.place.json("out/summary.json")
@@ -228,7 +228,7 @@ def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
 
 
 SHORT_LAYERS, SHORT_TRIALS, SHORT_ROUNDS = ("conv3", "fc"), 16, 2
-SHORT = ("tune", "digits_cnn", "--layers", ",".join(SHORT_LAYERS), "--tuner", "ml2tuner",
+SHORT = ("tune", "digits_cnn", "--layers", ",".join(SHORT_LAYERS), "--tuner", "ml2tuner-published",
          "--trials", str(SHORT_TRIALS), "--batch", "8", "--seed", "7")  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from tilewright.services.workspace import use_workspace
 use_workspace()
 from tilewright.flows.nightly import tune_network
 
-usual = dict(model="digits_cnn", layers=("conv3", "fc"), tuner="ml2tuner", batch=8)
+usual = dict(model="digits_cnn", layers=("conv3", "fc"), tuner="ml2tuner-published", batch=8)
 nights = {
     "first": (dict(trials=24, out="a"), "flag"),
     "same": (dict(trials=24, out="a"), "flag"),

@@ -40,7 +40,8 @@ from tilewright.tuning.output_dir import SUMMARY
 
 ASKED: dict[str, Any] = {
     "networks": ("digits_cnn",), "targets": ("vta-pynq", "huge"), "seeds": "0-1",
-    "tuners": ("random", "ml2tuner:first=4"), "layers": ("conv2", "fc"), "trials": 8, "batch": 4,
+    "tuners": ("random", "ml2tuner-published:first=4"), "layers": ("conv2", "fc"),
+    "trials": 8, "batch": 4,
 }  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def test_every_run_is_a_whole_run_of_its_own(done: Sweep) -> None:
     folder = done.plan.folder
     assert [(run.target, run.seed, run.tuner) for run in done.runs] == [
         (target, seed, tuner) for target in ("vta-pynq", "huge") for seed in (0, 1)
-        for tuner in ("random", "ml2tuner:first=4")
+        for tuner in ("random", "ml2tuner-published:first=4")
     ]  # fmt: skip
     document = json.loads((folder / SWEEP).read_text())
     assert document == json.loads(json.dumps(done.to_json()))
@@ -334,8 +335,8 @@ def test_the_note_repeats_the_command_and_holds_the_results(done: Sweep) -> None
     options = done.plan.options.model_copy(update={"out": "swept"})
     note = sweep_note(options, 8, {"Prefect": "http://p"}, done)
     assert (
-        "tilewright compare digits_cnn --tuners random,ml2tuner:first=4 --seeds 0-1 "
-        "--target vta-pynq,huge --trials 8 --batch 4 --layers conv2,fc\n"
+        "tilewright compare digits_cnn --tuners random,ml2tuner-published:first=4 "
+        "--seeds 0-1 --target vta-pynq,huge --trials 8 --batch 4 --layers conv2,fc\n"
     ) in note
     assert "| digits\\_cnn" in note or "| digits_cnn" in note
     assert "8 runs, 8 trials a workload" in note

@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import DotProduct, Matern
 
 from tests.models.matrices import numbered
-from tilewright.models.gaussian import GaussianProcess, _evidence
+from tilewright.models.gaussian import (
+    _LINEAR,
+    _NOISE,
+    _NOISE_SPREAD,
+    GaussianProcess,
+    _evidence,
+)
+from tilewright.search.acquisition import log_expected_improvement
 
 Matrix = np.ndarray
 
@@ -34,6 +43,52 @@ def test_without_noise_it_interpolates_and_knows_where_it_has_been() -> None:
     assert 1.5 * np.median(here) < np.median(there) < 0.1 * np.median(far)
     error = np.sqrt(np.mean((model.predict(numbered(elsewhere)) - _truth(elsewhere)) ** 2))
     assert error < 0.35 * _truth(elsewhere).std()
+
+
+def test_its_predictions_and_spreads_are_those_of_scikit_learn() -> None:
+    """With the hyper-parameters that it found, which scikit-learn is told."""
+    rng = np.random.default_rng(4)
+    x, elsewhere = rng.normal(size=(60, 4)), rng.normal(size=(200, 4))
+    y = _truth(x) + 0.1 * rng.normal(size=60)
+    model = _fitted(x, y)
+    kernel = Matern(1.0, "fixed", nu=2.5) + model.linear * DotProduct(0.0, "fixed")
+    known = GaussianProcessRegressor(kernel, alpha=model.noise, optimizer=None)
+    known.fit(x / model.lengths, (y - model.mean) / model.scale)
+    mean, spread = known.predict(elsewhere / model.lengths, return_std=True)
+    found = model.predict(numbered(elsewhere))
+    np.testing.assert_allclose(found, mean * model.scale + model.mean, atol=1e-6)
+    np.testing.assert_allclose(model.spread(numbered(elsewhere)), spread * model.scale, atol=1e-4)
+
+
+def test_its_evidence_is_that_of_scikit_learn() -> None:
+    """Differences of it, because ours lacks a constant and has priors."""
+    rng = np.random.default_rng(5)
+    x, width = rng.normal(size=(40, 3)), 3
+    z = _truth(np.column_stack([x, x[:, 0]]))
+    z = (z - z.mean()) / z.std()
+    differences = []
+    for _ in range(2):
+        theta = 0.5 * rng.normal(size=5)
+        noise, linear = np.exp(theta[-2:])
+        scaled = x / np.exp(theta[:width])
+        kernel = Matern(1.0, "fixed", nu=2.5) + linear * DotProduct(0.0, "fixed")
+        known = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(scaled, z)
+        median = np.array([*[0.5 * np.log(width)] * width, _NOISE, _LINEAR])
+        precision = np.array([1.0, 1.0, 1.0, _NOISE_SPREAD**-2, 1.0])
+        prior = 0.5 * (precision * (theta - median) ** 2).sum()
+        differences.append(_evidence(theta, x, z)[0] - prior + known.log_marginal_likelihood())
+    assert differences[0] == pytest.approx(differences[1], abs=1e-6)
+
+
+def test_a_proposal_among_many_is_that_among_the_most_promising() -> None:
+    rng = np.random.default_rng(6)
+    x, many = rng.normal(size=(60, 4)), rng.normal(size=(4096, 4))
+    model = _fitted(x, _truth(x))
+    best, nothing = float(_truth(x).min()), np.zeros(len(many))
+    rows = model.propose(numbered(many), nothing, best, nothing, 4)
+    mean, spread = model.predict(numbered(many)), model.spread(numbered(many))
+    assert rows[0] == np.argmax(log_expected_improvement(mean, spread, best))
+    assert len(set(rows.tolist())) == 4
 
 
 @pytest.mark.parametrize("nominal", [0.5, 0.8, 0.95])

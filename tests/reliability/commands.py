@@ -19,8 +19,8 @@ from tests.trial_tables import frame, tables
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ("conv2", "conv3", "fc")
-TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--trials", "16",
-        "--batch", "8", "--seed", "7", "--out", "out")  # fmt: skip
+TUNE = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner-published",
+        "--trials", "16", "--batch", "8", "--seed", "7", "--out", "out")  # fmt: skip
 WORKLOADS, TRIALS, BATCH = len(LAYERS), 16, 8
 
 

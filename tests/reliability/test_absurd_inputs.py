@@ -80,8 +80,8 @@ def table(place: Place, *rows: str, name: str = "C4.csv") -> str:
 def test_a_table_of_one_row_is_compared_on(place: Place) -> None:
     name = table(place, "1,1,1,1,1,1,1,valid,,,2651166")
     done = place.run(
-        "compare", "--replay", name, "--tuners", "default,ml2tuner,autotvm,ga,baco", "--seeds",
-        "0", "--trials", "4", "--jobs", "1", "--no-mlflow", "--out", "out",
+        "compare", "--replay", name, "--tuners", "default,ml2tuner-published,autotvm,ga,baco",
+        "--seeds", "0", "--trials", "4", "--jobs", "1", "--no-mlflow", "--out", "out",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     runs = place.json("out/comparison.json")["runs"]

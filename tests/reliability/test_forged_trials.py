@@ -101,6 +101,7 @@ def test_a_trial_with_absurd_values_is_set_aside_told_once_and_measured_again(
     [
         {"trials": 10**9}, {"trials": 0}, {"trials": -1}, {"trials": "all"}, {"lowered": -1},
         {"failed": "[[1]]", "lowered": 1}, {"failed": "[[0,0]]", "lowered": 0}, {"failed": "["},
+        {"compiled": "[[1]]", "lowered": 1}, {"compiled": "[[0,0]]", "lowered": 0},
         {"errors": '{"P_rmse":-1}'}, {"round": 77}, {"round": "first"},
     ],
 )  # fmt: skip
@@ -297,8 +298,8 @@ def old_ledger(folder: Path) -> list[bytes]:
                 for name in ("config", "knobs", "failed", "errors", "repeats"):
                     if name in record:
                         record[name] = json.loads(record[name])
-                for name in ("id", "run_id", "folder", "rejected"):
-                    del record[name]
+                for name in ("id", "run_id", "folder", "rejected", "compiled"):
+                    record.pop(name, None)
                 lines.append(ledger_line(record))
     return lines
 

@@ -22,7 +22,16 @@ from tests.sharing import free_port
 
 pytestmark = [pytest.mark.nightly(seconds=15), pytest.mark.attack]
 
-TUNE = ("tune", "digits_cnn", "--layers", "conv2,fc", "--tuner", "ml2tuner", "--batch", "8")
+TUNE = (
+    "tune",
+    "digits_cnn",
+    "--layers",
+    "conv2,fc",
+    "--tuner",
+    "ml2tuner-published",
+    "--batch",
+    "8",
+)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from tests.reliability.commands import ROOT, wait_for
 from tests.reliability.killed_comparison import TABLE, kept, outcome
 from tilewright.evaluation.compare.comparison import COMPARISON
 
-COMPARE = ("compare", "--replay", str(TABLE), "--tuners", "random,ml2tuner", "--seeds", "0,1",
-           "--trials", "16", "--batch", "8", "--jobs", "2", "--out", "out")  # fmt: skip
+COMPARE = ("compare", "--replay", str(TABLE), "--tuners", "random,ml2tuner-published",
+           "--seeds", "0,1", "--trials", "16", "--batch", "8", "--jobs", "2",
+           "--out", "out")  # fmt: skip
 RUNS = 4
 
 

@@ -35,7 +35,7 @@ def _commands() -> list[tuple[tuple[str, ...], str]]:
     """Every command there is, with what it prints before it is interrupted, if it is."""
     prefect, mlflow = ("--prefect-port", str(free_port())), ("--mlflow-port", str(free_port()))
     return [
-        ((*TUNE, "--tuner", "ml2tuner", "--trials", "32", "--out", "a"), ""),
+        ((*TUNE, "--tuner", "ml2tuner-published", "--trials", "32", "--out", "a"), ""),
         ((*TUNE, "--space", "template", "--trials", "8", "--bare", "--out", "b"), ""),
         ((*TUNE, "--trials", "8", "--bare", "--out", "c", "--cluster", "local:1"), ""),
         (("diff", "a", "a"), ""),

@@ -84,7 +84,9 @@ def test_a_migration_is_applied_once(recorded: Path) -> None:
 def test_a_migration_that_fails_changes_nothing(
     recorded: Path, next_version: pytest.MonkeyPatch
 ) -> None:
-    next_version.setattr(module, "MIGRATIONS", {TRIAL_STORE.written + 1: FAILS_HALFWAY})
+    next_version.setattr(
+        module, "MIGRATIONS", {**module.MIGRATIONS, TRIAL_STORE.written + 1: FAILS_HALFWAY}
+    )
     before = schema(recorded)
     with pytest.raises(TrialStoreError, match="no such table: no_such_table"):
         TrialStore(recorded / FILE)
@@ -95,7 +97,7 @@ def test_the_program_before_a_migration_refuses_the_database_after_it(recorded: 
     with pytest.MonkeyPatch.context() as patch:
         written = TRIAL_STORE.written + 1
         patch.setattr(module, "TRIAL_STORE", replace(TRIAL_STORE, written=written))
-        patch.setattr(module, "MIGRATIONS", {written: ADDS_A_COLUMN})
+        patch.setattr(module, "MIGRATIONS", {**module.MIGRATIONS, written: ADDS_A_COLUMN})
         TrialStore(recorded / FILE).close()
     refused = rf"trials\.sqlite is a database of trials of version {written}, this program reads 1"
     for opens in (lambda: TrialStore(recorded / FILE), lambda: frame(recorded)):
@@ -115,7 +117,7 @@ def test_a_postgresql_database_migrates_once_and_not_by_half(
                 tune_into(store)
                 before = tables(store)
         with next_version.context() as faulty:
-            faulty.setattr(module, "MIGRATIONS", {written: FAILS_HALFWAY})
+            faulty.setattr(module, "MIGRATIONS", {**module.MIGRATIONS, written: FAILS_HALFWAY})
             with pytest.raises(TrialStoreError, match="no_such_table"):
                 TrialStore(url, "first")
         for _ in range(2):

@@ -141,7 +141,15 @@ def test_a_container_that_is_killed_frees_the_folder_after_the_time_of_a_heartbe
 # -- one workspace, several folders ------------------------------------------------------------
 
 TUNE = ["tune", "--workload", "dense:n=1,c=64,o=64"]
-EQUAL = [*TUNE, "--tuner", "ml2tuner", "--trials", "16", "--batch", "8"]  # models are kept, too
+EQUAL = [
+    *TUNE,
+    "--tuner",
+    "ml2tuner-published",
+    "--trials",
+    "16",
+    "--batch",
+    "8",
+]  # models are kept, too
 OTHER = [*TUNE, "--tuner", "random", "--trials", "2", "--batch", "2", "--seed"]
 
 

@@ -34,10 +34,10 @@ TARGETS = tuple(
     for space in ("extended", "template", "unchecked")
 )
 TUNERS = {
-    "random": 40, "ga": 40, "tps": 40, "ml2tuner": 40, "autotvm": 72,
-    "default": 40, "default-blind": 40, "baco": 40,
+    "random": 40, "ga": 40, "tps": 40, "ml2tuner-published": 40, "autotvm": 72,
+    "default": 40, "default-blind": 40, "baco": 40, "ml2tuner": 16,
 }  # fmt: skip
-LINEAR_ALGEBRA = ("default", "default-blind", "baco")
+LINEAR_ALGEBRA = ("default", "default-blind", "baco", "ml2tuner")
 """Tuners whose numbers depend in the last bit on the processor that BLAS was built for."""
 
 

@@ -1,81 +1,115 @@
-"""Checks that ML²Tuner's random share of a batch is measured whatever its models say."""
+"""Tests how `ml2tuner` chooses what it compiles and what it measures."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tilewright.flows.tuning import learn, tune, tune_round, tune_session
-from tilewright.models import LEARNERS, make_explorer
-from tilewright.search import GivenTask, LocalRunner, make_task, problem_of
-from tilewright.search.candidates import untried
-from tilewright.search.registry import registered_tuners
-from tilewright.search.rounds import Round
+from tilewright.evaluation.tuner_conformance import WORKLOAD as TOY_WORKLOAD
+from tilewright.evaluation.tuner_conformance import ToyTarget
+from tilewright.flows.tuning import learn, propose_batch, tune, tune_round
+from tilewright.models import make_explorer
+from tilewright.search import GivenTask, LocalRunner, Session, TrialStore, make_task
+from tilewright.search.acquisition import spread_out
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
-BEST = 0.1
 
 
-def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int = 8) -> float:
-    """Share of measured configs that P ranked behind its best tenth of what was untried."""
-    target = make_target("vta-pynq", "unchecked")
-    problem = problem_of(target, WORKLOAD, 0)
-    run = LocalRunner()
-    task = GivenTask(target, make_explorer(tuner, {"explore": explore}), problem)
-    session = tune_session(task, 32, n)
-    outside, measured = 0, 0
+RUN = LocalRunner()
+
+
+def task_of(**options: object) -> GivenTask:
+    target = make_target("vta-pynq", "extended")
+    return make_task(target, WORKLOAD, make_explorer("ml2tuner", options), 0)
+
+
+def after_rounds(task: GivenTask, rounds: int = 1, session: Session | None = None) -> Session:
+    """Return the session after some more rounds, with models that have seen all of them."""
+    session = session or Session.start(task)
     for _ in range(rounds):
-        session = learn(run, task, session)
-        model = session.models.models["P"]
-        left = untried(problem.space, session.history.tried(problem.space))
-        said = model.predict(LEARNERS.tree_features(problem, problem.space.unravel(left)))
-        before = len(session.history)
-        done = tune_round(run, task, session, n)
+        done = tune_round(RUN, task, session, 8)
         assert done is not None
         session = done.session
-        chosen = problem.space.ravel(session.history.configs[before:])
-        limit = np.quantile(said, BEST)
-        outside += int((said[np.searchsorted(left, chosen)] > limit).sum())
-        measured += len(chosen)
-    return outside / measured
+    return learn(RUN, task, session)
 
 
-@pytest.mark.parametrize("tuner", ["ml2tuner", "p+v", "p+a", "p"])
-def test_half_of_the_batch_is_random_where_half_is_asked_for(tuner: str) -> None:
-    # Nine in ten random configs lie behind the best tenth; 64 places, half of them random.
-    assert 0.3 < share_outside_the_best(tuner, explore=0.5) < 0.6
+def test_the_first_round_compiles_many_configs_and_measures_four_distinct_programs() -> None:
+    task = task_of(first=40)
+    start = learn(RUN, task, Session.start(task))
+    batch = propose_batch(RUN, task, start, 8)
+    assert batch is not None
+    assert len(batch.rows) == 4
+    assert batch.lowered + len(batch.rows) == 40
+    session = after_rounds(task)
+    hidden = session.history.hidden.matrix
+    assert len(np.unique(hidden, axis=0)) == 4
+    assert not np.isnan(hidden).any()
 
 
-def test_nothing_is_random_by_default_as_published() -> None:
-    assert registered_tuners()["ml2tuner"].options().model_dump()["explore"] == 0
-    assert share_outside_the_best("p", explore=0) == 0
+def test_later_rounds_measure_the_batch_of_the_option_and_compile_alpha_per_trial_more() -> None:
+    task = task_of(first=16, alpha=2, batch=3)
+    batch = propose_batch(RUN, task, after_rounds(task), 8)
+    assert batch is not None
+    assert len(batch.rows) == 3
+    assert batch.candidates == 9
 
 
-def rounds(options: dict[str, object], count: int) -> list[Round]:
-    target = make_target("vta-pynq", "unchecked")
-    explorer = make_explorer("ml2tuner", options)
-    return list(tune(target, WORKLOAD, explorer, trials=8 * count, batch=8))
+def test_programs_that_were_not_measured_stay_candidates() -> None:
+    task = task_of(first=64, alpha=1)
+    space, session = task.problem.space, after_rounds(task)
+    reused = 0
+    for _ in range(6):
+        before = space.ravel(session.history.unmeasured(space)[0])
+        session = after_rounds(task, session=session)
+        new = space.ravel(session.history.configs[-2:])
+        reused += int(np.isin(new, before).sum())
+        left = space.ravel(session.history.unmeasured(space)[0])
+        assert not np.isin(left, space.ravel(session.history.configs)).any()
+    assert reused > 0
 
 
-def test_v_vetoes_the_second_batch_where_it_learns_from_the_first() -> None:
-    assert not rounds({}, 2)[1].vetoed
-    early = rounds({"first_v": 8}, 3)
-    assert early[1].vetoed
-    assert not early[1].lowered  # there is no Model A yet
-    assert early[2].lowered
+def test_model_v_learns_from_compiles_beyond_the_trials() -> None:
+    session = after_rounds(make_task(ToyTarget(), TOY_WORKLOAD, make_explorer("ml2tuner"), 0))
+    assert (session.history.status != "compile_error").all()
+    assert len(session.history.failed)
+    assert "compiles" in session.models.models
 
 
-def test_gaussian_processes_are_models_p_and_a_and_trees_are_v() -> None:
-    target = make_target("vta-pynq", "unchecked")
-    explorer = make_explorer("ml2tuner", {"learner": "gaussian"})
-    task = make_task(target, WORKLOAD, explorer, 0)
-    session = learn(LocalRunner(), task, tune_session(task, 32, 8))
-    models = session.models.models
-    assert {role: model.kind for role, model in models.items()} == {
-        "P": "gaussian", "A": "gaussian", "V": "xgboost",
-    }  # fmt: skip
-    assert set(models["P"].columns) < set(models["A"].columns)
-    named = explorer.generate(task.problem, session.models, session.history, 8)
-    assert (np.diff(named.scores["P"]) >= 0).all()
+def test_a_resumed_run_has_the_same_candidates(tmp_path: Path) -> None:
+    options = {"batch": 4}
+    whole = list(tune(ToyTarget(), TOY_WORKLOAD, make_explorer("ml2tuner", options), trials=16))
+    for trials in (8, 16):
+        with TrialStore(tmp_path / "trials.sqlite") as store:
+            explorer = make_explorer("ml2tuner", options)
+            rounds = list(tune(ToyTarget(), TOY_WORKLOAD, explorer, trials=trials, store=store))
+    assert any(done.reused for done in rounds)
+    for one, other in zip(rounds, whole, strict=True):
+        np.testing.assert_array_equal(one.configs, other.configs)
+        assert (one.lowered, one.failed_compiles) == (other.lowered, other.failed_compiles)
+
+
+def test_the_first_configs_are_farther_from_each_other_than_random_ones() -> None:
+    task = task_of(first=32)
+    problem, start = task.problem, learn(RUN, task, Session.start(task))
+    named = task.explorer.generate(problem, start.models, start.history, 4)
+    chosen = np.log2(problem.space.values(named.configs) + 1.0)
+    drawn = np.random.default_rng(0).integers(0, problem.space.size, 32)
+    random = np.log2(problem.space.values(problem.space.unravel(drawn)) + 1.0)
+
+    def nearest(points: np.ndarray) -> float:
+        gaps = np.linalg.norm(points[:, None] - points[None], axis=2)
+        return float((gaps + 1e9 * np.eye(len(points))).min(axis=1).mean())
+
+    assert nearest(chosen) > nearest(random)
+    assert len(spread_out(chosen, 32, np.random.default_rng(0))) == 32
+
+
+@pytest.mark.parametrize(("option", "absent"), [("use_a", "A"), ("use_v", "V")])
+def test_a_model_can_be_left_out(option: str, absent: str) -> None:
+    models = after_rounds(task_of(**{option: False}), 3).models.models
+    assert absent not in models
+    assert "P" in models

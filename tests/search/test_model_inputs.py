@@ -21,7 +21,7 @@ def target() -> Target:
     return make_target("vta-pynq", "template")
 
 
-@pytest.mark.parametrize("tuner", ["ml2tuner", "default", "default-blind"])
+@pytest.mark.parametrize("tuner", ["ml2tuner-published", "ml2tuner", "default", "default-blind"])
 def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
     problem = problem_of(target, WORKLOAD, 0)
     explorer = make_explorer(tuner)
@@ -36,7 +36,7 @@ def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
         assert names == session.models.models[role].columns
         assert len(set(names)) == len(names)
         assert any("tile_h" in name for name in names)
-        revealed = counts if tuner == "ml2tuner" else SUMS
+        revealed = counts if tuner == "ml2tuner-published" else SUMS
         assert (revealed <= set(names)) == (role == "A")
     estimated = any(name.startswith("estimated") for name in asked["P"].features.names)
     assert estimated == (tuner == "default")
@@ -44,7 +44,7 @@ def test_every_column_has_a_name_of_its_own(target: Target, tuner: str) -> None:
 
 def test_a_column_holds_what_it_is_named_after(target: Target) -> None:
     problem = problem_of(target, WORKLOAD, 0)
-    explorer = make_explorer("ml2tuner")
+    explorer = make_explorer("ml2tuner-published")
     task = GivenTask(target, explorer, problem)
     session = learn(LocalRunner(), task, tune_session(task, 48, 16))
     history = session.history

@@ -14,8 +14,11 @@ SLOW = {
         ("default-blind", 1),
         ("p+a", 1),
         ("p+v", 1),
+        ("ml2tuner", 4),
     ]
 }
+OPTIONS = {"ml2tuner": {"batch": 8}}
+"""Rounds of two trials would take four times as long, and show nothing more."""
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -23,4 +26,4 @@ SLOW = {
     "name", [pytest.param(name, marks=SLOW.get(name, ())) for name in registered_tuners()]
 )
 def test_tuner_keeps_the_contract(name: str, check: str) -> None:
-    CHECKS[check](lambda: make_explorer(name))
+    CHECKS[check](lambda: make_explorer(name, OPTIONS.get(name)))

@@ -113,7 +113,7 @@ def test_a_replayed_run_is_the_run_on_the_target(
 ) -> None:
     replay = replayed(target, [ground_truth_table(target, WORKLOAD, tmp_path)])
     real, again = (_trials(of, tuner) for of in (target, replay))
-    assert len(real) == len(again) == 5
+    assert len(real) == len(again) >= 5
     for one, two in zip(real, again, strict=True):
         np.testing.assert_array_equal(one.configs, two.configs)
         np.testing.assert_array_equal(one.measured.status, two.measured.status)

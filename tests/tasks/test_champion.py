@@ -42,7 +42,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("tuner", "trials"),
     [
         ("default-blind", 32),
-        pytest.param("ml2tuner:learner=lightgbm:first=8", 40, marks=pytest.mark.nightly(seconds=8)),
+        pytest.param(
+            "ml2tuner-published:learner=lightgbm:first=8", 40, marks=pytest.mark.nightly(seconds=8)
+        ),
     ],
 )
 def test_a_champion_predicts_as_the_run_that_won(registry: Path, tuner: str, trials: int) -> None:

@@ -18,7 +18,7 @@ from tilewright.tasks import codecs
 
 WORKLOAD = parse_workload("conv2d:n=1,c=32,h=8,w=8,o=32,k=3,s=1,p=1")
 TARGET = make_target("vta-pynq")
-TASK = make_task(TARGET, WORKLOAD, make_explorer("ml2tuner"), 0)
+TASK = make_task(TARGET, WORKLOAD, make_explorer("ml2tuner-published"), 0)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,24 @@ def test_a_history_comes_back_whole(session: Session) -> None:
     hidden = session.history.hidden
     assert np.array_equal(back.hidden.matrix, hidden.matrix, equal_nan=True)
     assert (back.hidden.columns, back.round) == (hidden.columns, 2)
+
+
+def test_programs_that_stay_candidates_come_back() -> None:
+    task = make_task(TARGET, WORKLOAD, make_explorer("ml2tuner"), 0)
+    session = learn(LocalRunner(), task, tune_session(task, 4, 4))
+    history = session.history
+    assert history.compiled is not None
+    assert history.compiled_hidden is not None
+    back = codecs.decode_history(codecs.encode_history(history))
+    assert np.array_equal(back.compiled, history.compiled)
+    assert back.compiled_hidden is not None
+    assert np.array_equal(back.compiled_hidden.matrix, history.compiled_hidden.matrix)
+    batch = lower_candidates(task, session, generate_candidates(task, session, 4), 4)
+    again = codecs.decode_batch(codecs.encode_batch(batch))
+    assert batch.compiled is not None
+    assert again.compiled is not None
+    assert np.array_equal(again.compiled.configs, batch.compiled.configs)
+    assert again.compiled.hidden.columns == batch.compiled.hidden.columns
 
 
 def test_an_empty_history_comes_back_empty() -> None:

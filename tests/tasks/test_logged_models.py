@@ -29,7 +29,9 @@ def session_of(tuner: str, **options: object) -> tuple[Task, Session]:
     [
         ("default", {"P": "log2 (cycles / estimate)", "A": "log2 (cycles / estimate)",
                      "V": "chance of valid", "draft": "log2 cycles"}),
-        ("ml2tuner", {"P": "log2 cycles", "A": "log2 cycles", "V": "chance of valid"}),
+        ("ml2tuner", {"P": "log2 cycles", "A": "log2 cycles", "V": "chance of valid",
+                      "draft": "log2 cycles"}),
+        ("ml2tuner-published", {"P": "log2 cycles", "A": "log2 cycles", "V": "chance of valid"}),
         ("baco", {"P": "log2 cycles", "V": "chance of valid"}),
     ],
 )  # fmt: skip

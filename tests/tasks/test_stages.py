@@ -17,7 +17,7 @@ from tilewright.tuning.tuning_task import TuningTask
 ROOT = Path(__file__).parents[2]
 TASK = TuningTask(
     parse_workload("conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1"), "vta-pynq", "extended",
-    "ml2tuner", 0, 8,
+    "ml2tuner-published", 0, 8,
 )  # fmt: skip
 
 STAGE = """
@@ -58,4 +58,4 @@ def test_a_round_whose_every_step_runs_in_another_process(tmp_path: Path) -> Non
     measured = serializer.loads((tmp_path / "measure_batch").read_bytes()).value
     here = tune_session(TASK, 8, 8)
     assert measured.cycles.tolist() == here.history.cycles.tolist()
-    assert make_explorer(TASK.tuner).name == "ml2tuner"
+    assert make_explorer(TASK.tuner).name == "ml2tuner-published"

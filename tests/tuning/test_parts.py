@@ -19,8 +19,8 @@ from tilewright.targets.workload import parse_workload
 from tilewright.tuning.network import Extracted, Subgraph, UnknownLayer, those_of
 from tilewright.tuning.options import PLAIN_STEPS, TuningOptions
 
-RUN = {"tuner": "ml2tuner", "trials": 8, "batch": 4, "seed": 3}
-FLAGS = ("--tuner", "ml2tuner", "--trials", "8", "--batch", "4", "--seed", "3")
+RUN = {"tuner": "ml2tuner-published", "trials": 8, "batch": 4, "seed": 3}
+FLAGS = ("--tuner", "ml2tuner-published", "--trials", "8", "--batch", "4", "--seed", "3")
 TEXT, EPILOGUE = "dense:n=1,c=128,o=16", ">> 8, min 127, max -128"
 
 

@@ -29,10 +29,10 @@ from tilewright.tuning.tuning_task import target_of, tuning_task_of
 
 ROOT = Path(__file__).parents[2]
 LAYERS = ["conv3", "fc"]
-RUN = {"model": "digits_cnn", "layers": LAYERS, "tuner": "ml2tuner", "trials": 16, "batch": 8,
-       "seed": 3}  # fmt: skip
-COMMAND = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner", "--trials",
-           "16", "--batch", "8", "--seed", "3", "--out", "out")  # fmt: skip
+RUN = {"model": "digits_cnn", "layers": LAYERS, "tuner": "ml2tuner-published", "trials": 16,
+       "batch": 8, "seed": 3}  # fmt: skip
+COMMAND = ("tune", "digits_cnn", "--layers", ",".join(LAYERS), "--tuner", "ml2tuner-published",
+           "--trials", "16", "--batch", "8", "--seed", "3", "--out", "out")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

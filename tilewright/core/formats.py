@@ -95,8 +95,8 @@ TRIAL_STORE = Format(
     "a database of trials",
     "trials.sqlite",
     "version",
-    1,
-    (1,),
+    2,
+    (1, 2),
     "choose another folder with --out, or install the tilewright that wrote it",
 )
 SWEEP = Format(

@@ -51,7 +51,7 @@ class BudgetedRunner(LocalRunner):
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
         batch = round_steps.choose_batch(task, session, made, n)
         left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.failed
-        return replace(batch, failed=left, lowered=len(lowered) - len(batch.rows))
+        return replace(batch, failed=left, lowered=batch.lowered + len(lowered) - len(made))
 
     def _measure(self, task: Task, batch: Batch, known: Known) -> Measurements:
         """With another objective in the place of latency."""

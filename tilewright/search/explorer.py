@@ -53,10 +53,19 @@ class Candidates:
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """Which lowered rows are measured, in order, and what was predicted of them."""
+    """Which lowered rows are measured, in order, and what was predicted of them.
+
+    Attributes:
+        rows: rows of the lowered batch to measure, shape (m,).
+        scores: predictions for these rows, and for the `earlier` ones behind them.
+        earlier: configs of earlier rounds that compiled and are measured now, shape (e, knobs).
+        keep_compiled: keep the rest of the compiled rows in `History.compiled`.
+    """
 
     rows: NDArray[np.int64]
     scores: Scores = field(default_factory=dict)
+    earlier: Configs | None = None
+    keep_compiled: bool = False
 
 
 ROLES = {

@@ -33,7 +33,8 @@ class History:
     seconds (n,) float64 as in `Measurements`, rounds (n,) int32, hidden features with NaN where
     compiling failed.
     `failed` (m, knobs) holds configs that were lowered beyond the trials and did not compile.
-    Configs that compiled and were never measured are censored: they leave no trace here.
+    `compiled` (k, knobs) holds configs that compiled and were not measured, and `compiled_hidden`
+    their hidden features. Only tuners that ask for it have them (`BatchChoice.keep_compiled`).
     """
 
     configs: Configs
@@ -46,6 +47,8 @@ class History:
     round: int = 0  # index of the round to come
     pending: Configs | None = None  # (p, knobs): what others are measuring at this moment
     repeats: Ragged | None = None  # seconds of every repetition, where the target repeats
+    compiled: Configs | None = None
+    compiled_hidden: Features | None = None
 
     @staticmethod
     def empty(space: Space) -> History:
@@ -103,13 +106,34 @@ class History:
         )
         return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
 
-    def after(self, lowered: Lowered, measured: Measurements, failed: Configs) -> History:
-        """The history one round later. `lowered` holds the measured rows, in order of trials."""
+    def unmeasured(self, space: Space) -> tuple[Configs, Features]:
+        """Return the configs that compiled and are still to be measured, and their programs'
+        hidden features.
+
+        Args:
+            space: the space of the configs.
+
+        Returns:
+            Configs of shape (k, knobs) without those that others measure at this moment, and hidden
+            features with one row per config.
+        """
+        if self.compiled is None or self.compiled_hidden is None:
+            return self.configs[:0], Features.none(0)
+        left = ~np.isin(space.ravel(self.compiled), self.tried(space))
+        return self.compiled[left], self.compiled_hidden.rows(left)
+
+    def after(
+        self, lowered: Lowered, measured: Measurements, failed: Configs,
+        compiled: Lowered | None = None,
+    ) -> History:  # fmt: skip
+        """The history one round later. `lowered` holds the measured rows, in order of trials, and
+        `compiled` the programs that were compiled beyond them and stay candidates."""
         columns = lowered.hidden.columns if len(self) == 0 else self.hidden.columns
         new = lowered.hidden.matrix if lowered.hidden.columns == columns else None
         if new is None:  # the target revealed nothing of these
             new = np.full((len(lowered), len(columns)), np.nan)
         past = self.hidden.matrix if len(self) else np.empty((0, len(columns)))
+        kept, kept_hidden = self._compiled_after(lowered, compiled)
         return replace(
             self,
             configs=np.concatenate([self.configs, lowered.configs]),
@@ -121,12 +145,39 @@ class History:
             failed=np.concatenate([self.failed, failed]),
             round=self.round + 1,
             repeats=self._repeats(len(lowered), measured.repeats),
+            compiled=kept,
+            compiled_hidden=kept_hidden,
         )
+
+    def _compiled_after(
+        self, measured: Lowered, new: Lowered | None
+    ) -> tuple[Configs | None, Features | None]:
+        """Unmeasured programs after a round: the earlier ones without the `measured` rows, and the
+        new ones."""
+        configs, hidden = self.compiled, self.compiled_hidden
+        if configs is not None and hidden is not None:
+            left = ~_occur_in(configs, measured.configs)
+            configs, hidden = configs[left], hidden.rows(left)
+        if new is None or not len(new):
+            return configs, hidden
+        if configs is None or hidden is None or not len(configs):
+            return new.configs, new.hidden
+        if hidden.columns != new.hidden.columns:
+            return configs, hidden
+        new = new.rows(~_occur_in(new.configs, configs))  # some were lowered a second time
+        matrix = np.concatenate([hidden.matrix, new.hidden.matrix])
+        return np.concatenate([configs, new.configs]), Features(matrix, hidden.columns)
 
     def _repeats(self, rows: int, new: Ragged | None) -> Ragged | None:
         if self.repeats is None and new is None:
             return None
         return Ragged.joined([(len(self), self.repeats), (rows, new)])
+
+
+def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
+    """Return which rows of configs (n, knobs) are among `others`, shape (n,)."""
+    known = {config.tobytes() for config in others}
+    return np.array([config.tobytes() in known for config in configs], dtype=np.bool_)
 
 
 def trials_of(problem: Problem, history: History) -> Lowered:

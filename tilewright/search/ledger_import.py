@@ -49,7 +49,7 @@ def read_ledger(path: Path) -> LedgerContents:
             contents.refusal = LEDGER.refusal(path, record.get(LEDGER.key))
         if kind not in ("trial", "round"):
             continue
-        texts = {"repeats": [], "errors": {}} | record
+        texts = {"repeats": [], "errors": {}, "compiled": []} | record
         texts = {name: json.dumps(texts.get(name), separators=(",", ":")) for name in _JSON}
         row = {"id": number} | record | texts
         checked = check_rows(TrialRow, [row]) if kind == "trial" else check_rows(RoundRow, [row])
@@ -62,7 +62,7 @@ def read_ledger(path: Path) -> LedgerContents:
     return contents
 
 
-_JSON = ("config", "knobs", "failed", "repeats", "errors")
+_JSON = ("config", "knobs", "failed", "repeats", "errors", "compiled")
 
 
 def _records(path: Path) -> Iterator[dict[str, Any] | str]:

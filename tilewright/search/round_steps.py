@@ -80,12 +80,19 @@ def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batc
             choice = task.explorer.choose(task.problem, session.models, session.history, lowered, n)
     beyond = np.ones(len(lowered), dtype=np.bool_)
     beyond[choice.rows] = False
+    rows = lowered.rows(choice.rows)
+    if choice.earlier is not None and len(choice.earlier):
+        # Programs are not kept from round to round: each of these is compiled a second time.
+        again = task.target.lower(task.problem.workload, choice.earlier)
+        rows = rows.before(again) if len(rows) else again
+    kept = replace(lowered.rows(beyond & lowered.ok), programs={}) if choice.keep_compiled else None
     return Batch(
-        rows=lowered.rows(choice.rows),
+        rows=rows,
         scores=choice.scores,
         failed=lowered.configs[beyond & ~lowered.ok],
         lowered=int(beyond.sum()),
         reasons=tuple(map(str, lowered.reasons[~lowered.ok])),
+        compiled=kept,
     )
 
 

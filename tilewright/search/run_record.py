@@ -57,13 +57,14 @@ _CLAIMED = TypeAdapter(list[list[int]])
 @dataclass(frozen=True)
 class FinishedRound:
     """A round that the store holds: its trials in order, what else it lowered, and the errors of
-    the models that chose it."""
+    the models that chose it. `compiled` are the configs that compiled and stayed candidates."""
 
     index: int
     configs: Configs
     measured: Measurements
     failed: Configs
     lowered: int
+    compiled: Configs
     errors: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -127,12 +128,17 @@ class StoredRun:
             done = closed[index]
             trials = [made[index][slot] for slot in range(done["trials"])]
             configs = np.array([row["config"] for row in trials], dtype=np.int32)
-            if not self._fit(done["failed"]):
+            if not self._fit(done["failed"]) or not self._fit(done["compiled"]):
                 break
-            failed = np.array(done["failed"], dtype=np.int32).reshape(-1, configs.shape[1])
+            failed, compiled = (
+                np.array(done[column], dtype=np.int32).reshape(-1, configs.shape[1])
+                for column in ("failed", "compiled")
+            )
             measured = measurements_of([trial_of(row) for row in trials])
             found.append(
-                FinishedRound(index, configs, measured, failed, done["lowered"], done["errors"])
+                FinishedRound(
+                    index, configs, measured, failed, done["lowered"], compiled, done["errors"]
+                )
             )
             index += 1
         return found
@@ -214,9 +220,11 @@ class StoredRun:
             name: float(f"{error:.{ERROR_DIGITS}g}")
             for name, error in model_errors(batch.scores, measured).items()
         }
+        compiled = [] if batch.compiled is None else batch.compiled.configs.tolist()
         closing = {
             "round": index, "trials": len(trials), "lowered": batch.lowered,
             "failed": dump(batch.failed.tolist()), "errors": dump(errors),
+            "compiled": dump(compiled),
         }  # fmt: skip
         with self.store.transaction() as connection:
             for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside

@@ -22,8 +22,9 @@ class Batch:
     `scores` are predictions of the rows, by role of the model. `failed`, shape (m, knobs), are
     configs that were lowered beyond the batch and did not compile; `lowered` counts all that were
     lowered beyond it. `reasons` says of each config that failed why. `candidates` is how many
-    configs the tuner named, and `vetoed` how many of them Model V ruled out. A batch that was read
-    from the trial store has neither reasons nor scores.
+    configs the tuner named, and `vetoed` how many of them Model V ruled out. `compiled` are the
+    rows lowered beyond the batch that stay candidates, without their programs; None if the tuner
+    keeps none. A batch that was read from the trial store has neither reasons nor scores.
     """
 
     rows: Lowered
@@ -33,6 +34,7 @@ class Batch:
     reasons: tuple[str, ...] = ()
     candidates: int = 0
     vetoed: int = 0
+    compiled: Lowered | None = None
     measured: Measurements | None = None
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -72,7 +74,7 @@ class Session:
 
     def after(self, batch: Batch) -> Session:
         """Return the session after a measured batch."""
-        history = self.history.after(batch.rows, batch.measurements(), batch.failed)
+        history = self.history.after(batch.rows, batch.measurements(), batch.failed, batch.compiled)
         return replace(self, history=history, unlearned=(*self.unlearned, history))
 
     def with_begun(self, models: ExplorerState) -> Session:

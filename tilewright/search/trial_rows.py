@@ -55,14 +55,15 @@ class TrialRow(TypedDict):
 @with_config(_STRICT)
 class RoundRow(TypedDict):
     """A finished round of `trials` trials. `lowered` counts the configs that were lowered beyond
-    these trials, `failed` are those of them that did not compile. `errors` are the errors of the
-    models that chose the round."""
+    these trials, `failed` are those of them that did not compile, `compiled` those that compiled
+    and may still be measured. `errors` are the errors of the models that chose the round."""
 
     round: _Count
     trials: Annotated[int, Field(ge=1, le=MAX_ROW_TRIALS)]
     lowered: Index
     failed: JsonText[Configs]
     errors: JsonText[Annotated[Errors, Field(max_length=10)]]
+    compiled: JsonText[Configs]
 
 
 R = TypeVar("R", TrialRow, RoundRow)
@@ -123,7 +124,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _contradiction(row: TrialRow | RoundRow) -> str:
     """Return why the columns of a row cannot all be true; empty if they can."""
     if "failed" in row:
-        return "more failed than were lowered" if len(row["failed"]) > row["lowered"] else ""
+        known = len(row["failed"]) + len(row["compiled"])
+        return "more failed or compiled than were lowered" if known > row["lowered"] else ""
     if row["status"] == "valid":
         return "" if row["seconds"] and row["cycles"] else "it is valid and took no time"
     measured = row["seconds"] is not None or row["cycles"] != -1

@@ -84,7 +84,11 @@ TRIALS = _table(
     "trials", "config knobs status reason repeats", "round slot cycles",
     sa.Column("seconds", sa.Double), _rejected(),
 )  # fmt: skip
-ROUNDS = _table("trial_rounds", "failed errors", "round trials lowered", _rejected())
+ROUNDS = _table(
+    "trial_rounds", "failed errors", "round trials lowered", _rejected(),
+    # Version 2 added it at the end, as ALTER TABLE does.
+    sa.Column("compiled", sa.Text, nullable=False, server_default="[]"),
+)  # fmt: skip
 VALIDATIONS = _table("trial_validations", "choice measured", "block", _rejected())
 CLAIMS = _table("trial_claims", "token configs host space", "pid started seconds")
 OWNERS = _table("trial_owners", "folder token host space", "pid started beats", run=False)
@@ -98,7 +102,9 @@ for table, columns in (
         sqlite_where=used, postgresql_where=used,
     )  # fmt: skip
 
-MIGRATIONS: Mapping[int, Sequence[str]] = {}
+MIGRATIONS: Mapping[int, Sequence[str]] = {
+    2: ("ALTER TABLE trial_rounds ADD COLUMN compiled TEXT DEFAULT '[]' NOT NULL",),
+}
 """By version, the SQL statements that bring a database to it from the version before. A new
 database gets the tables above."""
 

@@ -164,6 +164,30 @@ class Lowered:
             programs={name: part.rows(which) for name, part in self.programs.items()},
         )
 
+    def before(self, others: Lowered) -> Lowered:
+        """Return these rows, then the rows of `others`, which were lowered for the same workload on
+        the same target."""
+        parts = (self, others)
+        columns = next((part.hidden.columns for part in parts if part.hidden.columns), ())
+        hidden = [
+            part.hidden.matrix
+            if part.hidden.columns == columns
+            else np.full((len(part), len(columns)), np.nan)
+            for part in parts
+        ]
+        names = dict.fromkeys(name for part in parts for name in part.programs)
+        return replace(
+            self,
+            configs=np.concatenate([part.configs for part in parts]),
+            failures=np.concatenate([part.failures for part in parts]),
+            reasons=np.concatenate([part.reasons for part in parts]),
+            hidden=Features(np.concatenate(hidden), columns),
+            programs={
+                name: Ragged.joined([(len(part), part.programs.get(name)) for part in parts])
+                for name in names
+            },
+        )
+
 
 @dataclass(frozen=True)
 class Measurements:

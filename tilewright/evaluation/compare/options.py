@@ -65,7 +65,7 @@ class CompareOptions(CommandOptions):
     ] = Field(
         default=_BY_SUBJECT,
         min_length=1,
-        description="Comma-separated; options behind colons: default,ml2tuner:alpha=2:veto=0.3",
+        description="Comma-separated; options behind colons: default,ml2tuner:alpha=2:first=32",
         json_schema_extra=with_tuners_in_list,
     )
     seeds: Annotated[str, CliOption(default="0-9; of networks 0-4")] = Field(

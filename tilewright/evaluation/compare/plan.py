@@ -28,7 +28,7 @@ class PlanError(TilewrightError):
 @dataclass(frozen=True)
 class TunerConfig:
     """A registered tuner with settings that differ from its defaults. `label` is what the user
-    wrote, `autotvm` or `ml2tuner:alpha=2:veto=0.3`."""
+    wrote, `autotvm` or `ml2tuner:alpha=2:first=32`."""
 
     label: str
     tuner: str
@@ -103,7 +103,7 @@ def check_budget(trials: int, batch: int) -> None:
 
 
 def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
-    """`default,autotvm,ml2tuner:alpha=2:veto=0.3` as three tuners. Raises `NameListError` or
+    """`default,autotvm,ml2tuner:alpha=2:first=32` as three tuners. Raises `NameListError` or
     `PlanError` if the text cannot be read, `UnknownName` for a tuner there is not, or `OptionError`
     for its options."""
     return tuner_configs_of(split_names(text, "--tuners"))

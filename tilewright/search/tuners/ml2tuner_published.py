@@ -1,0 +1,217 @@
+"""Implements ML²Tuner as published (arXiv 2411.10764): P ranks, V vetoes, A re-ranks with hidden
+features.
+
+(α+1)·N candidates are compiled, the best N are measured, and all three models are retrained.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tilewright.search import candidates
+from tilewright.search.explorer import (
+    BaseExplorer,
+    BatchChoice,
+    Candidates,
+    ExplorerState,
+    ModelInput,
+    Scores,
+)
+from tilewright.search.history import History
+from tilewright.search.problem import Problem
+from tilewright.search.registry import Options, register
+from tilewright.targets.base import Configs, Lowered
+from tilewright.targets.features import Features
+
+
+class PublishedML2TunerOptions(Options):
+    """What the paper leaves open is open here; no default is the paper's unless it says so."""
+
+    alpha: float = Field(1.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
+    veto: float = Field(0.5, ge=0, le=1, description="V's threshold on the probability of valid")
+    first: int = Field(16, ge=1, description="random trials before the models are asked")
+    explore: float = Field(
+        0.0, ge=0, le=1, description="share of a batch drawn at random, whatever the models say"
+    )
+    first_v: int = Field(
+        0, ge=0, description="random trials before V vetoes; 0 for as many as `first`"
+    )
+    learner: Literal["xgboost", "lightgbm", "gaussian"] = Field(
+        "xgboost", description="of all three models; V has XGBoost's trees beside 'gaussian'"
+    )
+    rounds: int = Field(120, ge=1, description="boosting rounds")
+    pool: int = Field(4096, ge=16, description="candidates scored where a space is too large")
+    use_p: bool = Field(True, description="rank by P; otherwise in random order")
+    use_v: bool = Field(True, description="let V veto")
+    use_a: bool = Field(True, description="lower more than is measured and let A re-rank")
+
+
+class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
+    """P proposes, V vetoes, A re-ranks compiled candidates by hidden features."""
+
+    def generate(
+        self, problem: Problem, state: ExplorerState, history: History, n: int
+    ) -> Candidates:
+        rng = problem.rng(history.round, "generate")
+        tried = history.tried(problem.space)
+        if "P" not in state.models or not self.options.use_p:
+            count = n if not state.models else self.options.pool
+            flat = candidates.sample(problem.space, count, tried, rng)
+            return Candidates(problem.space.unravel(flat))
+        best = history.configs[history.fastest(8)]
+        configs = candidates.pool(problem.space, tried, best, self.options.pool, rng)
+        if len(drawn := self._drawn(problem, history, n)):
+            known = problem.space.ravel(configs)
+            configs = problem.space.unravel(np.union1d(known, drawn))
+        if not len(configs):
+            return Candidates(configs)
+        predicted = state.models["P"].predict(self._visible(problem, configs))
+        order = np.lexsort((rng.random(len(configs)), predicted))
+        lucky = self._lucky(problem, history, configs, n)[order]
+        order = np.concatenate([order[lucky], order[~lucky]])
+        return Candidates(configs[order], {"P": predicted[order]})
+
+    def veto(
+        self,
+        problem: Problem,
+        state: ExplorerState,
+        history: History,
+        candidates: Candidates,
+        n: int,
+    ) -> Candidates:
+        wanted = n if "A" not in state.models else int(np.ceil((self.options.alpha + 1) * n))
+        if "V" not in state.models or not self.options.use_v:
+            return candidates.take(np.arange(min(wanted, len(candidates))))
+        features = self.learners.tree_features(problem, candidates.configs)
+        chance = state.models["V"].predict(features)
+        lucky = self._lucky(problem, history, candidates.configs, n)
+        passed = np.flatnonzero((chance >= self.options.veto) | lucky)[:wanted]
+        vetoed = int(passed[-1]) + 1 - len(passed) if len(passed) else 0
+        if len(passed) < wanted:  # too strict: the likeliest of the rest
+            rest = np.flatnonzero((chance < self.options.veto) & ~lucky)
+            rest = rest[np.argsort(-chance[rest], kind="stable")]
+            vetoed = len(rest)
+            passed = np.concatenate([passed, rest[: wanted - len(passed)]])
+        kept = candidates.take(passed)
+        return Candidates(kept.configs, kept.scores | {"V": chance[passed]}, vetoed)
+
+    def choose(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
+    ) -> BatchChoice:
+        if "A" not in state.models:
+            rows = np.arange(min(n, len(lowered)), dtype=np.int64)
+            return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
+        lucky = self._lucky(problem, history, lowered.configs, n)
+        compiled, broken = np.flatnonzero(lowered.ok & ~lucky), np.flatnonzero(~lowered.ok & ~lucky)
+        hidden = lowered.hidden.rows(compiled)
+        features = self._with_hidden(problem, lowered.configs[compiled], hidden)
+        predicted = state.models["A"].predict(features)
+        # A place in the batch is spent whether its config compiles or not.
+        ranked = compiled[np.argsort(predicted, kind="stable")]
+        rows = np.concatenate([np.flatnonzero(lucky), ranked, broken])[:n]
+        return BatchChoice(rows, self._scores(problem, state, lowered.rows(rows)))
+
+    def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        early = 0 < self.options.first_v < self.options.first
+        if len(history) < (self.options.first_v if early else self.options.first):
+            return state
+        seed, kind, rounds = problem.seed + history.round, self.options.learner, self.options.rounds
+        valid = history.valid
+        models = dict(state.models)
+        if self.options.use_v:
+            trees = "xgboost" if kind == "gaussian" else kind
+            models["V"] = self.learners.classifier(trees, seed, rounds=rounds)
+            features = self.learners.tree_features(problem, history.configs)
+            models["V"].fit(features, valid.astype(np.float64))
+        if len(history) >= self.options.first and valid.sum() >= 2:
+            target, configs = history.log_latency[valid], history.configs[valid]
+            models["P"] = self.learners.regressor(kind, seed, rounds=rounds)
+            models["P"].fit(self._visible(problem, configs), target)
+            if self.options.use_a:
+                models["A"] = self.learners.regressor(kind, seed, rounds=rounds)
+                hidden = history.hidden.rows(valid)
+                models["A"].fit(self._with_hidden(problem, configs, hidden), target)
+        return ExplorerState(models if early or "P" in models else {})
+
+    def model_inputs(
+        self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
+    ) -> dict[str, ModelInput]:
+        seen = {"P": self._visible, "V": self.learners.tree_features}
+        asked: dict[str, ModelInput] = {
+            role: ModelInput.plain(view(problem, lowered.configs))
+            for role, view in seen.items()
+            if role in state.models
+        }
+        if "A" in state.models:
+            features = self._with_hidden(problem, lowered.configs, lowered.hidden)
+            asked["A"] = ModelInput.plain(features, np.flatnonzero(lowered.ok))
+        return asked
+
+    def _drawn(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
+        """Flat indices, shape (up to `n`,), that hold a random place of this round's batch,
+        whatever the models say. Every stage of a round draws the same ones."""
+        rng = problem.rng(history.round, "explore")
+        places = int(rng.binomial(n, self.options.explore))
+        if not places:
+            return np.empty(0, dtype=np.int64)
+        return candidates.sample(problem.space, places, history.tried(problem.space), rng)
+
+    def _lucky(
+        self, problem: Problem, history: History, configs: Configs, n: int
+    ) -> NDArray[np.bool_]:
+        """Which of `configs` (m, knobs) hold a random place, shape (m,)."""
+        drawn = self._drawn(problem, history, n)
+        return np.isin(problem.space.ravel(configs), drawn)
+
+    def _visible(self, problem: Problem, configs: Configs) -> Features:
+        """What P looks at, a row a config of (n, knobs)."""
+        if self.options.learner == "gaussian":
+            return self.learners.gp_features(problem, configs)
+        return self.learners.tree_features(problem, configs)
+
+    def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
+        """What A looks at: every count to trees, sums and proportions to a Gaussian process."""
+        if self.options.learner == "gaussian":
+            counts = self.learners.hidden_features(hidden)
+        else:
+            counts = hidden.named("hidden")
+        return self._visible(problem, configs).beside(counts)
+
+    def _scores(self, problem: Problem, state: ExplorerState, rows: Lowered) -> Scores:
+        if not state.models or not len(rows):
+            return {}
+        seen = {"P": self._visible, "V": self.learners.tree_features}
+        scores = {
+            role: model.predict(seen[role](problem, rows.configs))
+            for role, model in state.models.items()
+            if role in seen
+        }
+        if "A" in state.models:
+            features = self._with_hidden(problem, rows.configs, rows.hidden)
+            scores["A"] = state.models["A"].predict(features)
+        return scores
+
+
+register(
+    "ml2tuner-published", PublishedML2Tuner, PublishedML2TunerOptions,
+    summary="ML²Tuner, the published method: P proposes, V vetoes, A re-ranks what was compiled",
+)  # fmt: skip
+register(
+    "p", PublishedML2Tuner, PublishedML2TunerOptions,
+    summary="published ML²Tuner with Model P alone: proposes by predicted speed",
+    use_v=False, use_a=False,
+)  # fmt: skip
+register(
+    "p+v", PublishedML2Tuner, PublishedML2TunerOptions,
+    summary="published ML²Tuner without Model A: P proposes, V vetoes what will likely fail",
+    use_a=False,
+)  # fmt: skip
+register(
+    "p+a", PublishedML2Tuner, PublishedML2TunerOptions,
+    summary="published ML²Tuner without Model V: P proposes, A re-ranks, nothing is vetoed",
+    use_v=False,
+)  # fmt: skip
