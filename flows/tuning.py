@@ -2,7 +2,7 @@
 
     a network    import_model → extract_subgraphs → its workloads → log_network
     a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
-    a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
+    a round      retrain_models → generate_candidates → filter_candidates → lower_and_choose
                  → measure_batch → record.settle (stores the trials) → log_round (shows the round)
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
@@ -47,7 +47,7 @@ from tilewright.search.round_steps import (
     begin_models,
     filter_candidates,
     generate_candidates,
-    lower_candidates,
+    lower_and_choose,
     measure_batch,
     retrain_models,
 )
@@ -527,7 +527,7 @@ def propose_batch(
         if not len(kept):
             return None
         with clock.of("lower"):
-            batch = run(lower_candidates, task, session, kept, n)  # Model A
+            batch = run(lower_and_choose, task, session, kept, n)  # Model A
     return replace(batch, candidates=len(candidates))
 
 
@@ -540,5 +540,5 @@ def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
         kept = replace(target.lower(workload, finished.compiled), programs={})
     return Batch(
         rows, {}, finished.failed, finished.lowered, candidates=len(finished.configs),
-        compiled=kept, measured=finished.measured,
+        unmeasured_compiled=kept, measured=finished.measured,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.files import Json, canonical, digest
 from tilewright.core.formats import CHAMPION
-from tilewright.models import LEARNERS
+from tilewright.models import ModelLibrary
 from tilewright.models.model_registry import build, load_model
 from tilewright.search import ExplorerState, Problem, problem_of
 from tilewright.search.cost_model_protocols import CostModel
@@ -212,11 +212,12 @@ def features_of(target: Target, problem: Problem) -> str:
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
     config = space.unravel(flat)
     hidden = target.lower(problem.workload, config).hidden
+    learners = ModelLibrary()
     views = [
-        LEARNERS.tree_features(problem, config),
-        LEARNERS.gp_features(problem, config),
+        learners.tree_features(problem, config),
+        learners.gp_features(problem, config),
         hidden,
-        LEARNERS.hidden_features(hidden),
+        learners.hidden_features(hidden),
     ]
     if problem.estimate is not None:
         views.append(problem.estimate(config))

@@ -69,7 +69,7 @@ def filtered(kept: Candidates, task: TuningTask, session: Session, *_: object) -
 def lowered(batch: Batch, *_: object) -> str:
     """`lowered 64 configs, chose 16; 7 failed to compile: 5 × accumulator exceeded, 2 × …`."""
     chosen = len(batch.rows)
-    text = f"lowered {_count(batch.lowered + chosen, 'config')}, chose {whole(chosen)}"
+    text = f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {whole(chosen)}"
     return text + _failed(batch.reasons, "failed to compile")
 
 

@@ -314,7 +314,7 @@ class WorkloadRunner(PrefectRunner):
         told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",
-            round_steps.lower_candidates: f"{done.failed_compiles} configs beyond the trials "
+            round_steps.lower_and_choose: f"{done.failed_compiles} configs beyond the trials "
             f"failed to compile, of {done.lowered}",
             round_steps.measure_batch: valid
             if best is None

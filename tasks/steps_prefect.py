@@ -103,7 +103,7 @@ def _lower_key(task: TuningTask, session: Session, kept: Candidates, n: int) -> 
     inputs = _session_inputs(task, session, n) | {"kept": digest_of(kept)}
     if task.cluster:  # the workers have the programs
         inputs["programs"] = "elsewhere"
-    return Key("lower_candidates", 4, task.target.fingerprint, inputs)
+    return Key("lower_and_choose", 4, task.target.fingerprint, inputs)
 
 
 def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
@@ -145,7 +145,7 @@ _STAGES: tuple[Stage[..., Any], ...] = (
         round_log.filtered,
     ),
     Stage(
-        round_steps.lower_candidates,
+        round_steps.lower_and_choose,
         "{layer} round {round}: lower",
         _lower_key,
         round_log.lowered,

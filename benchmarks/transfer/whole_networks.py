@@ -214,7 +214,7 @@ def perform(unit: Unit) -> dict[str, Any]:
             continue
         measured = run(measure_batch, task, batch, {})
         sessions[place] = before.after(replace(batch, measured=measured))
-        compiled += batch.lowered
+        compiled += batch.unmeasured_count
         trials += len(batch.rows)
         total = sum(
             each.count * (best_latency(session.history) or other)

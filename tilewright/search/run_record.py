@@ -220,11 +220,11 @@ class StoredRun:
             name: float(f"{error:.{ERROR_DIGITS}g}")
             for name, error in model_errors(batch.scores, measured).items()
         }
-        compiled = [] if batch.compiled is None else batch.compiled.configs.tolist()
+        kept = batch.unmeasured_compiled
         closing = {
-            "round": index, "trials": len(trials), "lowered": batch.lowered,
-            "failed": dump(batch.failed.tolist()), "errors": dump(errors),
-            "compiled": dump(compiled),
+            "round": index, "trials": len(trials), "lowered": batch.unmeasured_count,
+            "failed": dump(batch.unmeasured_failed.tolist()), "errors": dump(errors),
+            "compiled": dump([] if kept is None else kept.configs.tolist()),
         }  # fmt: skip
         with self.store.transaction() as connection:
             for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside
