@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 from pydantic import BaseModel, JsonValue
 
-from tilewright.core.errors import TilewrightError
+from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import (
@@ -81,7 +81,12 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
     exports = _exports(found.target, folder, form)
     schedules, left_out = [], []
     for each in found.schedules:
-        workload, latency = parse_workload(each.workload, each.epilogue), seconds.get(each.id)
+        try:
+            workload = parse_workload(each.workload, each.epilogue)
+        except WorkloadError as error:
+            left_out.append(str(error))
+            continue
+        latency = seconds.get(each.id)
         if each.space is None or each.knobs is None or latency is None:
             left_out.append(f"{workload}: it has no schedule that runs")
             continue

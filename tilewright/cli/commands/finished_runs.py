@@ -250,21 +250,17 @@ def export(
 
     if form not in FORMATS:
         raise UnknownName("format", form, list(FORMATS))
-    if form == "autotvm":
-        exported = export_schedules(folder, form, time.time())
-        text, left_out = exported.text, exported.left_out
-        said = f"{counted(exported.schedules, 'record')} for "
-        said += "autotvm.apply_history_best"
-    elif form == "gemmini-c" and is_artifact(folder):
+    left_out: tuple[str, ...] = ()
+    if form == "gemmini-c" and is_artifact(folder):
         text, said = _network(folder, form, out)
-        left_out = ()
-    elif form == "gemmini-c":
+    elif form in ("autotvm", "gemmini-c"):
         exported = export_schedules(folder, form, time.time())
         text, left_out = exported.text, exported.left_out
         said = f"{counted(exported.schedules, 'C function')} of raw commands"
+        if form == "autotvm":
+            said = f"{counted(exported.schedules, 'record')} for autotvm.apply_history_best"
     else:
         text, said = _trials(folder, form, layer)
-        left_out = ()
     check_folder(out.parent)
     write_atomically(out, text.encode())
     for sentence in left_out:
