@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tilewright.core.errors import WorkloadError
 from tilewright.models import make_explorer
 from tilewright.networks import artifact
+from tilewright.networks.artifact.library import compiles_kernels
 from tilewright.networks.errors import (
     InaccurateError,
     InputError,
@@ -27,7 +28,7 @@ from tilewright.search import LocalRunner
 from tilewright.search.events import Event, Listener, ignore
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import CompilesKernels, capability, float_type_of, in_float32
+from tilewright.targets.capabilities import CompilesKernels, capability, traits_of
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_artifact import (
@@ -175,10 +176,11 @@ def compile_one(
             raise
         return run(run_in_onnxruntime, options, target, network.network, str(error))
     except InaccurateError as error:
-        longer = in_float32(target) if options.schedules is None else None
+        compiles = compiles_kernels(target)
+        longer = compiles.in_float32() if options.schedules is None else None
         if longer is None:
             raise
-        said = f"its layers multiply float32, for in {float_type_of(target)} {error}"
+        said = f"its layers multiply float32, for in {traits_of(target).float_type} {error}"
     made, warnings = compile_one(run, options, longer, model, refused)
     return made, (said.partition(";")[0], *warnings)
 

@@ -2,7 +2,7 @@
 
     a network    import_model → extract_subgraphs → its workloads → log_network
     a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
-    a round      retrain_models → generate_candidates → filter_candidates → lower_candidates
+    a round      retrain_models → generate_candidates → filter_candidates → lower_and_choose
                  → measure_batch → record.settle (stores the trials) → log_round (shows the round)
 
 `run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.thread_pools import BLAS_ON_ONE_THREAD
@@ -34,7 +33,6 @@ from tilewright.search import (
     LocalRunner,
     Round,
     RunInUse,
-    RunRecord,
     Session,
     StoredRun,
     Task,
@@ -49,7 +47,7 @@ from tilewright.search.round_steps import (
     begin_models,
     filter_candidates,
     generate_candidates,
-    lower_candidates,
+    lower_and_choose,
     measure_batch,
     retrain_models,
 )
@@ -60,7 +58,7 @@ from tilewright.targets.cluster.connection import connect
 from tilewright.targets.registry import kind_of, target_remarks
 from tilewright.targets.workload import Workload
 from tilewright.tuning.events import Note, RoundScheduled, WorkloadBegan
-from tilewright.tuning.final_validation import ChoiceRecords, held_choice, measure_leaders
+from tilewright.tuning.final_validation import ChoiceRecords, held_choice
 from tilewright.tuning.fusion_interface import Decided, ToDecide
 from tilewright.tuning.log_steps import (
     log_network,
@@ -104,7 +102,6 @@ MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
 OWNER_SECONDS = 1.0
 """How often a command that shares a run looks whether the owner of the run has ended."""
-_NOTHING_KNOWN: Known = {}
 POLL_SECONDS = 0.05
 """How often a run looks again while all there is left to try is being measured by others."""
 
@@ -294,7 +291,7 @@ def tune_workload(
                 continue
             session = each.session
             done.append(each)
-            run.call(log_round, task, each, *_counted(done), run.emit)
+            run.call(log_round, task, each, run.emit)
             yield None
         for problem in record.problems:
             run.emit(Note(problem))
@@ -312,12 +309,12 @@ def tune_workload(
         if chosen is not None and chosen is baseline:
             chosen = baseline = baseline_again(task, baseline, run.emit)
     else:
-        final = final or choice.make(partial(run, measure_leaders, task))
+        final = final or choice.make(run)
         chosen, baseline = final.chosen, final.baseline
     if chosen is not None:
         run(verify_schedule, task, chosen)
     tuned = TunedWorkload(
-        study=task,
+        task=task,
         count=task.count,
         names=task.names,
         baseline=baseline,
@@ -338,12 +335,6 @@ def tune_workload(
     )
     run.call(log_workload, options, task, tuned, session, run.emit)
     return tuned
-
-
-def _counted(done: Sequence[Round]) -> tuple[int, float]:
-    """Trials of some rounds, and their valid share."""
-    trials = sum(len(each.configs) for each in done)
-    return trials, sum(int(each.measured.valid.sum()) for each in done) / trials
 
 
 # -- rounds ------------------------------------------------------------------------------------
@@ -375,22 +366,23 @@ def tune(
         WorkloadError: the target has no schedule for the workload.
         TrialStoreError, RunInUse: as `TrialStore`.
     """
-    task = make_task(target, workload, explorer, seed)
-    key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
-    record = RunRecord()
-    if store is not None:
-        record = StoredRun(
-            store, shared_key(key) if shared else key, task.problem.space,
-            other_runs=target.deterministic, shared=shared,
-        )  # fmt: skip
+    run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session = Session.start(task, state)
-    for done in rounds(LocalRunner(), task, session, record, trials=trials, batch=batch):
+    if store is None:
+        yield from rounds_without_store(run, task, session, trials=trials, batch=batch)
+        return
+    key = (workload.id, target.fingerprint, run_id(explorer, seed, batch))
+    record = StoredRun(
+        store, shared_key(key) if shared else key, task.problem.space,
+        other_runs=target.deterministic, shared=shared,
+    )  # fmt: skip
+    for done in rounds(run, task, session, record, trials=trials, batch=batch):
         assert isinstance(done, Round), "only shared trials are asked for"
         yield done
 
 
 def rounds(
-    run: LocalRunner, task: Task, session: Session, record: RunRecord, *, trials: int, batch: int,
+    run: LocalRunner, task: Task, session: Session, record: StoredRun, *, trials: int, batch: int,
     pooled: bool = False,
 ) -> Iterator[Round | TrialRequest]:  # fmt: skip
     """Tune until the record holds `trials` or the tuner has nothing left.
@@ -403,23 +395,22 @@ def rounds(
     One process alone finds no `news` but the rounds of an earlier run, nothing `pending`, and keeps
     all that it measured. The rest is for several processes that make the trials of one run.
     """
-    if trials < 1 or batch < 1:
-        raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
+    _check_counts(trials, batch)
     allowed, late = 0 if pooled else trials, dict[int, Batch]()
     while True:
         clock, made = Stopwatch(), len(session.history)
-        if session.unlearned and allowed > made:
-            with clock.of("retrain"):  # not while others wait for their turn
-                session = learn(run, task, session)
+        if session.unlearned and allowed > made:  # before others would wait for the turn
+            session = learn(run, task, session, clock)
         with record.turn():
             news = record.news(session.history.round, trials - made)
             if not news:
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
                 n = min(batch, allowed - made - busy)
-                chosen, known = None, _NOTHING_KNOWN
+                chosen: Batch | None = None
+                known: Known = {}
                 if n > 0:
-                    session = learn(run, task, session)
+                    session = learn(run, task, session, clock)
                     chosen = propose_batch(run, task, session, n, pending, clock)
                 if chosen is not None:
                     known = record.known()
@@ -431,10 +422,11 @@ def rounds(
                 session = session.after(again)
                 yield describe_round(session, again, None if own else finished.errors)
         elif chosen is not None:
-            measured = measured_batch(run, task, chosen, known, clock)
+            with clock.of("measure"):
+                chosen = replace(chosen, measured=run(measure_batch, task, chosen, known))
             with record.turn(), clock.of("record"):
-                index, kept = record.settle(session.history.round, chosen, measured.measurements())
-            measured = replace(measured.take(kept), stage_seconds=clock.seconds)
+                index, kept = record.settle(session.history.round, chosen)
+            measured = replace(chosen.take(kept), stage_seconds=clock.seconds)
             if not len(kept):
                 continue  # others had claimed all of it
             if index > session.history.round:
@@ -456,31 +448,56 @@ def rounds(
             allowed = min(made + request.granted, trials)
 
 
-def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Session | None:
-    """Make one round of up to `n` trials without a record. Return the session after it, or None if
-    there is nothing to propose."""
-    session = learn(run, task, session)
-    batch = propose_batch(run, task, session, n)
-    return None if batch is None else session.after(measured_batch(run, task, batch, {}))
-
-
-def tune_session(task: Task, trials: int, batch: int) -> Session:
-    """Tune without a record, in rounds of `batch` trials. Return the session after them."""
-    run, session = LocalRunner(), Session.start(task)
+def rounds_without_store(
+    run: LocalRunner, task: Task, session: Session, *, trials: int, batch: int
+) -> Iterator[Round]:
+    """Tune without a store until the session has `trials` or the tuner has nothing left. Yields
+    each round when it is done. Raises `TilewrightError` if `trials` or `batch` is below 1."""
+    _check_counts(trials, batch)
     while left := max(trials - len(session.history), 0):
         done = tune_round(run, task, session, min(batch, left))
         if done is None:
             break
-        session = done
+        yield done
+        session = done.session
+
+
+def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round | None:
+    """Make one round of up to `n` trials that no store keeps. Return the round, with the session
+    after it, or None if there is nothing to propose."""
+    clock = Stopwatch()
+    session = learn(run, task, session, clock)
+    batch = propose_batch(run, task, session, n, clock=clock)
+    if batch is None:
+        return None
+    with clock.of("measure"):
+        measured = run(measure_batch, task, batch, {})
+    batch = replace(batch, measured=measured, stage_seconds=clock.seconds)
+    return describe_round(session.after(batch), batch)
+
+
+def tune_session(task: Task, trials: int, batch: int) -> Session:
+    """Tune without a store, in rounds of `batch` trials. Return the session after them."""
+    session = Session.start(task)
+    for done in rounds_without_store(LocalRunner(), task, session, trials=trials, batch=batch):
+        session = done.session
     return session
 
 
-def learn(run: LocalRunner, task: Task, session: Session) -> Session:
-    """Retrain Models P, V and A on the rounds that they have not seen."""
+def _check_counts(trials: int, batch: int) -> None:
+    if trials < 1 or batch < 1:
+        raise TilewrightError(f"trials ({trials}) and batch ({batch}) must be at least 1")
+
+
+def learn(
+    run: LocalRunner, task: Task, session: Session, clock: Stopwatch | None = None
+) -> Session:
+    """Retrain Models P, V and A on the rounds that they have not seen. `clock` times it."""
     if not session.begun:
         session = session.with_begun(run(begin_models, task, session))
     while session.unlearned:
-        session = session.with_learned(run(retrain_models, task, session))
+        with (clock or Stopwatch()).of("retrain"):
+            session = session.with_learned(run(retrain_models, task, session))
     return session
 
 
@@ -510,18 +527,8 @@ def propose_batch(
         if not len(kept):
             return None
         with clock.of("lower"):
-            batch = run(lower_candidates, task, session, kept, n)  # Model A
+            batch = run(lower_and_choose, task, session, kept, n)  # Model A
     return replace(batch, candidates=len(candidates))
-
-
-def measured_batch(
-    run: LocalRunner, task: Task, batch: Batch, known: Known, clock: Stopwatch | None = None
-) -> Batch:
-    """Measure a batch, except for the configs whose measurements are `known`."""
-    flat = task.problem.space.ravel(batch.rows.configs)
-    held = {int(i): known[int(i)] for i in flat if int(i) in known}
-    with (clock or Stopwatch()).of("measure"):
-        return replace(batch, measured=run(measure_batch, task, batch, held))
 
 
 def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
@@ -533,5 +540,5 @@ def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
         kept = replace(target.lower(workload, finished.compiled), programs={})
     return Batch(
         rows, {}, finished.failed, finished.lowered, candidates=len(finished.configs),
-        compiled=kept, measured=finished.measured,
+        unmeasured_compiled=kept, measured=finished.measured,
     )  # fmt: skip

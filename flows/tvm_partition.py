@@ -35,7 +35,7 @@ from tilewright.networks.tvm_runtime import (
 )
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Builds, blocks_of, capability
+from tilewright.targets.capabilities import Builds, capability, traits_of
 from tilewright.targets.layer import Layer
 from tilewright.targets.registry import kind_of, make_target
 from tilewright.tuning.schedule_lookup import pool_rule, read_picks
@@ -100,7 +100,7 @@ def partition_for_vta(
             raise UnknownName("variable of main", name, sorted(view.types))
     accelerator = Accelerator.of(machine)
     graph = graph_of_module(
-        view.flat, view.types, view.outputs, blocks_of(machine), keep_float=keep_float,
+        view.flat, view.types, view.outputs, traits_of(machine).blocks, keep_float=keep_float,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=pool_rule(Path(schedules), machine) if schedules is not None
         else lambda convolution, pool: pool_where_faster(convolution, pool, accelerator),

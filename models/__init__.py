@@ -2,7 +2,6 @@
 
 make_explorer(name, options) → Explorer      a registered tuner with its learners
 save_state(state, folder), load_state(folder)   native formats with digests, no pickle
-LEARNERS                                     features and untrained models for explorers
 kinds()                                      registered kinds of model
 """
 
@@ -10,17 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.models.features import gp_features, tree_features
-from tilewright.models.model_registry import LEARNERS, kinds
+from tilewright.models.model_registry import ModelLibrary, kinds
 from tilewright.models.saved_state import StoreError, load_state, save_state
 from tilewright.search.explorer import Explorer
 from tilewright.search.registry import create
 
 __all__ = [
-    "LEARNERS", "StoreError", "gp_features", "kinds", "load_state", "make_explorer", "save_state",
-    "tree_features",
+    "ModelLibrary", "StoreError", "gp_features", "kinds", "load_state", "make_explorer",
+    "save_state", "tree_features",
 ]  # fmt: skip
 
 
 def make_explorer(name: str, options: Mapping[str, Any] | None = None) -> Explorer:
-    """A registered tuner. Raises `UnknownName` or `OptionError`."""
-    return create(name, LEARNERS, options)
+    """Return a registered tuner that gets its features and models from this package. Raises
+    `UnknownName` or `OptionError`."""
+    return create(name, ModelLibrary(), options)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from tilewright.models.counter_regression import CounterRegression
 from tilewright.models.features import gp_features, loop_features, tree_features
 from tilewright.models.gaussian import GaussianProcess
 from tilewright.models.hidden_features import hidden_features, work
-from tilewright.search.cost_model_protocols import CostModel, Surrogate, VetoModel
+from tilewright.search.cost_model_protocols import CostModel, Learners, Surrogate, VetoModel
 from tilewright.search.problem import Problem
 from tilewright.targets.base import Configs
 from tilewright.targets.features import Features
@@ -32,10 +31,6 @@ _KINDS = {
 """Where each is: their libraries take a second to load, so that waits until a model is built."""
 
 
-class _ModelMaker(Protocol):
-    def __call__(self, seed: int, classify: bool, parameters: dict[str, float], /) -> CostModel: ...
-
-
 def kinds() -> list[str]:
     """The names of all model kinds."""
     return sorted(_KINDS)
@@ -46,9 +41,9 @@ def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) ->
     if kind not in _KINDS:
         raise UnknownName("learner", kind, kinds())
     module, _, name = _KINDS[kind].partition(":")
-    return cast(_ModelMaker, getattr(importlib.import_module(module), name))(
-        seed, classify, parameters
-    )
+    model_class: Callable[[int, bool, dict[str, float]], CostModel]
+    model_class = getattr(importlib.import_module(module), name)
+    return model_class(seed, classify, parameters)
 
 
 def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) -> CostModel:
@@ -78,8 +73,9 @@ def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) ->
     return model
 
 
-class Toolbox:
-    """`search.cost_model_protocols.Learners` as this package implements it."""
+class ModelLibrary(Learners):
+    """Features and untrained models of this package, for tuners. Tuners know it as
+    `search.cost_model_protocols.Learners`, because `search` does not import `models`."""
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
         return tree_features(problem.workload, problem.space, configs)
@@ -112,6 +108,3 @@ class Toolbox:
         from tilewright.models.validity import Validity
 
         return Validity(seed, True, parameters)
-
-
-LEARNERS = Toolbox()

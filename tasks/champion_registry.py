@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tilewright.core.errors import TilewrightError, UnknownName
 from tilewright.core.files import Json, canonical, digest
 from tilewright.core.formats import CHAMPION
-from tilewright.models import LEARNERS
+from tilewright.models import ModelLibrary
 from tilewright.models.model_registry import build, load_model
 from tilewright.search import ExplorerState, Problem, problem_of
 from tilewright.search.cost_model_protocols import CostModel
@@ -212,32 +212,33 @@ def features_of(target: Target, problem: Problem) -> str:
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
     config = space.unravel(flat)
     hidden = target.lower(problem.workload, config).hidden
+    learners = ModelLibrary()
     views = [
-        LEARNERS.tree_features(problem, config),
-        LEARNERS.gp_features(problem, config),
+        learners.tree_features(problem, config),
+        learners.gp_features(problem, config),
         hidden,
-        LEARNERS.hidden_features(hidden),
+        learners.hidden_features(hidden),
     ]
     if problem.estimate is not None:
         views.append(problem.estimate(config))
     return digest(canonical([list(view.names) for view in views]))[:16]
 
 
-def champion_state(study: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
-    """The champion's state, and the study that starts there: another than one that starts from
+def champion_state(task: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
+    """The champion's state, and the task that starts there: another than one that starts from
     nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
     not fit."""
-    state = load_champion(study.target, study.space_name, study.workload, study.tuner)
+    state = load_champion(task.target, task.space_name, task.workload, task.tuner)
     if state is None:
         return None
-    return replace(study, start=codecs.digest_of(state)[:32]), state
+    return replace(task, start=codecs.digest_of(state)[:32]), state
 
 
-def check_champions(studies: Sequence[TuningTask]) -> None:
+def check_champions(tasks: Sequence[TuningTask]) -> None:
     """Raises `ChampionError` unless one of the workloads has a champion."""
-    if any(registered(s.target.name, s.space_name, s.workload) for s in studies):
+    if any(registered(s.target.name, s.space_name, s.workload) for s in tasks):
         return
-    first = studies[0]
+    first = tasks[0]
     raise ChampionError(
         f"there is no champion for any of these workloads on {first.target.name}, space "
         f"{first.space_name}; 'tilewright compare' makes one, or leave out --warm-start"

@@ -87,7 +87,7 @@ def decode_candidates(data: bytes) -> Candidates:
 
 def encode_batch(batch: Batch) -> bytes:
     """With its programs, so that measuring it lowers nothing again."""
-    rows, kept = batch.rows, batch.compiled
+    rows, kept = batch.rows, batch.unmeasured_compiled
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(
         {
@@ -95,8 +95,8 @@ def encode_batch(batch: Batch) -> bytes:
             "configs": rows.configs,
             "failures": _text(rows.failures),
             "reasons": _text(rows.reasons),
-            "failed": batch.failed,
-            "lowered": np.array(batch.lowered),
+            "failed": batch.unmeasured_failed,
+            "lowered": np.array(batch.unmeasured_count),
             "vetoed": np.array(batch.vetoed),
             "all_reasons": _text(batch.reasons),
         }
@@ -121,11 +121,11 @@ def decode_batch(data: bytes) -> Batch:
             programs=read_programs(arrays),
         ),
         scores=_named(arrays, _SCORE),
-        failed=arrays["failed"],
-        lowered=int(arrays["lowered"]),
+        unmeasured_failed=arrays["failed"],
+        unmeasured_count=int(arrays["lowered"]),
         vetoed=int(arrays["vetoed"]),
         reasons=tuple(map(str, arrays["all_reasons"])),
-        compiled=_kept_programs(arrays),
+        unmeasured_compiled=_kept_programs(arrays),
     )
 
 

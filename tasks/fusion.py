@@ -92,7 +92,7 @@ def _key(asked: ToDecide, model: str) -> Key:
         "tuner": options.tuner,
         "tuner_options": dict(options.tuner_options),
         "space": options.space,
-        "starts": list[Json]([each.study.start for each in asked.tuned]),
+        "starts": list[Json]([each.task.start for each in asked.tuned]),
         "models": _models(options.fusion),
         "schedules": schedules,
     }

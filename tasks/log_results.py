@@ -152,7 +152,7 @@ def log_artifacts(
     tracking.tag_run(run_id, {GAIN_OVER: had.over})
     _say_outcome(run_id, run_description.outcome_line(row, had))
     read = _log_files(run_id, layer, trials, workload_picture(layer, tuned, trials))
-    _log_models(run_id, tuned, read, version, learned_models(tuned.study, session))
+    _log_models(run_id, tuned, read, version, learned_models(tuned.task, session))
 
 
 @step("artifacts of the network")
@@ -280,8 +280,8 @@ def _log_models(
 ) -> None:
     """Each in the flavour of its library, with how wrong it was on trials that it had not seen."""
     workload = tuned.workload
-    tags = {"workload": str(workload), "workload_id": workload.id, "tuner": tuned.study.tuner,
-            "target": tuned.study.target.name, "dataset_digest": read.digest}  # fmt: skip
+    tags = {"workload": str(workload), "workload_id": workload.id, "tuner": tuned.task.tuner,
+            "target": tuned.task.target.name, "dataset_digest": read.digest}  # fmt: skip
     for each in models:
         name = model_name(each.role, tuned.names, workload)
         entry = ModelEntry(name, run_id, version, tags)
@@ -328,7 +328,7 @@ def _workload_key(tuned: TunedWorkload, trials: pd.DataFrame) -> Key:
 def _network_key(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> Key:
     inputs: dict[str, Json] = {
         "what": network,
-        "target": tuned[0].study.target.name,
+        "target": tuned[0].task.target.name,
         "trials": digest(outputs.parquet(trials)),
         "rows": [_shown(each) for each in tuned],
         "code": _code(),

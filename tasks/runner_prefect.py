@@ -290,11 +290,10 @@ class WorkloadRunner(PrefectRunner):
         self.before = [measured]
         return measured
 
-    def _log_round(
-        self, task: TuningTask, done: Round, trials: int, valid: float, emit: Listener
-    ) -> None:
+    def _log_round(self, task: TuningTask, done: Round, emit: Listener) -> None:
         if done.reused:
             self._show_recorded(done)
+        trials = len(done.session.history)
         if self._log is not None:
             figures = {
                 "valid_share": float(np.mean(done.measured.valid)),
@@ -305,7 +304,7 @@ class WorkloadRunner(PrefectRunner):
             }
             self._log.add(trials, figures | chart({"best": done.best, **self._beside}))
         say(f"{self.layer} round {done.index}: {round_line(done)}")
-        log_steps.log_round(task, done, trials, valid, emit)
+        log_steps.log_round(task, done, emit)
 
     def _show_recorded(self, done: Round) -> None:
         """Show the tasks of a round that the trial store has: all but what is learned from it."""
@@ -314,7 +313,7 @@ class WorkloadRunner(PrefectRunner):
         told: dict[Step, str] = {
             round_steps.generate_candidates: "",
             round_steps.filter_candidates: "",
-            round_steps.lower_candidates: f"{done.failed_compiles} configs beyond the trials "
+            round_steps.lower_and_choose: f"{done.failed_compiles} configs beyond the trials "
             f"failed to compile, of {done.lowered}",
             round_steps.measure_batch: valid
             if best is None

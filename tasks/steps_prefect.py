@@ -108,7 +108,7 @@ def _lower_key(task: TuningTask, session: Session, kept: Candidates, n: int) -> 
     inputs = _session_inputs(task, session, n) | {"kept": digest_of(kept)}
     if task.cluster:  # the workers have the programs
         inputs["programs"] = "elsewhere"
-    return Key("lower_candidates", 4, task.target.fingerprint, inputs)
+    return Key("lower_and_choose", 4, task.target.fingerprint, inputs)
 
 
 def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
@@ -173,7 +173,7 @@ def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: obj
 def _lowered_line(batch: Batch, *_: object) -> str:
     """`lowered 64 configs, chose 16; 7 failed to compile: 5 × accumulator exceeded, 2 × …`."""
     chosen = len(batch.rows)
-    text = f"lowered {_count(batch.lowered + chosen, 'config')}, chose {whole(chosen)}"
+    text = f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {whole(chosen)}"
     return text + _failed(batch.reasons, "failed to compile")
 
 
@@ -247,7 +247,7 @@ _STAGES: tuple[Stage[..., Any], ...] = (
         _filtered_line,
     ),
     Stage(
-        round_steps.lower_candidates,
+        round_steps.lower_and_choose,
         "{layer} round {round}: lower",
         _lower_key,
         _lowered_line,

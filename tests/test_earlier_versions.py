@@ -45,7 +45,7 @@ from tilewright.tasks.cached_task import DamagedRecord, Record, RecordSerializer
 from tilewright.tasks.champion_registry import champion_file
 from tilewright.tasks.champion_registry import digest_of as champion_digest
 from tilewright.tasks.codecs import decode_state
-from tilewright.tuning.export import export_autotvm
+from tilewright.tuning.export import export_schedules
 from tilewright.tuning.fusion_interface import labels_of
 from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.read_trials import read_trials
@@ -104,7 +104,9 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
     assert read_side(folder / "tuned").total.cycles == written["total"]["tuned_cycles"]
     explained = read_folder(folder / "tuned")
     assert [str(each) for each in explained.workloads] == list(LAYERS)
-    assert export_autotvm(folder / "tuned", 1.0).schedules == 1  # stock TVM builds no other
+    assert (
+        export_schedules(folder / "tuned", "autotvm", 1.0).schedules == 1
+    )  # stock TVM builds no other
 
 
 def test_a_run_of_0_1_is_compared_with_one_of_0_2(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def _of_run(folder: Path) -> Iterator[Callable[[], object]]:
 def _of_results(folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: read_side(folder / "tuned")
     yield lambda: read_folder(folder / "tuned")
-    yield lambda: export_autotvm(folder / "tuned", 1.0)
+    yield lambda: export_schedules(folder / "tuned", "autotvm", 1.0)
     yield lambda: finished_trials(folder / "tuned")
 
 

@@ -21,7 +21,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json
 from tilewright.networks.quantisation import is_quantised
 from tilewright.targets.artifact_types import Pick
-from tilewright.targets.capabilities import Blocks, blocks_of
+from tilewright.targets.capabilities import Blocks, traits_of
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload, canonical
 from tilewright.tuning.schedule_lookup import PickTable
@@ -131,7 +131,7 @@ def _check(
     from tilewright.tuning.build_options import BuildOptions
 
     model = onnx.load(path)
-    blocks = blocks_of(make_target(target))
+    blocks = traits_of(make_target(target)).blocks
     expected = list(right) if right is not None else by_onnxruntime(model, feeds)
     options = BuildOptions(
         model=str(path), out=folder / "apart", target=target, trials=0, calibration=calibration

@@ -23,7 +23,7 @@ from benchmarks.fusion.examples import (
     write_examples,
 )
 from benchmarks.fusion.tuned_pairs import examples_of, pair
-from tilewright.fusion.learned.graph_model import GraphModel, Trees
+from tilewright.fusion.learned.graph_model import GraphModel
 from tilewright.fusion.learned.policy import Policy
 from tilewright.fusion.learned.pretrained import FOLDER, MODEL, POLICY
 
@@ -70,7 +70,7 @@ def made(
 
 def trained(several: list[Examples], seed: int = 0) -> tuple[GraphModel, Policy]:
     """Both models, trained on these."""
-    model, policy = Trees(seed), Policy(seed)
+    model, policy = GraphModel(seed), Policy(seed)
     model.fit(graphs_of(several))
     policy.fit(*units_of_all(several))
     return model, policy
@@ -88,7 +88,7 @@ class Trained:
     def read(self) -> tuple[GraphModel, Policy]:
         """Return a copy of the model of labelled graphs, and the policy, which no search
         changes."""
-        model = Trees()
+        model = GraphModel()
         model.load(self._path)
         return model, self._policy
 

@@ -21,7 +21,7 @@ from tilewright.fusion.problem import FusionProblem, Labelling, groups_of, segme
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.features import Features
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload, parse_workload
@@ -40,7 +40,7 @@ class KeptSchedules(FusionSchedules):
     """Schedules of one target, tuned with so many trials each and kept in a file."""
 
     def __init__(self, target: Target, trials: int, folder: Path) -> None:
-        super().__init__(blocks_of(target), self._tune)
+        super().__init__(traits_of(target).blocks, self._tune)
         self._target, self._trials = target, trials
         self._path = folder / f"schedules-{target.name}-{trials}.json"
         self._rows: list[list[object]] = []

@@ -35,13 +35,14 @@ from benchmarks.results import KeptRows
 from benchmarks.transfer.controls import controls
 from tilewright.core.errors import TilewrightError
 from tilewright.evaluation.datasets.folder import read_about
-from tilewright.flows.tuning import learn, measured_batch, propose_batch
+from tilewright.flows.tuning import learn, propose_batch
 from tilewright.models import make_explorer
 from tilewright.models.transfer.model import prior_from
 from tilewright.models.transfer.registry import load_model
 from tilewright.search import LocalRunner, Session
 from tilewright.search.expected_gain import best_latency
 from tilewright.search.problem import Problem, TransferredPrior
+from tilewright.search.round_steps import measure_batch
 from tilewright.search.task import GivenTask, problem_of
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
@@ -211,8 +212,9 @@ def perform(unit: Unit) -> dict[str, Any]:
         batch = propose_batch(run, task, before, n)
         if batch is None:
             continue
-        sessions[place] = before.after(measured_batch(run, task, batch, {}))
-        compiled += batch.lowered
+        measured = run(measure_batch, task, batch, {})
+        sessions[place] = before.after(replace(batch, measured=measured))
+        compiled += batch.unmeasured_count
         trials += len(batch.rows)
         total = sum(
             each.count * (best_latency(session.history) or other)

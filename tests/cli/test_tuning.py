@@ -221,7 +221,7 @@ def test_one_prefect_task_runs_a_stage_of_a_round(tuned: Tuned) -> None:
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     counts = dict(database.execute("select task_key, count(*) from task_run group by task_key"))
     stages = {key.rpartition("-")[0] or key: count for key, count in counts.items()}
-    for stage in ("generate_candidates", "filter_candidates", "lower_candidates",
+    for stage in ("generate_candidates", "filter_candidates", "lower_and_choose",
                   "measure_batch", "retrain_models"):  # fmt: skip
         assert stages[stage] == len(LAYERS) * ROUNDS, stages
     assert stages["import_model"] == stages["extract_subgraphs"] == 1

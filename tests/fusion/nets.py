@@ -13,7 +13,7 @@ from tilewright.fusion.problem import FusionProblem
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.quantisation import quantise
 from tilewright.networks.zoo.builder import Builder
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.registry import make_target
 
 
@@ -67,7 +67,7 @@ def problem(target: str = "vta-pynq", net: str = "pooled") -> FusionProblem:
     """One of the networks on a target."""
     made = make_target(target)
     model = quantise(NETS[net]()).model
-    return FusionProblem(integer_graph(model, blocks_of(made), name=net), made)
+    return FusionProblem(integer_graph(model, traits_of(made).blocks, name=net), made)
 
 
 def evaluator(target: str = "vta-pynq", net: str = "pooled") -> Evaluator:
@@ -77,4 +77,4 @@ def evaluator(target: str = "vta-pynq", net: str = "pooled") -> Evaluator:
     def tune(workloads: object) -> object:
         return tuned_picks(workloads, own.target, 0)  # type: ignore[arg-type]
 
-    return Evaluator(own, FusionSchedules(blocks_of(own.target), tune))  # type: ignore[arg-type]
+    return Evaluator(own, FusionSchedules(traits_of(own.target).blocks, tune))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from tilewright.fusion.evaluator import Evaluator, FusionSchedules
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.workload import Workload
 
 DRAWN = 32
@@ -55,7 +55,7 @@ def check(own: FusionProblem, labellings: int, schedules: int) -> float:
                 return tuned_picks(some, own.target, 0)  # type: ignore[arg-type]
             return [any_schedule(each, own.target, rng) for each in some]  # type: ignore[attr-defined]
 
-        timed = Evaluator(own, FusionSchedules(blocks_of(own.target), tune))  # type: ignore[arg-type]
+        timed = Evaluator(own, FusionSchedules(traits_of(own.target).blocks, tune))  # type: ignore[arg-type]
         for labels in drawn(own, labellings, rng):
             known = bound(own, labels, needed)
             assert least <= known <= timed(labels).cycles

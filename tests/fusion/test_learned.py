@@ -15,7 +15,7 @@ from benchmarks.fusion.tuned_pairs import examples_of
 from tests.fusion.nets import NETS, evaluator
 from tilewright.fusion.evaluator import Evaluator
 from tilewright.fusion.label_search import Objective
-from tilewright.fusion.learned.graph_model import GraphModel, ModelError, Trees
+from tilewright.fusion.learned.graph_model import GraphModel, ModelError
 from tilewright.fusion.learned.policy import Policy, correct_chances
 from tilewright.fusion.learned.pretrained import shipped_models
 from tilewright.fusion.learned.search import (
@@ -47,7 +47,7 @@ def split(examples: Examples) -> tuple[list[GraphTable], list[GraphTable]]:
 
 def test_a_model_tells_labelled_graphs_apart(examples: Examples, tmp_path: Path) -> None:
     seen, unseen = split(examples)
-    model: GraphModel = Trees(0)
+    model = GraphModel(0)
     model.fit(seen)
     said = model.predict(unseen)
     true = np.array([graph.stream.sum() for graph in unseen])
@@ -56,14 +56,14 @@ def test_a_model_tells_labelled_graphs_apart(examples: Examples, tmp_path: Path)
     assert off < 0.03
     assert off < np.abs(prior / true - 1).mean()
     model.save(tmp_path / "model")
-    again: GraphModel = Trees(0)
+    again = GraphModel(0)
     again.load(tmp_path / "model")
     np.testing.assert_allclose(again.predict(unseen), said, rtol=1e-6)
 
 
 def test_a_frozen_model_is_corrected(examples: Examples) -> None:
     seen, unseen = split(examples)
-    model: GraphModel = Trees(0)
+    model = GraphModel(0)
     slower = [
         GraphTable(g.columns, g.nodes, g.prior, g.edges, g.links, 1.5 * g.stream) for g in seen
     ]
@@ -76,7 +76,7 @@ def test_a_frozen_model_is_corrected(examples: Examples) -> None:
 
 
 def test_damaged_models_and_other_figures_are_refused(examples: Examples, tmp_path: Path) -> None:
-    model: GraphModel = Trees(0)
+    model = GraphModel(0)
     with pytest.raises(ModelError, match="learned nothing"):
         model.save(tmp_path / "model")
     model.fit(examples.graphs[:2])
@@ -84,7 +84,7 @@ def test_damaged_models_and_other_figures_are_refused(examples: Examples, tmp_pa
     # XGBoost trusts what it reads: a file that was cut may end the process.
     (tmp_path / "none").write_bytes(b"")
     with pytest.raises(ModelError, match="train it again"):
-        Trees(0).load(tmp_path / "none")
+        GraphModel(0).load(tmp_path / "none")
     g = examples.graphs[0]
     fewer = GraphTable(g.columns[1:], g.nodes[:, 1:], g.prior, g.edges, g.links, g.stream)
     with pytest.raises(ModelError):
@@ -173,7 +173,7 @@ def test_a_surrogate_adds_up_what_segments_change(timed: Evaluator) -> None:
     assert np.abs(np.array(said) / true - 1).max() < 0.02
 
 
-class _TrueCycles(Trees):
+class _TrueCycles(GraphModel):
     """Says of a labelled graph that was simulated what it took."""
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from tests.board.graphs import some_pick
 from tilewright.networks import artifact
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
@@ -73,7 +73,7 @@ def _check_board(
     square = spec.block_in == spec.block_out
     model = drawn_network(number, 1 + seed % 3, spec.block_in if square else None, slope)
     target = VtaTarget(spec)
-    graph = integer_graph(model, blocks_of(target))
+    graph = integer_graph(model, traits_of(target).blocks)
     picks = [some_pick(layer.workload, seed, spec) for layer in graph.layers]
     artifact.build(graph, picks, target, "vta", tmp_path / "built")
     built = artifact.load(tmp_path / "built", allow_code=True)

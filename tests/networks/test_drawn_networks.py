@@ -29,7 +29,7 @@ from benchmarks.artifacts.drawn_networks import draw
 from benchmarks.artifacts.forms import FORMS, feeds_of
 from benchmarks.artifacts.numbers import by_onnxruntime, differences, nudged
 from benchmarks.artifacts.shrink import shrunk
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.registry import make_target
 
 SEEDS = tuple(range(20))
@@ -66,7 +66,7 @@ def test_all_usual_operators_are_drawn() -> None:
 def test_drawn_machines_have_the_blocks_they_are_called_by(tmp_path: Path) -> None:
     for seed in range(12):
         machine = drawn_machine(seed, tmp_path)
-        blocks = blocks_of(make_target(machine.target))
+        blocks = traits_of(make_target(machine.target)).blocks
         assert machine.title == f"{blocks.batch}x{blocks.in_channels}x{blocks.out_channels}"
 
 

@@ -23,7 +23,7 @@ from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.integer.graph import IntegerGraph
 from tilewright.networks.quantisation import quantise
 from tilewright.networks.zoo.builder import Builder
-from tilewright.targets.capabilities import Blocks, blocks_of
+from tilewright.targets.capabilities import Blocks, traits_of
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer
 from tilewright.targets.registry import kind_of, make_target
@@ -111,7 +111,7 @@ def test_a_labelled_network_runs_on_the_board_as_on_paper(
     spec: str, which: str, tmp_path: Path
 ) -> None:
     target = make_target(spec)
-    graph, found = _base(blocks_of(target))
+    graph, found = _base(traits_of(target).blocks)
     labels = {
         "none": [False] * len(found),
         "all": [True] * len(found),
@@ -235,7 +235,9 @@ def test_the_average_of_a_block_runs_on_the_board(spec: str, block: str, tmp_pat
     beside = conv(x, "beside", 40) if block == "projection" else x
     x = net.relu(net.add(conv(inner, "outer", 40), beside, "add"), "relu")
     x = net.flatten(net.global_average_pool(x, "global"), "flatten")
-    graph = integer_graph(quantise(net.model(net.dense(x, "fc", 10))).model, blocks_of(target))
+    graph = integer_graph(
+        quantise(net.model(net.dense(x, "fc", 10))).model, traits_of(target).blocks
+    )
     found = choices(graph)
     inputs = random_inputs(graph)
     expected = run(graph, inputs, in_memory(graph))
@@ -367,7 +369,9 @@ def test_averages_of_joined_tensors_run_on_the_board(spec: str, which: str, tmp_
     pooled = net.max_pool(conv(x, "c", 64), "pool", kernel=3, stride=1, pad=1)
     x = net.concat([conv(x, "d", 64), inner, pooled], "outer")
     x = net.flatten(net.global_average_pool(x, "global"), "flatten")
-    graph = integer_graph(quantise(net.model(net.dense(x, "fc", 10))).model, blocks_of(target))
+    graph = integer_graph(
+        quantise(net.model(net.dense(x, "fc", 10))).model, traits_of(target).blocks
+    )
     found = choices(graph)
     averages = [choice for choice in found.offered if choice.kind == "average"]
     assert [choice.name for choice in averages] == [f"global of {name}" for name in "dab"]

@@ -17,7 +17,7 @@ from benchmarks.quantisation.integer_graphs import in_memory, run
 from tilewright.flows.build import tuned_picks
 from tilewright.networks import artifact
 from tilewright.networks.integer.extraction import integer_graph
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.registry import kind_of, make_target
 
 
@@ -28,7 +28,7 @@ def test_a_network_runs_on_the_board_as_on_paper(
 ) -> None:
     """Heads of attention among its layers, whose weights are activations; and grouped layers."""
     target = make_target("vta-pynq")
-    graph = integer_graph(net(Graph()), blocks_of(target))
+    graph = integer_graph(net(Graph()), traits_of(target).blocks)
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     kind = kind_of("vta-pynq")[0].name
     artifact.build(graph, picks, target, kind, tmp_path / "built")
@@ -52,7 +52,7 @@ def test_the_host_reads_a_tensor_and_channels_of_it_that_lie_in_it(tmp_path: Pat
     curved = g.quantise(g.op("Sigmoid", "curved", [part]), -7)
     model = g.model((whole, (1, 32, 5, 5)), (curved, (1, 16, 5, 5)))
     target = make_target("vta-pynq")
-    graph = integer_graph(model, blocks_of(target))
+    graph = integer_graph(model, traits_of(target).blocks)
     assert [(each.first, each.whole in graph.results.values()) for each in graph.slices] == [
         (16, True)
     ]

@@ -19,7 +19,7 @@ from tilewright.networks.offloading.accelerator import Accelerator
 from tilewright.networks.offloading.cpu_costs import SECONDS, operator_seconds
 from tilewright.networks.offloading.report import ModelReport
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Blocks, HasHost, Latency, offers
+from tilewright.targets.capabilities import Blocks, HasTraits, Latency, MachineTraits, offers
 from tilewright.targets.registry import make_target
 from tilewright.targets.workload import Workload
 
@@ -168,11 +168,11 @@ def test_a_target_says_how_slow_its_host_is_and_what_layers_take_at_least() -> N
     class Slow:
         """A VTA beside a slower processor."""
 
-        host_slowdown = 20.0
+        traits = MachineTraits(host_slowdown=20.0)
 
         def __init__(self, target: Target) -> None:
             self._target = target
-            self.capabilities = {**target.capabilities, **offers(self, HasHost)}
+            self.capabilities = {**target.capabilities, **offers(self, HasTraits)}
 
         def __getattr__(self, name: str) -> object:
             return getattr(self._target, name)

@@ -35,7 +35,7 @@ from tilewright.networks.errors import InputError
 from tilewright.networks.integer.extraction import integer_graph
 from tilewright.networks.offloading.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.targets.artifact_types import HoldsImages
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.layer import Value
 from tilewright.targets.registry import kind_of, make_target
 
@@ -120,7 +120,7 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("attention") / "built"
     model: onnx.ModelProto = attention_net(Graph())
     target = make_target("vta-pynq")
-    graph = integer_graph(model, blocks_of(target))
+    graph = integer_graph(model, traits_of(target).blocks)
     picks = tuned_picks(artifact.canonical_workloads(graph), target, trials=0)
     seconds = {name: 1e-5 for island in graph.islands for name, _ in island.nodes}
     artifact.build(graph, picks, target, kind_of("vta-pynq")[0].name, out, cpu_seconds=seconds)

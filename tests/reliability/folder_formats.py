@@ -75,7 +75,7 @@ def _results(folder: Path) -> tuple[Draw, Read]:
     """What other commands read of a finished run."""
     from tests.tune_bare import tune_bare
     from tilewright.evaluation.diff import read_side
-    from tilewright.tuning.export import export_autotvm
+    from tilewright.tuning.export import export_schedules
 
     out, again = folder / "out", folder / "again"
     tune_bare(workload="conv2d:n=1,c=16,h=8,w=8,o=32,k=3,s=2,p=1", tuner="random", trials=4,
@@ -93,7 +93,7 @@ def _results(folder: Path) -> tuple[Draw, Read]:
             (again / other).write_bytes(before)
         name, text = of_name(data)
         (again / name).write_bytes(text)
-        return read_side(again), export_autotvm(again, 1.0)
+        return read_side(again), export_schedules(again, "autotvm", 1.0)
 
     return draw, read_it
 

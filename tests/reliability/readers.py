@@ -21,7 +21,7 @@ _OF_MODULES = {
 
 TRUSTED: dict[str, tuple[str, ...]] = {
     "it opens files for other functions, which are listed themselves, or makes them": (
-        "tilewright.cli.app:_end_output", "tilewright.cli.stdio:_fit",
+        "tilewright.cli.app:end_output", "tilewright.cli.stdio:_fit",
         "tilewright.cli.stdio:prepare_streams", "tilewright.core.files:append",
         "tilewright.core.files:pack_files", "tilewright.core.files:read_json_file",
         "tilewright.core.files:sync_folder", "tilewright.core.files:write_atomically",

@@ -25,7 +25,7 @@ IMPORT = {"import_model": 1, "extract_subgraphs": 1}
 STOCK, PROOF = {"measure_baseline": WORKLOADS}, {"verify_schedule": WORKLOADS}
 COSTS = {"extract_subgraphs": 1}  # a layer is offloaded where the target is the faster
 BEGUN = {"begin_models": WORKLOADS}  # what a tuner knows before its first trial
-ASKED = ("generate_candidates", "filter_candidates", "lower_candidates", "retrain_models")
+ASKED = ("generate_candidates", "filter_candidates", "lower_and_choose", "retrain_models")
 
 
 def rounds(number: int, *, simulated: bool = True) -> dict[str, int]:

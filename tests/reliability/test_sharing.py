@@ -110,8 +110,9 @@ def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: P
     setting, key = make_task(target, WORK, explorer, 0), (WORK.id, target.fingerprint, "shared")
     space = setting.problem.space
     lowered = target.lower(WORK, space.unravel(np.arange(6)))
-    first, second = (Batch(lowered.rows(np.arange(*ends)), {}, lowered.configs[:0], 0)
-                     for ends in ((0, 4), (2, 6)))  # fmt: skip
+    measured = target.measure(lowered)
+    whole = Batch(lowered, {}, lowered.configs[:0], 0, measured=measured)
+    first, second = (whole.take(np.arange(*ends)) for ends in ((0, 4), (2, 6)))
     with (
         TrialStore(tmp_path / FILE, own=False) as asleep_store,
         TrialStore(tmp_path / FILE, own=False) as store,
@@ -126,9 +127,9 @@ def test_a_stopped_process_that_wakes_up_loses_what_others_have_made(tmp_path: P
             assert len(pending) == 0
             awake.claim(second)
         with awake.turn():
-            assert awake.settle(0, second, target.measure(second.rows))[1].tolist() == [0, 1, 2, 3]
+            assert awake.settle(0, second)[1].tolist() == [0, 1, 2, 3]
         with asleep.turn():
-            index, kept = asleep.settle(0, first, target.measure(first.rows))
+            index, kept = asleep.settle(0, first)
         assert (index, kept.tolist()) == (1, [0, 1])
         assert len(awake.finished()) == 2
     assert len(tables(tmp_path)["trials"]) == 6

@@ -35,7 +35,7 @@ def outcome(
 
     scale = 1 if o < 32 else 1.5
     return TunedWorkload(
-        study=tuning_task_of(OPTIONS, workload),
+        task=tuning_task_of(OPTIONS, workload),
         count=1 if o < 32 else 2,
         names=("conv1", "conv2") if o < 32 else ("conv3",),
         baseline=None if source is None else schedule(source, round(2000 * scale)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,17 +18,14 @@ from tilewright.core.thread_pools import one_thread
 from tilewright.evaluation.tuner_conformance import WORKLOAD, ToyTarget
 from tilewright.flows.tuning import (
     learn,
-    measured_batch,
     propose_batch,
-    rounds,
+    rounds_without_store,
     tune,
     tune_session,
 )
 from tilewright.models import make_explorer
 from tilewright.search import (
     LocalRunner,
-    Round,
-    RunRecord,
     Session,
     Trial,
     TrialStore,
@@ -129,7 +127,8 @@ def test_a_session_learns_when_it_is_asked_and_not_before() -> None:
         again = learn(run, task, again)
         batch = propose_batch(run, task, again, 8)
         assert batch is not None
-        again = again.after(measured_batch(run, task, batch, {}))
+        measured = run(measure_batch, task, batch, {})
+        again = again.after(replace(batch, measured=measured))
     assert np.array_equal(done.history.configs, again.history.configs)
     assert learn(run, task, again).models.models.keys() == (
         learn(run, task, done).models.models.keys()
@@ -147,8 +146,7 @@ def test_nothing_is_learned_from_a_last_round() -> None:
             return super().__call__(step, *given)
 
     run, session = Counting(), Session.start(setting)
-    made = list(rounds(run, setting, session, RunRecord(), trials=6, batch=2))
-    done = [each for each in made if isinstance(each, Round)]
+    done = list(rounds_without_store(run, setting, session, trials=6, batch=2))
     assert learned == [1, 2]
     assert [each.stage_seconds.get("retrain", 0) > 0 for each in done] == [False, True, True]
     assert learn(run, setting, done[-1].session).models.models

@@ -33,7 +33,7 @@ def after_rounds(task: GivenTask, rounds: int = 1, session: Session | None = Non
     for _ in range(rounds):
         done = tune_round(RUN, task, session, 8)
         assert done is not None
-        session = done
+        session = done.session
     return learn(RUN, task, session)
 
 
@@ -43,7 +43,7 @@ def test_the_first_round_compiles_many_configs_and_measures_four_distinct_progra
     batch = propose_batch(RUN, task, start, 8)
     assert batch is not None
     assert len(batch.rows) == 4
-    assert batch.lowered + len(batch.rows) == 40
+    assert batch.unmeasured_count + len(batch.rows) == 40
     session = after_rounds(task)
     hidden = session.history.hidden.matrix
     assert len(np.unique(hidden, axis=0)) == 4

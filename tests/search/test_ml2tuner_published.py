@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.flows.tuning import learn, tune, tune_round, tune_session
-from tilewright.models import LEARNERS, make_explorer
+from tilewright.models import ModelLibrary, make_explorer
 from tilewright.search import GivenTask, LocalRunner, make_task, problem_of
 from tilewright.search.candidates import untried
 from tilewright.search.registry import registered_tuners
@@ -30,11 +30,11 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
         session = learn(run, task, session)
         model = session.models.models["P"]
         left = untried(problem.space, session.history.tried(problem.space))
-        said = model.predict(LEARNERS.tree_features(problem, problem.space.unravel(left)))
+        said = model.predict(ModelLibrary().tree_features(problem, problem.space.unravel(left)))
         before = len(session.history)
         done = tune_round(run, task, session, n)
         assert done is not None
-        session = done
+        session = done.session
         chosen = problem.space.ravel(session.history.configs[before:])
         limit = np.quantile(said, BEST)
         outside += int((said[np.searchsorted(left, chosen)] > limit).sum())

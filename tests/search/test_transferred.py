@@ -78,7 +78,7 @@ def _regrets(sign: float, seed: int) -> list[float]:
     task, best = replace(setting, problem=problem), []
     session = Session.start(task)
     for _ in range(6):
-        session = unwrap(tune_round(LocalRunner(), task, session, 8))
+        session = unwrap(tune_round(LocalRunner(), task, session, 8)).session
         assert session.history.best is not None
         best.append(float(session.history.log_latency[session.history.best]))
     optimum = min(truth.values())
@@ -144,7 +144,7 @@ def test_of_a_large_space_it_is_asked_about_a_part_once() -> None:
 
 def test_a_round_asks_it_three_times_at_most_about_what_is_not_compiled() -> None:
     task, asked = _asked_about(1.0)
-    session = unwrap(tune_round(LocalRunner(), task, Session.start(task), 4))
+    session = unwrap(tune_round(LocalRunner(), task, Session.start(task), 4)).session
     before = len(asked)
     tune_round(LocalRunner(), task, session, 4)
     questions = asked[before:]  # of trials and failures, new draws, what is compiled

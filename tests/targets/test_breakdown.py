@@ -9,7 +9,7 @@ from tilewright.targets import make_target
 from tilewright.targets.capabilities import (
     PARTS,
     Bounds,
-    HasBreakdown,
+    HasDesigns,
     capability,
 )
 from tilewright.targets.vta.target import VtaTarget
@@ -27,12 +27,13 @@ PROGRAMS = 200
 def test_parts_sum_to_what_the_program_takes(name: str, layer: Workload) -> None:
     target = make_target(name)
     assert isinstance(target, VtaTarget)
-    seen = capability(target, HasBreakdown)
+    seen = capability(target, HasDesigns)
     assert seen is not None
     space = target.space(layer)
     chosen = np.random.default_rng(5).choice(space.size, PROGRAMS, replace=False)
     lowered = target.lower(layer, space.unravel(chosen))
     measured, parts = target.measure(lowered), seen.breakdown(lowered)
+    assert parts is not None
     assert parts.shape == (PROGRAMS, len(PARTS))
     valid = measured.valid
     assert valid.any()

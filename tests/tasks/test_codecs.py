@@ -11,7 +11,7 @@ from tilewright.core.files import pack_arrays, unpack_arrays
 from tilewright.flows.tuning import learn, tune, tune_session
 from tilewright.models import make_explorer
 from tilewright.search import Batch, History, LocalRunner, Session, make_task
-from tilewright.search.round_steps import generate_candidates, lower_candidates
+from tilewright.search.round_steps import generate_candidates, lower_and_choose
 from tilewright.targets import make_target
 from tilewright.targets.workload import parse_workload
 from tilewright.tasks import codecs
@@ -46,12 +46,12 @@ def test_programs_that_stay_candidates_come_back() -> None:
     assert np.array_equal(back.compiled, history.compiled)
     assert back.compiled_hidden is not None
     assert np.array_equal(back.compiled_hidden.matrix, history.compiled_hidden.matrix)
-    batch = lower_candidates(task, session, generate_candidates(task, session, 4), 4)
+    batch = lower_and_choose(task, session, generate_candidates(task, session, 4), 4)
     again = codecs.decode_batch(codecs.encode_batch(batch))
-    assert batch.compiled is not None
-    assert again.compiled is not None
-    assert np.array_equal(again.compiled.configs, batch.compiled.configs)
-    assert again.compiled.hidden.columns == batch.compiled.hidden.columns
+    assert batch.unmeasured_compiled is not None
+    assert again.unmeasured_compiled is not None
+    assert np.array_equal(again.unmeasured_compiled.configs, batch.unmeasured_compiled.configs)
+    assert again.unmeasured_compiled.hidden.columns == batch.unmeasured_compiled.hidden.columns
 
 
 def test_an_empty_history_comes_back_empty() -> None:
@@ -75,7 +75,7 @@ def test_candidates_batches_and_measurements_come_back(session: Session) -> None
     named = generate_candidates(TASK, session, 8)
     candidates = codecs.decode_candidates(codecs.encode_candidates(named))
     assert np.array_equal(candidates.configs, named.configs)
-    batch = lower_candidates(TASK, session, named.take(np.arange(16)), 8)
+    batch = lower_and_choose(TASK, session, named.take(np.arange(16)), 8)
     again = codecs.decode_batch(codecs.encode_batch(batch))
     assert isinstance(again, Batch)
     assert again.rows.workload == WORKLOAD
@@ -84,7 +84,10 @@ def test_candidates_batches_and_measurements_come_back(session: Session) -> None
     for name, part in batch.rows.programs.items():
         assert np.array_equal(again.rows.programs[name].values, part.values)
         assert np.array_equal(again.rows.programs[name].offsets, part.offsets)
-    assert (again.lowered, again.scores.keys()) == (batch.lowered, batch.scores.keys())
+    assert (again.unmeasured_count, again.scores.keys()) == (
+        batch.unmeasured_count,
+        batch.scores.keys(),
+    )
     assert again.reasons == batch.reasons
     measured = TARGET.measure(again.rows)
     assert measured.cycles.tolist() == TARGET.measure(batch.rows).cycles.tolist()

@@ -53,8 +53,8 @@ def test_a_round_whose_every_step_runs_in_another_process(tmp_path: Path) -> Non
     (tmp_path / "history").write_bytes(serializer.dumps(Record(History.empty(TASK.problem.space))))
     elsewhere(tmp_path, "generate_candidates", "session", "n")
     elsewhere(tmp_path, "filter_candidates", "session", "generate_candidates", "n")
-    elsewhere(tmp_path, "lower_candidates", "session", "filter_candidates", "n")
-    elsewhere(tmp_path, "measure_batch", "lower_candidates", "known")
+    elsewhere(tmp_path, "lower_and_choose", "session", "filter_candidates", "n")
+    elsewhere(tmp_path, "measure_batch", "lower_and_choose", "known")
     measured = serializer.loads((tmp_path / "measure_batch").read_bytes()).value
     here = tune_session(TASK, 8, 8)
     assert measured.cycles.tolist() == here.history.cycles.tolist()

@@ -14,9 +14,10 @@ from tests.tune_bare import tune_bare
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.targets.registry import make_target
+from tilewright.targets.vta.autotvm import record
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload
-from tilewright.tuning.export import ExportError, export_autotvm
+from tilewright.tuning.export import ExportError, export_schedules
 
 REFERENCE = {
     row["layer"]: row["tophub"]
@@ -34,7 +35,7 @@ def _target(name: str = "vta-pynq") -> VtaTarget:
 
 
 def _record(workload: Workload, knobs: dict[str, int], space: str = "template") -> dict[str, Any]:
-    line = _target().autotvm_record(workload, space, knobs, 0.002, 12.5)
+    line = record(workload, _target().spec, space, knobs, 0.002, 12.5)
     assert "\n" not in line
     found: dict[str, Any] = json.loads(line)
     return found
@@ -130,7 +131,7 @@ def test_stock_tvm_knows_no_blocks_that_are_not_square() -> None:
     other = VtaTarget(target.spec.model_copy(update={"log_block_out": 5}))
     workload = parse_workload("conv2d:n=1,c=32,h=14,w=14,o=64,k=3,s=1,p=1")
     with pytest.raises(WorkloadError, match="blocks are not square"):
-        other.autotvm_record(workload, "template", {}, 1.0, 0.0)
+        record(workload, other.spec, "template", {}, 1.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def test_what_is_of_another_space_is_left_out_with_a_sentence(tuned: Path, tmp_p
     other = document["schedules"][0] | {"space": "extended"}
     document["schedules"].append(other)
     (tmp_path / "schedules.json").write_text(json.dumps(document))
-    found = export_autotvm(tmp_path, 0.0)
+    found = export_schedules(tmp_path, "autotvm", 0.0)
     assert found.schedules == 1
     (sentence,) = found.left_out
     assert CONV in sentence
@@ -169,17 +170,17 @@ def test_what_is_of_another_space_is_left_out_with_a_sentence(tuned: Path, tmp_p
     document["schedules"] = [other]
     (tmp_path / "schedules.json").write_text(json.dumps(document))
     with pytest.raises(ExportError, match="--space template"):
-        export_autotvm(tmp_path, 0.0)
+        export_schedules(tmp_path, "autotvm", 0.0)
 
 
 def test_a_folder_without_a_run_and_an_unknown_format_are_refused(
     tuned: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportError, match="no finished run"):
-        export_autotvm(tmp_path, 0.0)
+        export_schedules(tmp_path, "autotvm", 0.0)
     (tmp_path / "schedules.json").write_text('{"target": 3}')
     with pytest.raises(ExportError, match="tune again"):
-        export_autotvm(tmp_path, 0.0)
+        export_schedules(tmp_path, "autotvm", 0.0)
     out = tmp_path / "x.log"
     done = CliRunner().invoke(app, ["export", str(tuned), "--format", "ansor", "--out", str(out)])
     assert isinstance(done.exception, TilewrightError)

@@ -19,7 +19,7 @@ import tilewright
 from tests.tune_bare import tune_bare
 from tilewright.cli.app import app
 from tilewright.core.errors import TilewrightError
-from tilewright.tuning.export import export_autotvm
+from tilewright.tuning.export import export_schedules
 from tilewright.tuning.foreign_trials import ForeignTrialsError
 from tilewright.tuning.run_trials import RunTrials, finished_trials
 
@@ -128,7 +128,7 @@ def autotvm(result: object, **changes: object) -> dict[str, Any]:
 
 
 def test_autotvms_records_are_trials(out: Path, tmp_path: Path) -> None:
-    ours, log = export_autotvm(out, 12.5).text, tmp_path / "tuning.log"
+    ours, log = export_schedules(out, "autotvm", 12.5).text, tmp_path / "tuning.log"
     config = {"i": 1, "t": "direct", "c": None, "e": [["tile_k", "sp", [2, 4]]]}
     task = ["llvm", "topi_nn_dense", [["TENSOR", [1, 8], "int8"]], {}, ["dense"], config]
     older = {"v": 0.1, "r": [[0.5, 0.7], 0, 2.0, 3.0], "i": task}

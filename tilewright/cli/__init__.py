@@ -9,6 +9,8 @@ its processes start in `/`, too (`core.working_folder`).
 
 from __future__ import annotations
 
+import gc
+
 from tilewright.cli.signals import end_stopped, heed_signals, was_stopped
 from tilewright.core.working_folder import leave_working_folder
 
@@ -29,9 +31,14 @@ def command() -> None:
     heed_signals()
     try:
         leave_working_folder()
-        from tilewright.cli.app import run
+        from tilewright.cli.app import end_output
+        from tilewright.cli.app import main as call
 
-        run()
+        try:
+            call()
+        finally:
+            end_output()
+            gc.freeze()  # at exit, collecting what TVM, Prefect and MLflow loaded takes a second
     except SystemExit:
         raise  # all is said
     except BaseException as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -128,17 +127,7 @@ for _name, _group in (
 count_paths_from_start(app)
 
 
-def run() -> None:
-    """`main`, for a process that ends with it. What was loaded stays: looking for garbage in TVM,
-    Prefect and MLflow at the end would cost over a second."""
-    try:
-        main()
-    finally:
-        _end_output()
-        gc.freeze()
-
-
-def _end_output() -> None:
+def end_output() -> None:
     """Flush both output streams, and discard what is printed to standard output from now on.
 
     The reader of a pipe may leave at any time. What could not be written then is still in a buffer,

@@ -26,7 +26,7 @@ from tilewright.fusion.learned.search import learned_search
 from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import blocks_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.display_names import shape
 from tilewright.targets.workload import Workload
 from tilewright.tuning.build_artifact import integer_network, read_model
@@ -47,7 +47,7 @@ def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
     """Decide what is fused, by the mode that was asked for. Raises as
     `tilewright.fusion.decide_fusion`."""
     problem = read_problem(asked)
-    schedules = FusionSchedules(blocks_of(asked.target), lambda some: _tuned(asked, some))
+    schedules = FusionSchedules(traits_of(asked.target).blocks, lambda some: _tuned(asked, some))
     for each in asked.tuned:
         if (pick := _pick(each)) is not None:
             schedules.add(each.workload, pick)

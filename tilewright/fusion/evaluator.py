@@ -14,7 +14,7 @@ from tilewright.fusion.problem import FusionProblem, Labelling
 from tilewright.networks.artifact.build import layer_graph
 from tilewright.targets.artifact_types import LayerCost, Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Blocks, TimesStreams, blocks_of, capability
+from tilewright.targets.capabilities import Blocks, Builds, capability, traits_of
 from tilewright.targets.workload import Workload
 from tilewright.tuning.schedule_lookup import PickTable, pick_without_trials
 
@@ -112,8 +112,9 @@ class Evaluator:
     def __init__(
         self, problem: FusionProblem, schedules: FusionSchedules, heard: Heard | None = None
     ) -> None:
-        times = capability(problem.target, TimesStreams)
-        if times is None:
+        builds = capability(problem.target, Builds)
+        timer = None if builds is None else builds.stream_timer()
+        if timer is None:
             raise FusionError(
                 f"{problem.target.name} runs no programs of ours, so there is nothing to decide "
                 "about fusion; choose a VTA, or leave out --fusion"
@@ -123,7 +124,7 @@ class Evaluator:
         self.heard = heard
         self.count = 0
         self.alone: dict[Workload, tuple[Pick, LayerCost]] = {}
-        self._timer = times.stream_timer()
+        self._timer = timer
         self._known: dict[Labelling, Evaluation] = {}
         self._same: dict[tuple[object, ...], Evaluation] = {}
 
@@ -184,7 +185,7 @@ def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
     def estimated(workloads: Sequence[Workload]) -> list[Pick | None]:
         return [_estimated(workload, problem.target, seed) for workload in workloads]
 
-    return Evaluator(problem, FusionSchedules(blocks_of(problem.target), estimated))
+    return Evaluator(problem, FusionSchedules(traits_of(problem.target).blocks, estimated))
 
 
 def _estimated(workload: Workload, target: Target, seed: int) -> Pick | None:

@@ -237,5 +237,4 @@ class BudgetedEvaluator:
         known, records = self._known[key]
         index = self._batches.get(key, len(known))
         self._batches[key] = index + 1
-        batch = Batch(lowered, {}, lowered.configs[:0], 0)
-        records.append(index, batch, measured)
+        records.append(index, Batch(lowered, {}, lowered.configs[:0], 0, measured=measured))

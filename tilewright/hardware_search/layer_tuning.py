@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.flows.tuning import learn, measured_batch, propose_batch
+from tilewright.flows.tuning import learn, propose_batch
 from tilewright.hardware_search.evaluator import RETRIES, BudgetedEvaluator
 from tilewright.hardware_search.objectives import METRICS, estimate_objective, scale_to_latency
 from tilewright.hardware_search.problem import Design
@@ -40,7 +40,7 @@ class BudgetedRunner(LocalRunner):
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
         mine: dict[object, Callable[..., Any]] = {
-            round_steps.lower_candidates: self._lower,
+            round_steps.lower_and_choose: self._lower,
             round_steps.measure_batch: self._measure,
         }
         done: T = super().__call__(mine.get(step, step), *given)
@@ -50,8 +50,9 @@ class BudgetedRunner(LocalRunner):
         lowered = self._evaluator.lower(self._design, task.problem.workload, kept.configs)
         made = lowered.rows(lowered.ok) if lowered.ok.any() else lowered
         batch = round_steps.choose_batch(task, session, made, n)
-        left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.failed
-        return replace(batch, failed=left, lowered=batch.lowered + len(lowered) - len(made))
+        left = lowered.configs[~lowered.ok] if lowered.ok.any() else batch.unmeasured_failed
+        count = batch.unmeasured_count + len(lowered) - len(made)
+        return replace(batch, unmeasured_failed=left, unmeasured_count=count)
 
     def _measure(self, task: Task, batch: Batch, known: Known) -> Measurements:
         """With another objective in the place of latency."""
@@ -92,10 +93,11 @@ class LayerTuning:
             if batch is None:
                 break
             if batch.rows.ok.any():
-                session = session.after(measured_batch(self._run, task, batch, {}))
+                measured = self._run(round_steps.measure_batch, task, batch, {})
+                session = session.after(replace(batch, measured=measured))
                 break
             # known without a measurement: look elsewhere
-            known = [session.history.failed, batch.rows.configs, batch.failed]
+            known = [session.history.failed, batch.rows.configs, batch.unmeasured_failed]
             history = replace(session.history, failed=np.concatenate(known))
             session = replace(session, history=history)
         self._layers[layer] = (task, session)

@@ -20,7 +20,7 @@ from tilewright.search.round_steps import Trial, trial_at
 from tilewright.targets.base import Lowered, Measurements
 from tilewright.targets.capabilities import (
     PARTS,
-    HasBreakdown,
+    HasDesigns,
     HasEnergy,
     MeasuresInOnePass,
     Verifies,
@@ -123,11 +123,11 @@ def _energy(design: Design, measured: Measurements) -> dict[str, float]:
 
 
 def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
-    seen = capability(design.target, HasBreakdown)
-    if seen is None:
+    family = capability(design.target, HasDesigns)
+    parts = None if family is None else family.breakdown(lowered)
+    if parts is None or parts[0].min() < 0:
         return {}
-    found = seen.breakdown(lowered)[0]
-    return dict(zip(PARTS, found.tolist(), strict=True)) if found.min() >= 0 else {}
+    return dict(zip(PARTS, parts[0].tolist(), strict=True))
 
 
 def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:

@@ -57,7 +57,7 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
             axes.axhline(limit, color=BOUND, ls=":", lw=1.5, label=name)
         if outcome.validation is not None and (tuned := _tuned(outcome)) is not None:
             axes.axhline(tuned, color=ACCENT, ls="-.", lw=1, label="chosen, validated")
-        axes.set_title(f"{shape(outcome.workload)} on {outcome.study.target.name}", fontsize=10)
+        axes.set_title(f"{shape(outcome.workload)} on {outcome.task.target.name}", fontsize=10)
         axes.set(xlabel="trials", ylabel=unit_of(trials))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         scale_latency(axes, counted=unit_of(trials) == "cycles")
@@ -81,7 +81,7 @@ def network_convergence(
         ratio = f"{unit_of(trials)} / {of_what}"
         left.set_ylabel(f"best {ratio}")
         right.set_xlabel(ratio)
-        figure.suptitle(f"{network} on {outcomes[0].study.target.name}", fontsize=11)
+        figure.suptitle(f"{network} on {outcomes[0].task.target.name}", fontsize=11)
         return _png(figure)
 
 

@@ -14,10 +14,8 @@ runner (`search.runner`). They take a task, its session and the batch of the rou
 
     task = make_task(target, workload, explorer, seed)
     session = Session.start(task)
-    session = learn(run, task, session)                  # Models P, V and A see the last rounds
-    batch = propose_batch(run, task, session, n)         → Batch; None: the space is exhausted
-    batch = measured_batch(run, task, batch, known)
-    session = session.after(batch)                       # tune_round does all four
+    done = tune_round(run, task, session, n)             → Round; None: the space is exhausted
+    session = done.session
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
 formats. `history` is arrays, and the rounds of a run in the store (`StoredRun.finished`) rebuild
@@ -45,7 +43,7 @@ from tilewright.search.registry import (
 )
 from tilewright.search.round_steps import Known, Trial, model_errors
 from tilewright.search.rounds import Round, TrialRequest
-from tilewright.search.run_record import FinishedRound, RunRecord, StoredRun
+from tilewright.search.run_record import FinishedRound, StoredRun
 from tilewright.search.runner import LocalRunner
 from tilewright.search.session import Batch, Session
 from tilewright.search.task import (
@@ -84,7 +82,6 @@ __all__ = [
     "Round",
     "RunInUse",
     "RunKey",
-    "RunRecord",
     "Session",
     "StoredRun",
     "Task",

@@ -81,7 +81,8 @@ class VetoModel(CostModel, Protocol):
 
 
 class Learners(Protocol):
-    """Where an explorer gets features and untrained models from."""
+    """Where an explorer gets features and untrained models from. It is implemented by
+    `models.model_registry.ModelLibrary`, which `models.make_explorer` passes to each tuner."""
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
         """What is known of configs, shape (n, knobs), before compiling: a row each, for trees."""

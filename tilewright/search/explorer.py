@@ -112,7 +112,8 @@ def veto_threshold(explorer: Explorer, state: ExplorerState) -> float:
 
 
 class Explorer(Protocol):
-    """A tuner. Subclass `BaseExplorer` for the plain behaviour of every stage one does not change.
+    """A tuner. Each module of `search.tuners` has one, such as `search.tuners.default.Default`.
+    Subclass `BaseExplorer` for the plain behaviour of every stage that a tuner does not change.
 
     Guarantees an explorer owes (`evaluation.tuner_conformance` checks them): equal arguments give
     equal answers; nothing of `history.tried` is ever proposed; all configs lie in the space; an

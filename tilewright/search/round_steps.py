@@ -3,7 +3,7 @@
 `flows.tuning` calls them in this order, and a runner (`search.runner`) performs each call. A step
 takes a task and a session, or the batch of the round.
 
-    begin_models → retrain_models → generate_candidates → filter_candidates → lower_candidates
+    begin_models → retrain_models → generate_candidates → filter_candidates → lower_and_choose
         → measure_batch
 
 The record of the run (`search.run_record`) stores what was measured.
@@ -66,33 +66,37 @@ def filter_candidates(task: Task, session: Session, candidates: Candidates, n: i
         return task.explorer.veto(task.problem, session.models, session.history, candidates, n)
 
 
-def lower_candidates(task: Task, session: Session, kept: Candidates, n: int) -> Batch:
-    """Lower all of them, and choose the `n` to measure. Failures to lower are kept as rows."""
+def lower_and_choose(task: Task, session: Session, kept: Candidates, n: int) -> Batch:
+    """Lower the candidates that were kept, and choose at most `n` of them to measure
+    (`choose_batch`). A config that does not compile is a row with a failure."""
     lowered = task.target.lower(task.problem.workload, kept.configs)
     return replace(choose_batch(task, session, lowered, n), vetoed=kept.vetoed)
 
 
 def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batch:
-    """The batch to measure: Model A's re-ranking, where the tuner has one."""
+    """Return the batch to measure: at most `n` of the lowered configs. A tuner with Model A ranks
+    them by their hidden features."""
     choice = BatchChoice(np.empty(0, dtype=np.int64))
     if len(lowered):
         with on_one_thread():
             choice = task.explorer.choose(task.problem, session.models, session.history, lowered, n)
-    beyond = np.ones(len(lowered), dtype=np.bool_)
-    beyond[choice.rows] = False
+    unmeasured = np.ones(len(lowered), dtype=np.bool_)
+    unmeasured[choice.rows] = False
     rows = lowered.rows(choice.rows)
     if choice.earlier is not None and len(choice.earlier):
         # Programs are not kept from round to round: each of these is compiled a second time.
         again = task.target.lower(task.problem.workload, choice.earlier)
         rows = rows.before(again) if len(rows) else again
-    kept = replace(lowered.rows(beyond & lowered.ok), programs={}) if choice.keep_compiled else None
+    kept = None
+    if choice.keep_compiled:
+        kept = replace(lowered.rows(unmeasured & lowered.ok), programs={})
     return Batch(
         rows=rows,
         scores=choice.scores,
-        failed=lowered.configs[beyond & ~lowered.ok],
-        lowered=int(beyond.sum()),
+        unmeasured_failed=lowered.configs[unmeasured & ~lowered.ok],
+        unmeasured_count=int(unmeasured.sum()),
         reasons=tuple(map(str, lowered.reasons[~lowered.ok])),
-        compiled=kept,
+        unmeasured_compiled=kept,
     )
 
 

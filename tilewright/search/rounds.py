@@ -58,8 +58,8 @@ def describe_round(
         index=history.round - 1,
         candidates=batch.candidates,
         vetoed=batch.vetoed,
-        lowered=batch.lowered,
-        failed_compiles=len(batch.failed),
+        lowered=batch.unmeasured_count,
+        failed_compiles=len(batch.unmeasured_failed),
         configs=batch.rows.configs,
         measured=measured,
         best=latency_at(history, best),
@@ -88,17 +88,17 @@ class TrialRequest:
 
 
 class Stopwatch:
-    """Wall-clock seconds by stage, on top of those `before`."""
+    """Wall-clock seconds by stage."""
 
-    def __init__(self, before: Mapping[str, float] | None = None) -> None:
-        self.seconds = dict(before or {})
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
 
     @contextmanager
     def of(self, stage: str) -> Iterator[None]:
-        """Time what is done within; nothing where it fails."""
+        """Add the time of what is done within to a stage, unless it fails."""
         start = time.perf_counter()
         yield
-        self.seconds[stage] = time.perf_counter() - start
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
 def latency_at(history: History, row: int | None) -> Latency | None:

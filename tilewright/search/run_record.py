@@ -15,7 +15,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -68,47 +68,11 @@ class FinishedRound:
     errors: Mapping[str, float] = field(default_factory=dict)
 
 
-class RunRecord:
-    """The trials of a run that nobody stores. `StoredRun` stores them.
+class StoredRun:
+    """The trials of a run in a store.
 
     `claim` and `settle`, and the questions before them, belong into a `turn`. `problems` lists what
     was found in the store that cannot be of this run.
-    """
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def turn(self) -> AbstractContextManager[object]:
-        """Keep other processes from changing the run. Raises `TrialStoreError` if they do not let
-        go of it for minutes."""
-        return nullcontext()
-
-    def news(self, first: int, trials: int) -> list[FinishedRound]:
-        """Return the finished rounds from index `first` on, until they hold `trials` trials."""
-        return []
-
-    def pending(self) -> Configs | None:
-        """Return the configs that others are measuring, shape (p, knobs); None if there are no
-        others."""
-        return None
-
-    def known(self) -> Known:
-        """Return the trials that need not be measured again."""
-        return {}
-
-    def claim(self, batch: Batch) -> None:
-        """Say that this process measures the batch."""
-
-    def settle(
-        self, index: int, batch: Batch, measured: Measurements
-    ) -> tuple[int, NDArray[np.int64]]:
-        """Add a measured batch. Return the index of its round, which is `index` if no other process
-        was faster, and the rows that counted, shape (at most rows,)."""
-        return index, np.arange(len(measured))
-
-
-class StoredRun(RunRecord):
-    """The trials of a run in a store.
 
     Args:
         store: where the trials are.
@@ -123,7 +87,7 @@ class StoredRun(RunRecord):
         self, store: TrialStore, key: RunKey, space: Space, *, other_runs: bool = False,
         shared: bool = False, claim_seconds: float = CLAIM_SECONDS,
     ) -> None:  # fmt: skip
-        super().__init__()
+        self.problems: list[str] = []
         self.store, self.key, self.space = store, key, space
         self._other_runs, self._shared, self._claim_seconds = other_runs, shared, claim_seconds
         self._claim, self._asked = "", False
@@ -133,9 +97,12 @@ class StoredRun(RunRecord):
         self._last_known = 0  # the ID of a trial
 
     def turn(self) -> AbstractContextManager[object]:
+        """Keep other processes from changing the run. Raises `TrialStoreError` if they do not let
+        go of it for minutes."""
         return self.store.transaction() if self._shared else nullcontext()
 
     def news(self, first: int, trials: int) -> list[FinishedRound]:
+        """Return the finished rounds from index `first` on, until they hold `trials` trials."""
         if self._asked and not self._shared:
             return []  # nobody else adds rounds
         self._asked = True
@@ -177,6 +144,7 @@ class StoredRun(RunRecord):
         return found
 
     def known(self) -> Known:
+        """Return the trials that need not be measured again."""
         if self._known_once and not self._shared:
             return self._known  # nobody else adds trials, and no config is proposed twice
         self._known_once = True
@@ -187,6 +155,8 @@ class StoredRun(RunRecord):
         return self._known
 
     def pending(self) -> Configs | None:
+        """Return the configs that others are measuring, shape (p, knobs); None if there are no
+        others."""
         return self._claimed() if self._shared else None
 
     def _claimed(self) -> Configs:
@@ -210,6 +180,7 @@ class StoredRun(RunRecord):
         return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
 
     def claim(self, batch: Batch) -> None:
+        """Say that this process measures the batch."""
         if not self._shared:
             return
         self._claim = uuid.uuid4().hex
@@ -217,13 +188,13 @@ class StoredRun(RunRecord):
         configs = {"configs": dump(batch.rows.configs.tolist())}
         self._insert(CLAIMS, [about | configs | vars(ProcessStamp.own())])
 
-    def settle(
-        self, index: int, batch: Batch, measured: Measurements
-    ) -> tuple[int, NDArray[np.int64]]:
+    def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
+        """Add a measured batch. Return the index of its round, which is `index` if no other process
+        was faster, and the rows that counted, shape (at most rows,)."""
         with self.store.transaction() as connection:
             if not self._shared:
-                self.append(index, batch, measured)
-                return index, np.arange(len(measured))
+                self.append(index, batch)
+                return index, np.arange(len(batch.rows))
             # Gone, if this process was believed dead. Others may have taken its configs since.
             connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.token == self._claim))
             since = self.finished(index)
@@ -232,15 +203,13 @@ class StoredRun(RunRecord):
             keep = np.flatnonzero([row.tobytes() not in taken for row in batch.rows.configs])
             index += len(since)
             if len(keep):
-                scores = {role: values[keep] for role, values in batch.scores.items()}
-                kept = replace(batch, rows=batch.rows.rows(keep), scores=scores)
-                self.append(index, kept, measured.rows(keep))
+                self.append(index, batch.take(keep))
         return index, keep
 
-    def append(self, index: int, batch: Batch, measured: Measurements) -> None:
+    def append(self, index: int, batch: Batch) -> None:
         """Add the trials of round `index` in one transaction. Raises `TrialStoreError` and
         `RunInUse`."""
-        trials = []
+        measured, trials = batch.measurements(), []
         for slot in range(len(measured)):
             config = batch.rows.configs[slot].tolist()
             place = {"round": index, "slot": slot, "config": dump(config)}
@@ -251,11 +220,11 @@ class StoredRun(RunRecord):
             name: float(f"{error:.{ERROR_DIGITS}g}")
             for name, error in model_errors(batch.scores, measured).items()
         }
-        compiled = [] if batch.compiled is None else batch.compiled.configs.tolist()
+        kept = batch.unmeasured_compiled
         closing = {
-            "round": index, "trials": len(trials), "lowered": batch.lowered,
-            "failed": dump(batch.failed.tolist()), "errors": dump(errors),
-            "compiled": dump(compiled),
+            "round": index, "trials": len(trials), "lowered": batch.unmeasured_count,
+            "failed": dump(batch.unmeasured_failed.tolist()), "errors": dump(errors),
+            "compiled": dump([] if kept is None else kept.configs.tolist()),
         }  # fmt: skip
         with self.store.transaction() as connection:
             for table in (TRIALS, ROUNDS):  # what is left of the round if a trial was set aside

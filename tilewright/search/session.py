@@ -16,25 +16,36 @@ from tilewright.targets.base import Configs, Lowered, Measurements
 
 @dataclass(frozen=True)
 class Batch:
-    """One round: the configs to measure with their programs and hidden features (`rows`), and their
+    """One round: the configs to measure with their programs and hidden features, and their
     measurements once they were made.
 
-    `scores` are predictions of the rows, by role of the model. `failed`, shape (m, knobs), are
-    configs that were lowered beyond the batch and did not compile; `lowered` counts all that were
-    lowered beyond it. `reasons` says of each config that failed why. `candidates` is how many
-    configs the tuner named, and `vetoed` how many of them Model V ruled out. `compiled` are the
-    rows lowered beyond the batch that stay candidates, without their programs; None if the tuner
-    keeps none. A batch that was read from the trial store has neither reasons nor scores.
+    A tuner with Model A has more configs lowered than it measures. The fields `unmeasured_…`
+    describe those that were lowered and not chosen.
+
+    Attributes:
+        rows: the configs to measure, lowered.
+        scores: predictions of the rows, by role of the model.
+        unmeasured_failed: other configs that did not compile, shape (m, knobs).
+        unmeasured_count: how many other configs were lowered.
+        reasons: for each config that did not compile, why.
+        candidates: how many configs the tuner named.
+        vetoed: how many of them Model V ruled out.
+        unmeasured_compiled: other configs that compiled and stay candidates, without their
+            programs; None if the tuner keeps none.
+        measured: the measurements of the rows.
+        stage_seconds: how long each step took.
+
+    A batch that was read from the trial store has neither reasons nor scores.
     """
 
     rows: Lowered
     scores: dict[str, NDArray[np.float64]]
-    failed: Configs
-    lowered: int
+    unmeasured_failed: Configs
+    unmeasured_count: int
     reasons: tuple[str, ...] = ()
     candidates: int = 0
     vetoed: int = 0
-    compiled: Lowered | None = None
+    unmeasured_compiled: Lowered | None = None
     measured: Measurements | None = None
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -74,7 +85,9 @@ class Session:
 
     def after(self, batch: Batch) -> Session:
         """Return the session after a measured batch."""
-        history = self.history.after(batch.rows, batch.measurements(), batch.failed, batch.compiled)
+        history = self.history.after(
+            batch.rows, batch.measurements(), batch.unmeasured_failed, batch.unmeasured_compiled
+        )
         return replace(self, history=history, unlearned=(*self.unlearned, history))
 
     def with_begun(self, models: ExplorerState) -> Session:

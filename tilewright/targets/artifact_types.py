@@ -281,3 +281,13 @@ class BuiltProgram(Protocol):
         Yields:
             One result per layer.
         """
+
+    def c_files(self, header: str) -> tuple[str, str] | None:
+        """Write the program as C.
+
+        Args:
+            header: the file name of the header with the weights.
+
+        Returns:
+            A file with one function per segment, and the header. None if the target has no C form.
+        """

@@ -215,19 +215,6 @@ memory, and start-up (everything before the first arithmetic on loaded data)."""
 
 
 @runtime_checkable
-class HasBreakdown(Protocol):
-    """Ability to split the run time of a program into its parts."""
-
-    def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
-        """Return the cycles that each program spends in each of `PARTS`.
-
-        Returns:
-            Cycles, int array of shape (configs, 4). Each row adds up to the cycles of the program.
-            A row is -1 if there is no program or the program does not finish.
-        """
-
-
-@runtime_checkable
 class HasCosts(Protocol):
     """Ability to say what trials cost.
 
@@ -259,83 +246,45 @@ class HasDesigns(Protocol):
             SpecError: the design cannot be built. The message shows the violated constraint.
         """
 
+    def breakdown(self, lowered: Lowered) -> NDArray[np.int64] | None:
+        """Return where the cycles of each config's program go, by `PARTS`, shape (configs, 4).
 
-@runtime_checkable
-class WritesAutoTvm(Protocol):
-    """Ability to write schedules as AutoTVM log lines.
-
-    Targets have it if their stock compiler is tuned by AutoTVM.
-    """
-
-    def autotvm_record(
-        self,
-        workload: Workload,
-        space: str,
-        knobs: Mapping[str, int],
-        seconds: float,
-        written: float,
-    ) -> str:
-        """Return one line of an AutoTVM log.
-
-        Args:
-            workload: the workload.
-            space: name of the schedule space.
-            knobs: knob values of the schedule, by name.
-            seconds: measured latency in seconds.
-            written: Unix timestamp to write into the line.
-
-        Raises:
-            WorkloadError: the stock compiler has no equivalent schedule.
-        """
+        A row sums to the cycles of the program, and is -1 where there is no program or it does not
+        run to its end. None if the machine cannot tell."""
 
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A schedule to export, with the name of its layer.
-
-    Attributes:
-        name: name of the layer.
-        workload: the workload of the layer.
-        space: name of the schedule space.
-        knobs: knob values by name.
-    """
+    """A tuned schedule that is exported: the name of its layer, the workload, the schedule space,
+    the values of the knobs, and its latency in seconds."""
 
     name: str
     workload: Workload
     space: str
     knobs: Mapping[str, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ExportedText:
+    """Schedules in the format of another tool. `left_out` has a sentence for each schedule that the
+    format cannot express."""
+
+    text: str
+    schedules: int
+    left_out: tuple[str, ...] = ()
 
 
 @runtime_checkable
-class WritesC(Protocol):
-    """Ability to export schedules as C source code."""
+class ExportsSchedules(Protocol):
+    """Writes schedules in a format that another tool reads."""
 
     @property
-    def c_format(self) -> str:
-        """Name of the file format."""
+    def export_format(self) -> str:
+        """Name of the format, as `tilewright export --format` takes it."""
 
-    def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """Return a C file with one function per schedule.
-
-        Raises:
-            WorkloadError: a schedule does not compile.
-        """
-
-
-@runtime_checkable
-class WritesNetworkC(Protocol):
-    """Ability of a built program to be exported as C source code."""
-
-    @property
-    def c_format(self) -> str:
-        """Name of the file format."""
-
-    def c_files(self, header: str) -> tuple[str, str]:
-        """Return the C file with one function per segment, and the header file with the weights.
-
-        Args:
-            header: file name of the header, which the C file includes.
-        """
+    def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
+        """Write schedules; `written` is the Unix time that they get where the format has one."""
 
 
 @runtime_checkable
@@ -419,13 +368,9 @@ class Builds(Protocol):
             TilewrightError: the files are damaged or belong to a different target.
         """
 
-
-@runtime_checkable
-class TimesStreams(Protocol):
-    """Ability to time networks without building them."""
-
-    def stream_timer(self) -> StreamTimer:
-        """Return a new timer with an empty cache. It keeps the layers that it has lowered."""
+    def stream_timer(self) -> StreamTimer | None:
+        """Return a timer of networks as `build` would build them, without building them. It keeps
+        what it lowers. None if the target has no such timer."""
 
 
 @runtime_checkable
@@ -482,6 +427,10 @@ class CompilesKernels(Protocol):
             value.
         """
 
+    def in_float32(self) -> Target | None:
+        """Return the same target multiplying in float32, if it chose a shorter type itself
+        (`MachineTraits.float_type`); None otherwise."""
+
 
 @runtime_checkable
 class HasArea(Protocol):
@@ -533,110 +482,46 @@ def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64]
     return np.asarray(sum(knows.energy(measured).values()))
 
 
-@runtime_checkable
-class HasBlocks(Protocol):
-    """Ability of hardware that computes blocks of channels at once."""
+@dataclass(frozen=True)
+class MachineTraits:
+    """What compiling a network has to know about a machine. The defaults describe a machine that
+    computes single elements in int8.
 
-    @property
-    def blocks(self) -> Blocks:
-        """Size of a hardware block."""
-
-
-def blocks_of(target: Target) -> Blocks:
-    """Return the hardware block of a target; a single element if the target has no blocks."""
-    offered = capability(target, HasBlocks)
-    return Blocks() if offered is None else offered.blocks
-
-
-@runtime_checkable
-class ComputesIn(Protocol):
-    """Ability to say which element types a target computes with."""
-
-    @property
-    def dtypes(self) -> frozenset[DType]:
-        """Element types of the workloads that the target can run."""
-
-    @property
-    def float_type(self) -> DType:
-        """Element type in which the layers of float networks are multiplied, if a kernel exists."""
-
-    def in_float32(self) -> Target | None:
-        """Return an equal target that multiplies in float32.
-
-        Returns:
-            The target; None if this target did not choose another element type by itself.
-        """
-
-
-def dtypes_of(target: Target) -> frozenset[DType]:
-    """Return the element types that a target can run; int8 if the target does not say."""
-    offered = capability(target, ComputesIn)
-    return frozenset[DType](("int8",)) if offered is None else offered.dtypes
-
-
-def float_type_of(target: Target) -> DType:
-    """Return the element type in which a target multiplies the layers of float networks."""
-    offered = capability(target, ComputesIn)
-    return "float32" if offered is None else offered.float_type
-
-
-def in_float32(target: Target) -> Target | None:
-    """Return a target that multiplies in float32 instead of a type that the target chose by itself.
-
-    Returns:
-        The target; None if the target did not choose a type by itself.
-    """
-    offered = capability(target, ComputesIn)
-    return None if offered is None else offered.in_float32()
-
-
-@runtime_checkable
-class RoundsToEven(Protocol):
-    """Ability of hardware that scales accumulators in float32 when it stores them.
-
-    Other hardware shifts accumulators right instead.
+    Attributes:
+        blocks: elements that the machine computes at once. Layers are padded to whole blocks.
+        dtypes: element types of the workloads that it runs.
+        float_type: element type in which it multiplies the layers of a float network, where it has
+            a kernel for that type.
+        rounds_to_even: it scales sums in float32 as it stores them, so a division by a power of two
+            gives the nearest integer, ties to even (the step `shr_even`). Otherwise it shifts,
+            which rounds down, behind a constant.
+        pools_sums: it may have schedules for a convolution whose sums are pooled
+            (`Workload.pool`). Otherwise it is never asked for one.
+        host_slowdown: how many times as long as the processor of `networks.offloading.cpu_costs`
+            the processor beside it takes for what is not offloaded. None if it is the usual one.
     """
 
-    @property
-    def rounds_to_even(self) -> bool:
-        """Whether dividing by a power of two rounds to the nearest integer, ties to even.
-
-        If so, layers use the step `shr_even` instead of adding a rounding constant and shifting
-        right.
-        """
-
-
-@runtime_checkable
-class HasHost(Protocol):
-    """Ability to describe the host processor, which runs everything that is not offloaded."""
-
-    @property
-    def host_slowdown(self) -> float:
-        """Run time on this host divided by the run time on the reference machine.
-
-        The reference machine is the one on which `networks.offloading.cpu_costs` was measured.
-        """
+    blocks: Blocks = Blocks()
+    dtypes: frozenset[DType] = frozenset[DType](("int8",))
+    float_type: DType = "float32"
+    rounds_to_even: bool = False
+    pools_sums: bool = False
+    host_slowdown: float | None = None
 
 
 @runtime_checkable
-class PoolsSums(Protocol):
-    """Ability to run convolutions that max-pool their accumulators (`Workload.pool`)."""
+class HasTraits(Protocol):
+    """States its `MachineTraits`; a target that does not has the defaults."""
 
     @property
-    def pools_sums(self) -> bool:
-        """Whether the target has schedules for such workloads."""
+    def traits(self) -> MachineTraits:
+        """Return the traits of the machine."""
 
 
-@runtime_checkable
-class Watched(Protocol):
-    """Ability of a target that already runs programs in a supervised process of its own.
-
-    A program can then not crash, block or corrupt the session, so that `targets.subprocess_target`
-    is not needed.
-    """
-
-    def within(self, seconds: float) -> Target:
-        """Return an equal target with a different time limit per run, in seconds."""
+def traits_of(target: Target) -> MachineTraits:
+    """Return the traits of a target, the defaults if it states none."""
+    known = capability(target, HasTraits)
+    return MachineTraits() if known is None else known.traits
 
 
 @runtime_checkable

@@ -30,8 +30,8 @@ from tilewright.targets.capabilities import (
     Estimates,
     Fallback,
     HasArea,
-    HasBlocks,
     HasCosts,
+    HasTraits,
     MeasuresInOnePass,
     Verifies,
     capability,
@@ -198,8 +198,8 @@ def keeps_its_capabilities(make: Make, workload: Workload) -> None:
         _is_a_schedule(baseline.baseline(workload))
     if (fallback := capability(target, Fallback)) is not None:
         _is_a_schedule(fallback.fallback(workload))
-    if (blocks := capability(target, HasBlocks)) is not None:
-        assert min(vars(blocks.blocks).values()) >= 1, "blocks have at least one element"
+    if (known := capability(target, HasTraits)) is not None:
+        assert min(vars(known.traits.blocks).values()) >= 1, "blocks have at least one element"
     if (area := capability(target, HasArea)) is not None:
         assert area.area()["total"] > 0, "hardware takes room"
 

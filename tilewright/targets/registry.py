@@ -91,6 +91,8 @@ class TargetKind:
             them.
         warm_up: compiles everything that the first run would otherwise compile, and reports
             progress lines to its argument.
+        with_run_limit: for kinds whose targets run programs in a watched process of their own:
+            returns the same target with a limit in seconds on the run of one program.
         make_on: for targets that workers of a cluster offer: builds a target from `text`, a space
             and the address of the cluster. The `make` of such a kind only raises an error that asks
             for the address.
@@ -110,6 +112,7 @@ class TargetKind:
     check_code: Callable[[Mapping[str, Json]], None] | None = None
     variants: Callable[[int, int], Sequence[Mapping[str, Json]]] = lambda count, seed: ()
     warm_up: Callable[[Callable[[str], None]], None] = lambda report: None
+    with_run_limit: Callable[[Target, float], Target] | None = None
     make_on: Callable[[str, str, str], Target] | None = None
 
     def space_named(self, space: str) -> str:
@@ -219,7 +222,7 @@ def rebuild(kind: str, specification: Mapping[str, Json], space: str) -> Target:
         UnknownName: the kind is unknown.
         TargetError: targets of this kind cannot be rebuilt, or the kind cannot be loaded.
     """
-    return _kind_named(kind).rebuild(specification, space)
+    return kind_named(kind).rebuild(specification, space)
 
 
 def check_code(kind: str, specification: Mapping[str, Json]) -> None:
@@ -235,14 +238,16 @@ def check_code(kind: str, specification: Mapping[str, Json]) -> None:
         TargetError: the target does not compile kernels.
         TilewrightError: this machine is not the machine of the target.
     """
-    target_kind = _kind_named(kind)
+    target_kind = kind_named(kind)
     if target_kind.check_code is not None:
         target_kind.check_code(specification)
     elif capability(target := target_kind.rebuild(specification, ""), CompilesKernels) is None:
         raise TargetError(f"{target.name} compiles no kernels into libraries; choose cpu")
 
 
-def _kind_named(kind: str) -> TargetKind:
+def kind_named(kind: str) -> TargetKind:
+    """Return the kind of that name, without loading the other kinds if it is a built-in one. Raises
+    `UnknownName`."""
     if kind in BUILT_IN:
         return _built_in(kind)
     kinds = target_kinds()

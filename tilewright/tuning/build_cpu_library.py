@@ -40,7 +40,7 @@ from tilewright.networks.quantisation.samples import Input, read_samples
 from tilewright.networks.tolerances import OF_FLOAT32, library_tolerance
 from tilewright.targets.artifact_types import Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import float_type_of
+from tilewright.targets.capabilities import traits_of
 from tilewright.targets.layer import NamedShape
 from tilewright.targets.registry import kind_of
 from tilewright.targets.workload import Workload
@@ -105,7 +105,7 @@ def read_layers(
         if split.compiled is None:
             return CpuNetwork(network, split, why=why_not_compiled(network))
         whole = split.compiled.whole
-        layers = activated_layers(whole.flat, target.space, float_type_of(target))
+        layers = activated_layers(whole.flat, target.space, traits_of(target).float_type)
         slow = _without_kernel(split.compiled, layers)
         if tried.issuperset(slow):  # also where a name is not one of the file's operators
             why = "" if layers else f"no layer has a kernel on {target.name}"
@@ -192,7 +192,7 @@ def compile_library(
     examined = network.network.examined
     found = examined.found
     quantised = any(map(is_quantised_call, found.calls))
-    usual = library_tolerance(float_type_of(target), quantised=quantised)
+    usual = library_tolerance(traits_of(target).float_type, quantised=quantised)
     tolerance = usual if options.tolerance is None else options.tolerance
     macs = sum((*examined.found.macs.values(), *examined.region_macs.values()))
     picked = [layer for layer in network.layers if layer.workload in picks]

@@ -6,8 +6,8 @@ shares with other tuners.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +16,12 @@ from pydantic import BaseModel, JsonValue
 from tilewright.core.errors import TilewrightError, WorkloadError
 from tilewright.core.files import Json
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import NamedSchedule, WritesAutoTvm, WritesC, capability
+from tilewright.targets.capabilities import (
+    ExportedText,
+    ExportsSchedules,
+    NamedSchedule,
+    capability,
+)
 from tilewright.targets.registry import rebuild
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
@@ -28,16 +33,6 @@ FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4", "gemmini-c")
 
 class ExportError(TilewrightError):
     """A folder with nothing to export, or of no finished run."""
-
-
-@dataclass(frozen=True)
-class Exported:
-    """The text of the file, a line a schedule, how many they are, and a sentence for each that is
-    left out."""
-
-    text: str
-    schedules: int
-    left_out: tuple[str, ...]
 
 
 class _ExportedTarget(BaseModel):
@@ -69,79 +64,64 @@ class _ExportedSummary(BaseModel):
     workloads: list[_ExportedWorkload]
 
 
-def export_autotvm(folder: Path, written: float) -> Exported:
-    """The schedules of the stock compiler's template in a run's folder as a log of AutoTVM;
-    `written` is the time they get (Unix, in seconds). Raises `ExportError` where there are none."""
-    schedules = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
+def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
+    """Export the best schedules of a run in the format of another tool.
+
+    Args:
+        folder: the output directory of the run.
+        form: name of the format, "autotvm" or "gemmini-c".
+        written: the Unix time that the schedules get where the format has one.
+
+    Raises:
+        ExportError: there are no schedules, or no such format is written for the target.
+    """
+    found = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
     summary = read_written(_ExportedSummary, folder, SUMMARY, ExportError)
-    writer = _writer(schedules.target, folder)
     seconds = {each.id: each.tuned_seconds for each in summary.workloads}
-    lines, left_out = [], []
-    for each in schedules.schedules:
+    exports = _exports(found.target, folder, form)
+    schedules, left_out = [], []
+    for each in found.schedules:
         try:
-            lines.append(_line(writer, each, seconds, written))
+            workload = parse_workload(each.workload, each.epilogue)
         except WorkloadError as error:
             left_out.append(str(error))
-    if not lines:
-        why = f": {left_out[0]}" if left_out else ""
-        raise ExportError(
-            f"no schedule in {folder} can be written for AutoTVM{why}; tune into another folder "
-            "with --space template, or with --space stock for schedules that stock TVM builds"
-        )
-    return Exported("".join(f"{line}\n" for line in lines), len(lines), tuple(left_out))
+            continue
+        latency = seconds.get(each.id)
+        if each.space is None or each.knobs is None or latency is None:
+            left_out.append(f"{workload}: it has no schedule that runs")
+            continue
+        name = (each.names or [each.id])[0]
+        schedules.append(NamedSchedule(name, workload, each.space, each.knobs, latency))
+    exported = exports.export_schedules(schedules, written)
+    left_out.extend(exported.left_out)
+    if not exported.schedules:
+        raise ExportError(_nothing_to_export(folder, form, left_out))
+    return replace(exported, left_out=tuple(left_out))
 
 
-def export_c(folder: Path, form: str) -> Exported:
-    """The programs of the best schedules in a run's folder as a C file of that form, a function a
-    workload. Raises `ExportError` where there are none."""
-    found = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
-    target = _target(found.target, folder)
-    writer = None if target is None else capability(target, WritesC)
-    if writer is None or writer.c_format != form:
-        raise ExportError(
-            f"{folder} was tuned for {found.target.name}, and no {form} is written for it; "
-            "tune for a Gemmini, such as --target gemmini"
-        )
-    kept = [
-        NamedSchedule(
-            (each.names or [each.id])[0], parse_workload(each.workload, each.epilogue), each.space,
-            each.knobs,
-        )
-        for each in found.schedules
-        if each.space is not None and each.knobs is not None
-    ]  # fmt: skip
-    left_out = tuple(
-        f"{each.workload}: it has no schedule that runs"
-        for each in found.schedules
-        if each.space is None or each.knobs is None
-    )
-    if not kept:
-        raise ExportError(f"no schedule in {folder} runs; tune with more --trials")
-    return Exported(writer.c_source(kept), len(kept), left_out)
-
-
-def _line(
-    writer: WritesAutoTvm,
-    each: _ExportedSchedule,
-    seconds: Mapping[str, float | None],
-    written: float,
-) -> str:
-    workload, latency = parse_workload(each.workload, each.epilogue), seconds.get(each.id)
-    if each.space is None or each.knobs is None or latency is None:
-        raise WorkloadError(f"{workload}: it has no schedule that runs")
-    return writer.autotvm_record(workload, each.space, each.knobs, latency, written)
-
-
-def _writer(target: _ExportedTarget, folder: Path) -> WritesAutoTvm:
-    """Who writes the records of the run's target. Raises `ExportError`."""
+def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedules:
+    """Return the run's target as one that exports this format. Raises `ExportError`."""
     made = _target(target, folder)
-    writer = None if made is None else capability(made, WritesAutoTvm)
-    if writer is None:
-        raise ExportError(
-            f"{folder} was tuned for {target.name}, which stock TVM has no templates for; "
-            "tune for a VTA, such as --target vta-pynq"
-        )
-    return writer
+    exports = None if made is None else capability(made, ExportsSchedules)
+    if exports is None or exports.export_format != form:
+        needed = {
+            "autotvm": "which stock TVM has no templates for; tune for a VTA, such as --target "
+            "vta-pynq",
+            "gemmini-c": "and no gemmini-c is written for it; tune for a Gemmini, such as --target "
+            "gemmini",
+        }
+        raise ExportError(f"{folder} was tuned for {target.name}, {needed[form]}")
+    return exports
+
+
+def _nothing_to_export(folder: Path, form: str, left_out: Sequence[str]) -> str:
+    if form != "autotvm":
+        return f"no schedule in {folder} runs; tune with more --trials"
+    why = f": {left_out[0]}" if left_out else ""
+    return (
+        f"no schedule in {folder} can be written for AutoTVM{why}; tune into another folder "
+        "with --space template, or with --space stock for schedules that stock TVM builds"
+    )
 
 
 def _target(target: _ExportedTarget, folder: Path) -> Target | None:

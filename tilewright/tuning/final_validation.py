@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.core.files import Json, canonical, digest
-from tilewright.search import History, StoredRun
+from tilewright.search import History, LocalRunner, StoredRun
 from tilewright.search.events import Listener, Note
 from tilewright.search.round_steps import Trial, trial_at
 from tilewright.search.validation_records import TRIAL, ValidationMeasurement
@@ -50,9 +50,9 @@ class FinalChoice:
     validation: ValidationStats
 
 
-def leaders_of(study: TuningTask, history: History, count: int) -> list[Schedule]:
+def leaders_of(task: TuningTask, history: History, count: int) -> list[Schedule]:
     """The fastest trials by what was recorded of them, at most `count`."""
-    return [trial_schedule(study, history, int(row)) for row in history.fastest(count)]
+    return [trial_schedule(task, history, int(row)) for row in history.fastest(count)]
 
 
 def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: int) -> str:
@@ -97,16 +97,16 @@ def choose_validated(
 
 
 def measure_leaders(
-    study: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
+    task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
     """Measure schedules one after the other, in every second turn in reversed order. Raises
     `TilewrightError` if the target is gone."""
-    found, programs = [], _programs(study, contenders)
+    found, programs = [], _programs(task, contenders)
     for turn in range(turns):
         back = -1 if turn % 2 else 1
         for slots, lowered in programs[::back]:
             begin = time.perf_counter()
-            measured = study.target.measure(lowered.rows(np.arange(len(slots))[::back]))
+            measured = task.target.measure(lowered.rows(np.arange(len(slots))[::back]))
             took = (time.perf_counter() - begin) / len(slots)
             found += [
                 ValidationMeasurement(
@@ -130,15 +130,15 @@ def is_block(
     return {(each.turn, each.slot, each.source, each.config) for each in held} == wanted
 
 
-def _programs(study: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
+def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
     """Trials as one batch; the baseline, which may be of another space, by itself."""
     slots = [slot for slot, each in enumerate(contenders) if each.source == TRIAL]
     groups = []
     if slots:
         configs = np.array([contenders[slot].config for slot in slots], dtype=np.int32)
-        groups.append((slots, study.target.lower(study.workload, configs)))
+        groups.append((slots, task.target.lower(task.workload, configs)))
     others = [slot for slot in range(len(contenders)) if slot not in slots]
-    return groups + [([slot], lowered_of(study, contenders[slot])) for slot in others]
+    return groups + [([slot], lowered_of(task, contenders[slot])) for slot in others]
 
 
 def _best(
@@ -208,16 +208,16 @@ class ChoiceRecords:
 
     def __init__(
         self,
-        study: TuningTask,
+        task: TuningTask,
         record: StoredRun,
         history: History,
         baseline: Schedule | None,
         count: int,
     ) -> None:
-        self.study = study
+        self.task = task
         self.record = record
         self.baseline = baseline
-        self.leaders = leaders_of(study, history, count)
+        self.leaders = leaders_of(task, history, count)
         self.name = choice_name(self.leaders, baseline, len(history))
 
     def held(self) -> FinalChoice | None:
@@ -227,8 +227,15 @@ class ChoiceRecords:
         except NotMeasured:
             return None
 
-    def make(self, measure: Bench) -> FinalChoice:
-        """Make it, or what is not recorded of it. Raises what `measure` and the record raise."""
+    def make(self, run: LocalRunner) -> FinalChoice:
+        """Make the choice, or the part of it that is not recorded; `run` performs the
+        measurements. Raises what `measure_leaders` and the record raise."""
+
+        def measure(
+            block: int, contenders: Sequence[Schedule], turns: int
+        ) -> list[ValidationMeasurement]:
+            return run(measure_leaders, self.task, block, contenders, turns)
+
         return choose_validated(self.leaders, self.baseline, self._bench(measure))
 
     def confirmed(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
@@ -241,13 +248,11 @@ class ChoiceRecords:
         now = None if self.baseline is None else self.baseline.latency  # it was measured just now
         if chosen.source == TRIAL:
             config = np.array([chosen.config], dtype=np.int32)
-            measured = self.study.target.measure(
-                self.study.target.lower(self.study.workload, config)
-            )
-            flat = int(self.study.problem.space.ravel(config)[0])
+            measured = self.task.target.measure(self.task.target.lower(self.task.workload, config))
+            flat = int(self.task.problem.space.ravel(config)[0])
             timed[flat] = trial_at(measured, 0)
             now = latency_of_trial(timed[flat])
-        if now is not None and reproduces(self.study.target, chosen.latency, now):
+        if now is not None and reproduces(self.task.target, chosen.latency, now):
             return True
         self.record.forget_validations(self.name)
         return False
@@ -279,11 +284,11 @@ def held_choice(
     held = choice.held()
     if held is None or choice.confirmed(held, timed):
         return held
-    study = choice.study
+    task = choice.task
     emit(
         Note(
-            f"{study.workload}: the final choice was recorded with another latency than "
-            f"{study.target_name} gives now; set aside, and made again"
+            f"{task.workload}: the final choice was recorded with another latency than "
+            f"{task.target_name} gives now; set aside, and made again"
         )
     )
     return None

@@ -64,10 +64,12 @@ def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
     emit(WorkloadsAdded(_named(subgraphs)))
 
 
-def log_round(task: TuningTask, done: Round, trials: int, valid: float, emit: Listener) -> None:
-    """Say how a round went; `trials` are those of the workload so far, `valid` their valid
+def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
+    """Say how a round went, with the number of trials of the workload so far and their valid
     share."""
-    emit(RoundDone(task.workload.id, done.index, trials, done.best, valid))
+    history = done.session.history
+    valid_share = float(history.valid.mean())
+    emit(RoundDone(task.workload.id, done.index, len(history), done.best, valid_share))
 
 
 def log_workload(

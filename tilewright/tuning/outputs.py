@@ -116,7 +116,7 @@ def summary_of(
         "macs": network.found.macs,
         "total": totals(rows),
         "wall_seconds": 0.0,
-        "run_key": run_key(options, [each.study for each in tuned]),
+        "run_key": run_key(options, [each.task for each in tuned]),
         "versions": {name: version(name) for name in PACKAGES},
     }
     if sharing is not None:
@@ -178,7 +178,7 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
 def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
     """The trials of these runs, one row each, in the order of the network."""
     with read_store(folder) as store:
-        tables = [store.frame([one.study.store_key]).iloc[: one.trials] for one in tuned]
+        tables = [store.frame([one.task.store_key]).iloc[: one.trials] for one in tuned]
     return pd.concat(tables, ignore_index=True)
 
 

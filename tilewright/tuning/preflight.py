@@ -11,7 +11,7 @@ from tilewright.models.transfer.files import check_trusted, read_index
 from tilewright.networks import zoo_names
 from tilewright.networks.errors import ModelFileError
 from tilewright.search.registry import check_options, registered_tuners
-from tilewright.targets.capabilities import Builds, TimesStreams, capability
+from tilewright.targets.capabilities import Builds, capability
 from tilewright.targets.cluster.connection import check_address
 from tilewright.targets.registry import check_target, kind_of, make_target
 from tilewright.targets.workload import parse_workload
@@ -82,7 +82,8 @@ def check_fusion(options: TuningOptions) -> None:
     if not options.fusion:
         return
     target = make_target(options.target, options.space)
-    if capability(target, Builds) is None or capability(target, TimesStreams) is None:
+    builds = capability(target, Builds)
+    if builds is None or builds.stream_timer() is None:
         raise OptionsError(
             f"--fusion {options.fusion}: {target.name} runs no programs of ours, so there is "
             "nothing to fuse; choose a VTA, or leave out --fusion"

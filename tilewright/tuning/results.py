@@ -103,7 +103,7 @@ class TunedWorkload:
     Where the target gives other numbers each time, `validation` says what the choice and the
     latencies of both schedules rest on. `microjoules` is an estimate of what a call spends."""
 
-    study: TuningTask
+    task: TuningTask
     count: int
     names: tuple[str, ...]
     baseline: Schedule | None
@@ -125,7 +125,7 @@ class TunedWorkload:
     @property
     def workload(self) -> Workload:
         """What was tuned."""
-        return self.study.workload
+        return self.task.workload
 
     def summary(self) -> WorkloadRow:
         """The row of `summary.json`."""
@@ -199,7 +199,7 @@ def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def choose_schedule(
-    study: TuningTask, history: History, baseline: Schedule | None
+    task: TuningTask, history: History, baseline: Schedule | None
 ) -> Schedule | None:
     """The fastest valid trial, unless the baseline is faster still; None without both."""
     if baseline is not None and baseline.compared:
@@ -210,21 +210,21 @@ def choose_schedule(
         return baseline
     if baseline is not None and faster(baseline.latency, latency):
         return baseline
-    return trial_schedule(study, history, best)
+    return trial_schedule(task, history, best)
 
 
-def trial_schedule(study: TuningTask, history: History, row: int) -> Schedule:
+def trial_schedule(task: TuningTask, history: History, row: int) -> Schedule:
     """A valid trial as a schedule."""
     config = tuple(int(index) for index in history.configs[row])
-    space, latency = study.problem.space, latency_at(history, row)
+    space, latency = task.problem.space, latency_at(history, row)
     assert latency is not None, "a row has a latency"
-    return Schedule(TRIAL, study.space_name or space.name, config, space.describe(config), latency)
+    return Schedule(TRIAL, task.space_name or space.name, config, space.describe(config), latency)
 
 
-def latency_to_beat(study: TuningTask, baseline: Schedule | None) -> float | None:
+def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None:
     """What a call takes without trials, in the unit of `History.latency`; None where the baseline
     cannot be chosen, or takes another time each time."""
-    if baseline is None or baseline.compared or not study.target.deterministic:
+    if baseline is None or baseline.compared or not task.target.deterministic:
         return None
     latency = baseline.latency
     return float(latency.cycles) if latency.cycles > 0 else latency.seconds

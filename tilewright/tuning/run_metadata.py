@@ -87,10 +87,10 @@ class RunFile(TypedDict):
     stop_gain: NotRequired[float]
 
 
-def run_key(options: TuningOptions, studies: Iterable[TuningTask]) -> str:
+def run_key(options: TuningOptions, tasks: Iterable[TuningTask]) -> str:
     """What a run's results have in common: so many trials of the runs with these keys in
     the trial store, shared or not."""
-    runs = sorted(study.store_key for study in studies)
+    runs = sorted(task.store_key for task in tasks)
     about: list[Json] = [options.trials, [list(each) for each in runs]]
     if options.stop_gain is not None:
         about.append(options.stop_gain)
@@ -173,7 +173,7 @@ def replaced(options: TuningOptions) -> str | None:
 
 
 def write_run(
-    options: TuningOptions, subgraphs: Sequence[Subgraph], studies: Sequence[TuningTask]
+    options: TuningOptions, subgraphs: Sequence[Subgraph], tasks: Sequence[TuningTask]
 ) -> None:
     """Say whose folder it is from now on. A resumed run keeps its date; another one is not
     complete yet, whatever the folder says. Raises as `read_run`, and `OSError`."""
@@ -196,8 +196,8 @@ def write_run(
             }
             for each in subgraphs
         ],
-        "key": run_key(options, studies),
-        "ledger": [list(each) for each in sorted({study.store_key[1:] for study in studies})],
+        "key": run_key(options, tasks),
+        "ledger": [list(each) for each in sorted({task.store_key[1:] for task in tasks})],
         "epilogue": options.steps if options.workload else options.epilogue,
     }
     if options.stop_gain is not None:

@@ -21,11 +21,10 @@ from tilewright.targets.capabilities import (
     Blocks,
     CompilesKernels,
     Estimates,
-    RoundsToEven,
     baseline_schedule,
-    blocks_of,
     capability,
     specification_of,
+    traits_of,
 )
 from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.rounding import rounded_to_even
@@ -58,7 +57,7 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
             f"{path} holds schedules for {printable(found.target)}, which is another "
             f"machine than {target.name}; tune for this target, or build for that"
         )
-    table = PickTable(blocks_of(target))
+    table = PickTable(traits_of(target).blocks)
     for workload, pick in found.schedules:
         if pick is not None:
             table.add(workload, pick)
@@ -108,14 +107,15 @@ class PickTable:
 def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:
     """Which max-pools are part of the convolution before them where a tuned folder says how layers
     run: those that were tuned so. Raises `PickError` where it holds no schedules."""
-    blocks, rounds = blocks_of(target), capability(target, RoundsToEven)
+    traits = traits_of(target)
+    blocks = traits.blocks
     tuned = {_same_kinds(workload, blocks) for workload, _ in _read(_path(folder)).schedules}
 
     def rule(convolution: Workload, pool: Workload) -> Workload | None:
         both = together(convolution, pool)
         if both is None:
             return None
-        form = rounded_to_even(both) if rounds is not None and rounds.rounds_to_even else both
+        form = rounded_to_even(both) if traits.rounds_to_even else both
         forms = {_same_kinds(each, blocks) for each in (form, _by_channel(form))}
         return both if forms & tuned else None
 

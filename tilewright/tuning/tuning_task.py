@@ -19,7 +19,6 @@ from tilewright.models.transfer.files import identity_of
 from tilewright.search import Explorer, Problem, RunKey, problem_of, run_id, shared_key
 from tilewright.targets import subprocess_target
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Watched, capability
 from tilewright.targets.cluster.connection import connect_early
 from tilewright.targets.cluster.remote_worker import prepare_worker
 from tilewright.targets.cluster.target import ClusterTarget, recipe_of
@@ -159,8 +158,9 @@ def _target(name: str, space: str, isolate: float, thread: int, state: tuple[int
     here = make_target(name, space)
     if not isolate:
         return here
-    if (watched := capability(here, Watched)) is not None:
-        return watched.within(isolate)
+    kind = kind_of(name)[0]
+    if kind.with_run_limit is not None:
+        return kind.with_run_limit(here, isolate)
     recipe = {"text": name, "space": space}
     return subprocess_target.IsolatedTarget(
         subprocess_target.NAMED, recipe, Limits(isolate), beside=here
@@ -186,13 +186,13 @@ def _explorer(name: str, options: tuple[tuple[str, OptionValue], ...]) -> Explor
 
 
 @lru_cache(maxsize=64)
-def _problem(study: TuningTask, state: tuple[int, int]) -> Problem:
-    problem = problem_of(study.target, study.workload, study.seed)
-    if not study.transferred:
+def _problem(task: TuningTask, state: tuple[int, int]) -> Problem:
+    problem = problem_of(task.target, task.workload, task.seed)
+    if not task.transferred:
         return problem
     from tilewright.models.transfer.model import prior_from  # loads libraries that learn
 
-    model = _model(study.transferred, study.start)
+    model = _model(task.transferred, task.start)
     return replace(problem, transferred=prior_from(model, problem))
 
 

@@ -41,83 +41,83 @@ class WrongSchedule(TilewrightError):
     """A schedule that runs well and computes wrong numbers."""
 
 
-def measure_baseline(study: TuningTask) -> Baselines:
+def measure_baseline(task: TuningTask) -> Baselines:
     """All that a user has without tuning."""
-    fallback = fallback_schedule(study.target, study.workload)
-    return Baselines(schedule_of_baseline(study), None if fallback is None else fallback.latency)
+    fallback = fallback_schedule(task.target, task.workload)
+    return Baselines(schedule_of_baseline(task), None if fallback is None else fallback.latency)
 
 
-def schedule_of_baseline(study: TuningTask) -> Schedule | None:
+def schedule_of_baseline(task: TuningTask) -> Schedule | None:
     """What a user has without tuning, lowered and measured like every other; None if the target has
     no such schedule, or it does not run."""
-    found = baseline_schedule(study.target, study.workload)
+    found = baseline_schedule(task.target, task.workload)
     if found is None:
         return None
     knobs = found.space.describe(found.config)
-    compared = found.lowered.workload != study.workload
+    compared = found.lowered.workload != task.workload
     return Schedule(found.source, found.space.name, found.config, knobs, found.latency, compared)
 
 
-def verify_schedule(study: TuningTask, chosen: Schedule) -> int | None:
+def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
     """How many values a schedule gets wrong on random tensors: 0, or None if the target cannot run
     programs on data. Raises `WrongSchedule` otherwise."""
-    verifies = capability(study.target, Verifies)
+    verifies = capability(task.target, Verifies)
     if verifies is None:
         return None
-    wrong = int(verifies.verify(lowered_of(study, chosen))[0])
+    wrong = int(verifies.verify(lowered_of(task, chosen))[0])
     if wrong:
         raise WrongSchedule(
-            f"{study.workload}: schedule {chosen.knobs} computes {wrong} wrong values; "
+            f"{task.workload}: schedule {chosen.knobs} computes {wrong} wrong values; "
             "please report this, with the seed and the target's specification"
         )
     return wrong
 
 
-def baseline_again(study: TuningTask, baseline: Schedule, emit: Listener) -> Schedule | None:
+def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Schedule | None:
     """The baseline, which won, as it is timed now: what was stored of it may be wrong."""
-    again = schedule_of_baseline(study)
-    if again is not None and reproduces(study.target, baseline.latency, again.latency):
+    again = schedule_of_baseline(task)
+    if again is not None and reproduces(task.target, baseline.latency, again.latency):
         return baseline
     emit(
         Note(
-            f"{study.workload}: the baseline was kept with another latency than "
-            f"{study.target_name} gives now, which is taken instead"
+            f"{task.workload}: the baseline was kept with another latency than "
+            f"{task.target_name} gives now, which is taken instead"
         )
     )
     return again
 
 
 def wrong_winners(
-    study: TuningTask, history: History, timed: dict[int, Trial], emit: Listener
+    task: TuningTask, history: History, timed: dict[int, Trial], emit: Listener
 ) -> Known:
     """Time the fastest trial again, then the next fastest, until one `reproduces`. Returns those
     that did not as they measure now, by flat index: a session built on them is to be repeated from
     a record that is put right. All that was measured is added to `timed`, and what that holds
     already is believed."""
     emit(StageBegan("time_again"))
-    wrong = _wrong_winners(study, history, timed)
+    wrong = _wrong_winners(task, history, timed)
     if wrong:
         many = "a trial was" if len(wrong) == 1 else f"{len(wrong)} trials were"
         emit(
             Note(
-                f"{study.workload}: {many} recorded with another latency than "
-                f"{study.target_name} gives now; set aside, and what it gives now recorded"
+                f"{task.workload}: {many} recorded with another latency than "
+                f"{task.target_name} gives now; set aside, and what it gives now recorded"
             )
         )
     return wrong
 
 
-def _wrong_winners(study: TuningTask, history: History, timed: dict[int, Trial]) -> Known:
-    space, wrong = study.problem.space, {}
+def _wrong_winners(task: TuningTask, history: History, timed: dict[int, Trial]) -> Known:
+    space, wrong = task.problem.space, {}
     for row in history.fastest(len(history)):
         config = history.configs[row : row + 1]
         flat = int(space.ravel(config)[0])
         if flat in timed:
             break
-        measured = study.target.measure(study.target.lower(study.workload, config))
+        measured = task.target.measure(task.target.lower(task.workload, config))
         timed[flat] = trial_at(measured, 0)
         claimed, found = latency_at(history, int(row)), latency_of_trial(timed[flat])
-        if claimed is not None and found is not None and reproduces(study.target, claimed, found):
+        if claimed is not None and found is not None and reproduces(task.target, claimed, found):
             break
         wrong[flat] = timed[flat]
     return wrong
@@ -139,26 +139,26 @@ def latency_of_trial(trial: Trial) -> Latency | None:
     return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
 
 
-def microjoules_of(study: TuningTask, chosen: Schedule | None) -> float | None:
+def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
     """An estimate of what a call of the chosen schedule spends; None where there is none, or the
     target does not know."""
-    if chosen is None or capability(study.target, HasEnergy) is None:
+    if chosen is None or capability(task.target, HasEnergy) is None:
         return None
-    spent = picojoules_of(study.target, study.target.measure(lowered_of(study, chosen)))
+    spent = picojoules_of(task.target, task.target.measure(lowered_of(task, chosen)))
     return None if spent is None or not np.isfinite(spent[0]) else 1e-6 * float(spent[0])
 
 
-def lowered_of(study: TuningTask, chosen: Schedule) -> Lowered:
+def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
     """The very program that was measured, a batch of one."""
     if chosen.source == TRIAL:
         configs = np.array([chosen.config], dtype=np.int32)
-        return study.target.lower(study.workload, configs)
-    return _baseline_program(study, state_of(study.target_name))
+        return task.target.lower(task.workload, configs)
+    return _baseline_program(task, state_of(task.target_name))
 
 
 @lru_cache(maxsize=8)
-def _baseline_program(study: TuningTask, state: tuple[int, int]) -> Lowered:
+def _baseline_program(task: TuningTask, state: tuple[int, int]) -> Lowered:
     """Kept: it is measured several times, and asking for it measures it once more."""
-    baseline = capability(study.target, Baseline)
+    baseline = capability(task.target, Baseline)
     assert baseline is not None, "a schedule that is no trial came from there"
-    return baseline.baseline(study.workload).lowered
+    return baseline.baseline(task.workload).lowered

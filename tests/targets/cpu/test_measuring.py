@@ -98,7 +98,7 @@ def test_a_broken_kernel_costs_itself_alone(broken: Callable[[str], np.ndarray])
     libraries = [lowered.programs["library"][row] for row in range(5)]
     libraries[1], libraries[2] = broken(BODIES["crash"]), broken(BODIES["hang"])
     libraries[4] = broken(BODIES["nothing"])
-    measured = SHARED.within(3.0).measure(
+    measured = SHARED.with_run_limit(3.0).measure(
         replace(lowered, programs={"library": Ragged.of(libraries)})
     )
     assert list(measured.status) == ["valid", "run_error", "timeout", "valid", "wrong_result"]

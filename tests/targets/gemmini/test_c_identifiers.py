@@ -97,7 +97,8 @@ def test_names_of_layers_become_identifiers(tmp_path: Path) -> None:
     space = target.space(workload)
     knobs = space.describe([0] * len(space.knobs))
     names = [*ATTACKS, "a/b", "a_b", "a_b", "a_b_words"]
-    source = target.c_source([NamedSchedule(n, workload, space.name, knobs) for n in names])
+    schedules = [NamedSchedule(name, workload, space.name, knobs, 1e-3) for name in names]
+    source = target.export_schedules(schedules, 0.0).text
     assert MARK not in source
     symbols = compiled_symbols(source, tmp_path, "c99")
     functions = {name for name in symbols if not name.endswith("_words")} - {"gemmini_run"}

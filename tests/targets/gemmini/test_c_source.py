@@ -13,7 +13,7 @@ from tests.tune_bare import tune_bare
 from tilewright.cli.app import app
 from tilewright.core.errors import WorkloadError
 from tilewright.targets import make_target
-from tilewright.targets.capabilities import NamedSchedule, WritesC, capability
+from tilewright.targets.capabilities import ExportsSchedules, NamedSchedule, capability
 from tilewright.targets.gemmini.target import GemminiTarget
 from tilewright.targets.workload import parse_workload
 
@@ -53,11 +53,16 @@ def test_compiled_c_issues_the_stream(text: str, seed: int, tmp_path: Path) -> N
     space = target.space(workload)
     flat = np.random.default_rng(seed).integers(0, space.size, 1)
     lowered = target.lower(workload, space.unravel(flat))
-    schedule = NamedSchedule("a layer/1", workload, space.name, space.describe(lowered.configs[0]))
+    knobs = space.describe(lowered.configs[0])
+    schedule = NamedSchedule("a layer/1", workload, space.name, knobs, 1e-3)
     places = target.lowering(workload).geometry.addresses
     roles = ("data", "weight", "bias", "residual", "identity", "output")
     pointers = [f"(void *){places[role]:#x}ull" for role in roles if role in places]
-    log = _log(target.c_source([schedule]), f"a_layer_1({', '.join(pointers)});", tmp_path)
+    log = _log(
+        target.export_schedules([schedule], 0.0).text,
+        f"a_layer_1({', '.join(pointers)});",
+        tmp_path,
+    )
     assert np.array_equal(log[:-1], lowered.programs["commands"][0])
     assert log[-1].tolist() == [127, 0, 0]
 
@@ -80,7 +85,9 @@ def test_a_run_is_exported_by_a_command(tmp_path: Path) -> None:
 
 
 def test_schedules_of_other_spaces_and_targets_are_refused() -> None:
-    assert capability(make_target("vta-pynq"), WritesC) is None
-    schedule = NamedSchedule("x", parse_workload("dense:n=1,c=16,o=16"), "template", {})
+    exports = capability(make_target("vta-pynq"), ExportsSchedules)
+    assert exports is not None
+    assert exports.export_format == "autotvm"
+    schedule = NamedSchedule("x", parse_workload("dense:n=1,c=16,o=16"), "template", {}, 1e-3)
     with pytest.raises(WorkloadError, match="no schedule of the space"):
-        _target().c_source([schedule])
+        _target().export_schedules([schedule], 0.0)

@@ -245,26 +245,22 @@ def export(
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact.manifest import is_artifact
     from tilewright.reports.number_format import counted
-    from tilewright.tuning.export import FORMATS, export_autotvm, export_c
+    from tilewright.tuning.export import FORMATS, export_schedules
     from tilewright.tuning.output_dir import check_folder
 
     if form not in FORMATS:
         raise UnknownName("format", form, list(FORMATS))
-    if form == "autotvm":
-        exported = export_autotvm(folder, time.time())
-        text, left_out = exported.text, exported.left_out
-        said = f"{counted(exported.schedules, 'record')} for "
-        said += "autotvm.apply_history_best"
-    elif form == "gemmini-c" and is_artifact(folder):
+    left_out: tuple[str, ...] = ()
+    if form == "gemmini-c" and is_artifact(folder):
         text, said = _network(folder, form, out)
-        left_out = ()
-    elif form == "gemmini-c":
-        exported = export_c(folder, form)
+    elif form in ("autotvm", "gemmini-c"):
+        exported = export_schedules(folder, form, time.time())
         text, left_out = exported.text, exported.left_out
         said = f"{counted(exported.schedules, 'C function')} of raw commands"
+        if form == "autotvm":
+            said = f"{counted(exported.schedules, 'record')} for autotvm.apply_history_best"
     else:
         text, said = _trials(folder, form, layer)
-        left_out = ()
     check_folder(out.parent)
     write_atomically(out, text.encode())
     for sentence in left_out:
@@ -277,18 +273,18 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact import Artifact, load
     from tilewright.reports.number_format import counted
-    from tilewright.targets.capabilities import WritesNetworkC
     from tilewright.tuning.output_dir import check_folder
 
     built = load(folder, allow_code=True)  # which is not run here
+    header = out.with_name(f"{out.stem}_weights.h")
     program = built.program if isinstance(built, Artifact) else None
-    if not isinstance(program, WritesNetworkC) or program.c_format != form:
+    files = None if program is None else program.c_files(header.name)
+    if program is None or files is None:
         raise TilewrightError(
             f"{folder} was not built for a machine that {form} is written for; build for a "
             "Gemmini, such as --target gemmini"
         )
-    header = out.with_name(f"{out.stem}_weights.h")
-    text, weights = program.c_files(header.name)
+    text, weights = files
     check_folder(out.parent)
     write_atomically(header, weights.encode())
     segments = counted(len(program.ports), "C function")

@@ -34,20 +34,7 @@ def tune(
             "tune what? Name a model file, a network that 'tilewright zoo' lists, or a --workload"
         )
     tracking.check_bare(bare)
-    _run(options.model_copy(update={"out": str(from_start(options.folder))}), tracking, bare)
-
-
-def tuners() -> None:
-    """List the search strategies and their options."""
-    from tilewright.cli.views.terminal import Terminal
-    from tilewright.cli.views.tuners import show_tuners
-    from tilewright.search import registered_tuners as registered
-
-    show_tuners(list(registered().values()), Terminal())
-
-
-def _run(options: TuningOptions, tracking: TrackingOptions, bare: bool) -> None:
-    """Progress while it runs, results after it."""
+    options = options.model_copy(update={"out": str(from_start(options.folder))})
     from tilewright.tuning.preflight import check
 
     check(options)
@@ -58,9 +45,28 @@ def _run(options: TuningOptions, tracking: TrackingOptions, bare: bool) -> None:
     keep_trials(options.folder)
     console = Terminal()
     heard = Heard(make_display(console, options.trials, READING if bare else STARTING))
-    summary = _bare(options, heard) if bare else _tracked(options, tracking, heard)
-    links = {} if bare else _links(summary)
+    if bare:
+        with heard.display:
+            from tilewright.flows.tuning import tune_network
+            from tilewright.reports.run_pictures import draw_run
+            from tilewright.search import LocalRunner
+
+            found = tune_network(LocalRunner(heard), options)
+            draw_run(options.folder, found)
+        summary, links = found.summary, dict[str, str]()
+    else:
+        summary = _tracked(options, tracking, heard)
+        links = _links(summary)
     show_results(summary, options.folder, heard.reused_stages, links, console)
+
+
+def tuners() -> None:
+    """List the search strategies and their options."""
+    from tilewright.cli.views.terminal import Terminal
+    from tilewright.cli.views.tuners import show_tuners
+    from tilewright.search import registered_tuners as registered
+
+    show_tuners(list(registered().values()), Terminal())
 
 
 def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
@@ -85,17 +91,6 @@ def _links(summary: Summary) -> dict[str, str]:
         "MLflow": run_url(summary["mlflow_run_id"]),
         "Prefect": flow_run_url(summary["prefect_flow_run_id"]),
     }
-
-
-def _bare(options: TuningOptions, heard: Heard) -> Summary:
-    with heard.display:
-        from tilewright.flows.tuning import tune_network
-        from tilewright.reports.run_pictures import draw_run
-        from tilewright.search import LocalRunner
-
-        found = tune_network(LocalRunner(heard), options)
-        draw_run(options.folder, found)
-    return found.summary
 
 
 def _prepare(options: TuningOptions) -> None:

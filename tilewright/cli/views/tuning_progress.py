@@ -50,7 +50,7 @@ STAGES = {
     "begin_models": "looking at the schedule space",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
-    "lower_candidates": "lowering, Model A re-ranks",
+    "lower_and_choose": "lowering, Model A re-ranks",
     "measure_batch": "measuring a batch",
     "retrain_models": "retraining the models",
     "time_again": "timing the winner again",

@@ -25,11 +25,8 @@ from tilewright.networks.offloading.accelerator import MAX_WASTE
 from tilewright.networks.offloading.workloads import for_blocks
 from tilewright.targets.base import Target
 from tilewright.targets.capabilities import (
-    RoundsToEven,
-    blocks_of,
-    capability,
-    dtypes_of,
     specification_of,
+    traits_of,
 )
 from tilewright.targets.registry import check_target, kind_of, make_target, rebuild, target_kinds
 from tilewright.targets.rounding import rounded_to_even
@@ -276,12 +273,12 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
 def fitted(workload: Workload, target: Target) -> Workload:
     """The workload as the target gets it: padded to its blocks, if it has any, and rounded as it
     rounds."""
-    if "float32" in dtypes_of(target):
+    traits = traits_of(target)
+    if "float32" in traits.dtypes:
         return workload
-    rounds = capability(target, RoundsToEven)
-    if rounds is not None and rounds.rounds_to_even:
+    if traits.rounds_to_even:
         workload = rounded_to_even(workload)
-    return for_blocks(workload, blocks_of(target))
+    return for_blocks(workload, traits.blocks)
 
 
 def shape_of(workload: Workload) -> Workload:

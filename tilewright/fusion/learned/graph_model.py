@@ -1,4 +1,4 @@
-"""Models of the cycles of labelled networks: their contract, and boosted trees over layers.
+"""Predicts the cycles of labelled networks by boosted trees over layers.
 
 The trees are pretrained on other networks and corrected by the networks of this run.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,37 +25,15 @@ class ModelError(TilewrightError):
     """A model that cannot be read, or learned from other numbers."""
 
 
-class GraphModel(Protocol):
-    """Says what labelled graphs take, layer by layer."""
-
-    kind: str
-
-    def fit(self, graphs: Sequence[GraphTable]) -> None:
-        """Learn from graphs whose `stream` is known, anew unless the model is frozen."""
-
-    def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
-        """Cycles of each graph, shape (graphs,). Raises `ModelError` for other columns than it was
-        fitted on."""
-
-    def freeze(self) -> None:
-        """From now on what was learned is kept, and `fit` corrects it only."""
-
-    def save(self, path: Path) -> None:
-        """Write one file. Raises `OSError`."""
-
-    def load(self, path: Path) -> None:
-        """Read it again. Raises `ModelError` for a file that holds no such model, and `OSError`."""
-
-
 def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
     """Return what a model learns of each layer, shape (n,): log2 of the cycles in its stream over
     the cycles by itself or by estimate."""
     return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
 
 
-class Trees:
-    """Boosted trees over layers; implements `GraphModel`. The first fit is what is saved. A model
-    that was read is corrected only."""
+class GraphModel:
+    """A model of the cycles of labelled networks, by boosted trees over layers. The first fit is
+    what is saved; a model that was read from a file is corrected only."""
 
     kind = "trees"
 
@@ -67,6 +44,7 @@ class Trees:
         self._read = False
 
     def fit(self, graphs: Sequence[GraphTable]) -> None:
+        """Learn from graphs whose `stream` is known, anew unless the model is frozen."""
         x, y = _rows(graphs), np.concatenate([layer_labels(graph) for graph in graphs])
         if self._first is None or not self._read:
             self._first = XGBoost(self.seed, False, dict(_LEARN))
@@ -77,6 +55,8 @@ class Trees:
         self._correction.fit(x, y - self._told(x))
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
+        """Return the cycles of each graph, shape (graphs,). Raises `ModelError` for other columns
+        than it was fitted on."""
         x = _rows(graphs)
         factor = np.exp2(self._told(x) if self._first is not None else np.zeros(len(x)))
         if self._correction is not None:
@@ -87,16 +67,19 @@ class Trees:
         return np.bincount(which, cycles, len(graphs)).astype(np.float64)
 
     def freeze(self) -> None:
-        """From now on what was learned stays, and is corrected only."""
+        """Keep what was learned: from now on, `fit` only corrects it."""
         self._read = self._first is not None
 
     def save(self, path: Path) -> None:
-        """Raises `ModelError` where nothing was learned, `OSError`."""
+        """Write the model to one file. Raises `ModelError` if it has learned nothing, and
+        `OSError`."""
         if self._first is None:
             raise ModelError("this model has learned nothing; fit it before it is saved")
         self._first.save(path)
 
     def load(self, path: Path) -> None:
+        """Read the model from a file. Raises `ModelError` for a file that holds no such model, and
+        `OSError`."""
         try:
             model = XGBoost(self.seed, False, {})
             model.load(path)

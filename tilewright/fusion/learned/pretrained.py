@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.core.files import digest
-from tilewright.fusion.learned.graph_model import GraphModel, ModelError, Trees
+from tilewright.fusion.learned.graph_model import GraphModel, ModelError
 from tilewright.fusion.learned.policy import Policy
 
 MODEL, POLICY = "graphs.ubj", "policy.ubj"
@@ -33,7 +33,7 @@ def shipped_digest(folder: Path = FOLDER) -> str:
 def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Policy]:
     """The model of labelled graphs and the policy, untrained where the folder has none. Raises
     `ModelError` where what it has is damaged."""
-    model, policy = Trees(seed), Policy(seed)
+    model, policy = GraphModel(seed), Policy(seed)
     for each, name in ((model, MODEL), (policy, POLICY)):
         path = folder / name
         try:

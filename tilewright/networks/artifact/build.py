@@ -18,7 +18,7 @@ from tilewright.networks.offloading.cpu_costs import SECONDS, SLOWDOWN
 from tilewright.networks.tolerances import OF_FLOAT
 from tilewright.targets.artifact_types import Built, HostStep, LayerGraph, Pick
 from tilewright.targets.base import Target
-from tilewright.targets.capabilities import Builds, HasHost, capability
+from tilewright.targets.capabilities import Builds, capability, traits_of
 from tilewright.targets.layer import Layer, Value
 from tilewright.targets.workload import Workload, canonical
 
@@ -197,8 +197,8 @@ def _manifest(
             }
         )
     alone = sum(int(str(row["cycles"])) for row in rows)
-    host = capability(target, HasHost)
-    slowdown = SLOWDOWN if host is None else host.host_slowdown
+    host_slowdown = traits_of(target).host_slowdown
+    slowdown = SLOWDOWN if host_slowdown is None else host_slowdown
     return {
         "network": graph.name,
         "target": target.name,

@@ -20,16 +20,11 @@ from tilewright.targets.capabilities import (
     Blocks,
     Bounds,
     Estimates,
-    HasHost,
     Latency,
-    PoolsSums,
-    RoundsToEven,
-    blocks_of,
     capability,
-    dtypes_of,
-    float_type_of,
     least_estimate,
     limit_of,
+    traits_of,
 )
 from tilewright.targets.rounding import rounded_to_even
 from tilewright.targets.workload import Workload
@@ -82,24 +77,22 @@ class Accelerator:
     ) -> Accelerator:
         """Return the description of a target. Estimates are computed for `sampled` schedules of a
         workload at most."""
-        if "float32" in dtypes_of(target):
+        traits = traits_of(target)
+        if "float32" in traits.dtypes:
             return cls(
                 Blocks(), epilogue, max_waste, computes_floats=True,
-                float_type=float_type_of(target), check=target.space,
+                float_type=traits.float_type, check=target.space,
             )  # fmt: skip
         known = capability(target, Bounds)
-        host, pools = capability(target, HasHost), capability(target, PoolsSums)
-        rounds = capability(target, RoundsToEven)
-        even = rounds is not None and rounds.rounds_to_even
         return cls(
-            blocks_of(target),
+            traits.blocks,
             epilogue,
             max_waste,
             None if known is None else partial(limit_of, known),
-            SLOWDOWN if host is None else host.host_slowdown,
-            _estimate_of(target, sampled) if pools is not None and pools.pools_sums else None,
-            check=target.space if even else lambda workload: None,
-            rounds_to_even=even,
+            SLOWDOWN if traits.host_slowdown is None else traits.host_slowdown,
+            _estimate_of(target, sampled) if traits.pools_sums else None,
+            check=target.space if traits.rounds_to_even else lambda workload: None,
+            rounds_to_even=traits.rounds_to_even,
         )
 
     def form(self, workload: Workload) -> Workload:

@@ -3,9 +3,9 @@
 `python -m benchmarks.cpu.operator_costs` measured the table on one core of a Xeon of 2.3 GHz.
 Operators ran as the CPU side of a network runs them: compiled by TVM without tuning, in float. The
 processor beside an accelerator takes longer by a factor, `SLOWDOWN` unless the target says
-otherwise (`targets.capabilities.HasHost`). It is that of one Cortex-A9 of the Pynq's two: 3.5 for
-the clock (650 MHz), and 2 or more for the work a cycle. Its vectors are half as wide, it issues two
-instructions at once, and its caches are much smaller. No such board was measured.
+otherwise (`targets.capabilities.MachineTraits`). It is that of one Cortex-A9 of the Pynq's two:
+3.5 for the clock (650 MHz), and 2 or more for the work a cycle. Its vectors are half as wide, it
+issues two instructions at once, and its caches are much smaller. No such board was measured.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from tilewright.core.child_process import Header, Limits
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_number
 from tilewright.targets.base import Configs, Lowered, Measurements, Target
-from tilewright.targets.capabilities import MeasuresInOnePass, Watched, capability
+from tilewright.targets.capabilities import MeasuresInOnePass, capability
 from tilewright.targets.cluster import ClusterError
 from tilewright.targets.features import Features
-from tilewright.targets.registry import TargetError, rebuild, target_kinds
+from tilewright.targets.registry import TargetError, kind_named, rebuild, target_kinds
 from tilewright.targets.remote_target import joined_lowered
 from tilewright.targets.subprocess_target import IsolatedTarget
 from tilewright.targets.worker import lowered_reply, measured_reply, warmed_up
@@ -184,8 +184,9 @@ def _target(about_json: str, thread: int) -> Target:
     here = rebuild_target(**about)
     if not seconds:
         return ProgramKeeper(here)
-    if (watched := capability(here, Watched)) is not None:
-        return ProgramKeeper(watched.within(seconds))
+    kind = kind_named(about["kind"])
+    if kind.with_run_limit is not None:
+        return ProgramKeeper(kind.with_run_limit(here, seconds))
     return IsolatedTarget(f"{__name__}:{rebuild_warm.__name__}", about, Limits(seconds))
 
 

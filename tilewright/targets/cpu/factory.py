@@ -139,6 +139,13 @@ def _int8_of(spec: CpuSpec) -> str:
     return spec.int8_tiles or spec.dots or pairs
 
 
+def _with_run_limit(target: Target, seconds: float) -> Target:
+    from tilewright.targets.cpu.target import CpuTarget
+
+    assert isinstance(target, CpuTarget), "this kind makes no other"
+    return target.with_run_limit(seconds)
+
+
 KIND = TargetKind(
     name="cpu",
     summary="this processor: TensorIR kernels compiled by LLVM, really measured",
@@ -149,4 +156,5 @@ KIND = TargetKind(
     rebuild=_rebuild,
     check_code=_check_code,
     variants=_variants,
+    with_run_limit=_with_run_limit,
 )

@@ -24,6 +24,7 @@ from tilewright.core.tvm_types import (
 )
 from tilewright.targets.anchor import DType
 from tilewright.targets.base import Space
+from tilewright.targets.capabilities import MachineTraits
 from tilewright.targets.cpu.compile import llvm_target, lowering, scheduled
 from tilewright.targets.cpu.kernels.amx_tiles import BFLOAT16, bfloat16_of
 from tilewright.targets.cpu.kernels.conv2d_amx import ConvolutionTiles
@@ -42,21 +43,21 @@ ir = lazy_module("tvm.ir")
 
 
 class NetworkKernels:
-    """What `targets.capabilities.ComputesIn` and `CompilesKernels` ask of a target that has a
-    `spec` and spaces."""
+    """Base class of a target with a `spec` and spaces; implements `targets.capabilities.HasTraits`
+    and `CompilesKernels`."""
 
     spec: CpuSpec
     space: Callable[[Workload], Space]
 
     @property
-    def dtypes(self) -> frozenset[DType]:
-        """Those of the kernels; int8 where the processor computes it."""
-        return frozenset[DType](("float32", "int8") if computes_int8(self.spec) else ("float32",))
-
-    @property
-    def float_type(self) -> DType:
-        """By the precision that was asked for."""
-        return "bfloat16" if self.spec.bfloat16 else "float32"
+    def traits(self) -> MachineTraits:
+        """The element types of the kernels, with int8 where the processor computes it, and the
+        precision that was asked for."""
+        dtypes: tuple[DType, ...] = ("float32",)
+        if computes_int8(self.spec):
+            dtypes = ("float32", "int8")
+        float_type: DType = "bfloat16" if self.spec.bfloat16 else "float32"
+        return MachineTraits(dtypes=frozenset(dtypes), float_type=float_type)
 
     @property
     def registers(self) -> int:

@@ -20,15 +20,14 @@ from tilewright.targets.capabilities import (
     BaselineSchedule,
     Bounds,
     CompilesKernels,
-    ComputesIn,
     Costs,
     Estimates,
     HasCosts,
     HasSpecification,
+    HasTraits,
     Latency,
     RooflineAlone,
     Verifies,
-    Watched,
     offers,
 )
 from tilewright.targets.cpu import machine
@@ -57,8 +56,7 @@ docs/decisions/measuring-on-a-cpu.md."""
 
 
 CAPABILITIES = (
-    Baseline, Bounds, CompilesKernels, ComputesIn, Estimates, HasCosts, HasSpecification, Verifies,
-    Watched,
+    Baseline, Bounds, CompilesKernels, Estimates, HasCosts, HasSpecification, HasTraits, Verifies,
 )  # fmt: skip
 """What a processor can do beyond `Target`."""
 
@@ -157,12 +155,12 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         """In the watched process, against numpy; see `Timing.tolerance`."""
         return self.runner.verify(lowered, self.space(lowered.workload), seed)
 
-    def within(self, seconds: float) -> CpuTarget:
-        """The same with that limit on a config's run."""
+    def with_run_limit(self, seconds: float) -> CpuTarget:
+        """Return the same target with that limit on the run of a config."""
         return CpuTarget(self.spec, replace(self.timing, hang=seconds))
 
     def in_float32(self) -> CpuTarget | None:
-        """See `ComputesIn`."""
+        """See `CompilesKernels`."""
         if self.spec.precision != "auto" or not self.spec.bfloat16:
             return None
         return CpuTarget(replace(self.spec, bfloat16=""), self.timing)

@@ -56,8 +56,6 @@ class BuiltLayer:
 class GemminiProgram:
     """The program of a network, loaded into the memory of a simulated machine."""
 
-    c_format = "gemmini-c"
-
     def __init__(
         self, spec: GemminiSpec, memory: NDArray[np.uint8], layers: Sequence[BuiltLayer],
         segments: Sequence[tuple[Sequence[HostTensor], Sequence[HostTensor]]],

@@ -28,17 +28,17 @@ from tilewright.targets.capabilities import (
     Builds,
     Costs,
     Estimates,
+    ExportedText,
+    ExportsSchedules,
     HasArea,
-    HasBlocks,
     HasCosts,
     HasDesigns,
     HasSpecification,
+    HasTraits,
     Latency,
+    MachineTraits,
     NamedSchedule,
-    PoolsSums,
-    RoundsToEven,
     Verifies,
-    WritesC,
     offers,
 )
 from tilewright.targets.features import Features
@@ -64,8 +64,8 @@ from tilewright.targets.source_digest import source_digest
 from tilewright.targets.workload import Workload
 
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Estimates, HasArea, HasBlocks, HasCosts, HasDesigns,
-    HasSpecification, PoolsSums, RoundsToEven, Verifies, WritesC,
+    Baseline, Bounds, Builds, Estimates, ExportsSchedules, HasArea, HasCosts, HasDesigns,
+    HasSpecification, HasTraits, Verifies,
 )  # fmt: skip
 """Optional capabilities that `GemminiTarget` implements."""
 
@@ -74,10 +74,8 @@ class GemminiTarget:
     """Implementation of `targets.base.Target` and `CAPABILITIES` for one Gemmini specification."""
 
     deterministic = True
-    rounds_to_even = True
-    pools_sums = True
-    c_format = "gemmini-c"
-    blocks = Blocks(1, DIM, DIM)
+    export_format = "gemmini-c"
+    traits = MachineTraits(Blocks(1, DIM, DIM), rounds_to_even=True, pools_sums=True)
 
     def __init__(self, spec: GemminiSpec) -> None:
         self.spec = spec
@@ -204,8 +202,8 @@ class GemminiTarget:
                 continue
         return wrong
 
-    def c_source(self, schedules: Sequence[NamedSchedule]) -> str:
-        """Return a C file with one function per schedule, see `c_export`.
+    def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
+        """Return a C file with one function per schedule, see `c_export`. It contains no times.
 
         Raises:
             WorkloadError: a schedule does not compile.
@@ -216,7 +214,7 @@ class GemminiTarget:
             program = lowering.program(schedule.space, schedule.knobs)
             symbol = names.create(schedule.name)
             functions.append(c_function(symbol, schedule.workload, lowering.geometry, program))
-        return c_file(self.spec, functions)
+        return ExportedText(c_file(self.spec, functions), len(functions))
 
     def build(self, graph: LayerGraph, schedules: Sequence[Pick]) -> Built:
         """Build a network, see `network_build.build`."""
@@ -227,6 +225,10 @@ class GemminiTarget:
     ) -> BuiltProgram:
         """Open a built network on a simulated machine."""
         return GemminiProgram.open(files, layers, self.spec)
+
+    def stream_timer(self) -> None:
+        """None: fusion decisions are made for a VTA only."""
+        return
 
     def area(self) -> dict[str, float]:
         """Return the area of the machine, see `design_space.area_of`."""
@@ -248,6 +250,10 @@ class GemminiTarget:
             SpecError: the machine cannot be built.
         """
         return GemminiTarget(redesign(self.spec, values))
+
+    def breakdown(self, lowered: Lowered) -> None:
+        """None: the simulator does not say what a cycle went to."""
+        return
 
     @property
     def specification(self) -> dict[str, Json]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from tilewright.core.errors import WorkloadError
 from tilewright.core.files import Json
+from tilewright.targets.capabilities import ExportedText, NamedSchedule
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.geometry import Geometry
 from tilewright.targets.vta.lowering.invalid_configs import FAILURES
@@ -28,6 +29,23 @@ BOARDS = {"vta-pynq": "pynq", "vta-de10": "de10nano"}
 the stock simulator."""
 LOG_VERSION, TVM_VERSION = 0.2, "0.14.0"
 _DENSE_KNOBS = ("tile_b", "tile_ci", "tile_co", "oc_nthread")
+
+
+def tuning_log(schedules: Sequence[NamedSchedule], spec: VtaSpec, written: float) -> ExportedText:
+    """Write a log of AutoTVM with one line per schedule that stock TVM has and can build.
+
+    Args:
+        schedules: what was tuned.
+        spec: the machine.
+        written: the Unix time that the records get.
+    """
+    lines, left_out = [], []
+    for each in schedules:
+        try:
+            lines.append(record(each.workload, spec, each.space, each.knobs, each.seconds, written))
+        except WorkloadError as error:
+            left_out.append(str(error))
+    return ExportedText("".join(f"{line}\n" for line in lines), len(lines), tuple(left_out))
 
 
 def record(

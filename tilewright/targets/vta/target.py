@@ -28,20 +28,20 @@ from tilewright.targets.capabilities import (
     Costs,
     Enumerates,
     Estimates,
+    ExportedText,
+    ExportsSchedules,
     Fallback,
     HasArea,
-    HasBlocks,
-    HasBreakdown,
     HasCosts,
     HasDesigns,
     HasEnergy,
     HasSpecification,
+    HasTraits,
     Latency,
+    MachineTraits,
     MeasuresInOnePass,
-    PoolsSums,
-    TimesStreams,
+    NamedSchedule,
     Verifies,
-    WritesAutoTvm,
     offers,
 )
 from tilewright.targets.features import Features
@@ -85,9 +85,8 @@ MEASURED_BY = (
 )  # fmt: skip
 """Source files of lowering and simulators. Results may change when one of them does."""
 CAPABILITIES = (
-    Baseline, Bounds, Builds, Enumerates, Estimates, Fallback, HasArea, HasBlocks,
-    HasBreakdown, HasCosts, HasDesigns, HasEnergy, HasSpecification, MeasuresInOnePass, PoolsSums,
-    TimesStreams, Verifies, WritesAutoTvm,
+    Baseline, Bounds, Builds, Enumerates, Estimates, ExportsSchedules, Fallback, HasArea, HasCosts,
+    HasDesigns, HasEnergy, HasSpecification, HasTraits, MeasuresInOnePass, Verifies,
 )  # fmt: skip
 """Optional capabilities that `VtaTarget` implements."""
 
@@ -103,6 +102,7 @@ class VtaTarget:
     """
 
     deterministic = True
+    export_format = "autotvm"
 
     def __init__(self, spec: VtaSpec, space: SpaceName = "extended", stock: bool = False) -> None:
         self.spec = spec
@@ -278,27 +278,12 @@ class VtaTarget:
             wrong[row] = wrong_values(lowering, insns, uops, seed, semantics)
         return wrong
 
-    def autotvm_record(
-        self,
-        workload: Workload,
-        space: str,
-        knobs: Mapping[str, int],
-        seconds: float,
-        written: float,
-    ) -> str:
-        """Return a schedule as one line of an AutoTVM log, see `targets.vta.autotvm.record`.
+    def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
+        """Return an AutoTVM log with one line per schedule.
 
-        Args:
-            workload: the workload.
-            space: name of the schedule space.
-            knobs: knob values of the schedule, by name.
-            seconds: measured latency in seconds.
-            written: Unix timestamp of the measurement, in seconds.
-
-        Raises:
-            WorkloadError: the stock compiler does not have the schedule, or cannot build it.
+        Schedules that stock TVM does not have or cannot build are left out.
         """
-        return autotvm.record(workload, self.spec, space, knobs, seconds, written)
+        return autotvm.tuning_log(schedules, self.spec, written)
 
     def area(self) -> dict[str, float]:
         """Return the area in gate equivalents, see `targets.vta.area`."""
@@ -371,17 +356,10 @@ class VtaTarget:
         return VtaStreamTimer(self.spec)
 
     @property
-    def pools_sums(self) -> bool:
-        """Whether the target can max-pool the sums of a convolution.
-
-        Only the extended space can.
-        """
-        return self.space_name == "extended"
-
-    @property
-    def blocks(self) -> Blocks:
-        """Block size of the GEMM core."""
-        return Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
+    def traits(self) -> MachineTraits:
+        """Shape of the GEMM core's blocks. Only the extended space pools sums."""
+        blocks = Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
+        return MachineTraits(blocks, pools_sums=self.space_name == "extended")
 
     @property
     def specification(self) -> dict[str, Json]:

@@ -104,6 +104,10 @@ class VtaProgram:
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
         return check_layers(self.program, self.layers, seed)
 
+    def c_files(self, header: str) -> None:
+        """None: a VTA reads its instructions from memory, they are not written as C."""
+        return
+
     def with_room(self, images: int) -> VtaImages:
         """Load the program again, with buffers for `images` images."""
         return VtaImages(self.program, images)
