@@ -72,9 +72,11 @@ def quantise_array(
     return _steps(np.asarray(values, np.float64), np.ldexp(1.0, -exponent)).astype(np.int8)
 
 
-def _steps(values: NDArray[np.float64], factor: Any) -> NDArray[np.float64]:
+def _steps(
+    values: NDArray[np.float64], factor: float | NDArray[np.float64]
+) -> NDArray[np.float64]:
     """The integers that values times a factor are in int8."""
-    steps = values * factor
+    steps: NDArray[np.float64] = np.multiply(values, factor)
     np.rint(steps, out=steps)
     return np.clip(steps, -128, INT8_MAX, out=steps)
 
