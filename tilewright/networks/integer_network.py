@@ -1,5 +1,6 @@
-"""Makes one graph of integer layers of a network on an accelerator, to inspect, to tune and to
-build.
+"""Convert a network into a graph of integer layers for an accelerator, and report on it.
+
+The same graph serves the operator report, tuning and the build.
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from tilewright.targets.workload import Workload, canonical
 
 @dataclass(frozen=True, eq=False)
 class InIntegers:
-    """A network's graph, how it was quantised (as a manifest states it), and warnings."""
+    """A network as a graph of integer layers.
+
+    Attributes:
+        graph: the integer layers and the parts that stay on the CPU.
+        quantisation: how the network was quantised, as the artifact's manifest states it.
+        warnings: warnings of the quantisation for the user.
+    """
 
     graph: IntegerGraph
     quantisation: Mapping[str, Json]
@@ -53,15 +60,34 @@ def in_integers(
     exact: bool = True, pool: PoolRule | None = None, apart: bool = False, judged: bool = True,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> InIntegers:  # fmt: skip
-    """The layers and CPU islands of a model with its weights: a float one in int8 by `samples` (by
-    default those of `samples_for`), a quantised one in its own scales, of whose `samples` only the
-    fineness of first passes depends.
+    """Convert a model with its weights to integer layers and CPU islands.
 
-    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `pool` is a rule
-    for max-pools behind convolutions, by default what is estimated to be sooner; nothing is pooled
-    `apart`. `per_channel` is of float models, `exact` of quantised ones. `judged` is of float
-    models, that of `quantise`; `refused` is that of `integer_graph`. Raises as `quantise`,
-    `integer_graph` and `samples_for`.
+    A float model is quantised to int8 first. A quantised model keeps its own scales.
+
+    Args:
+        model: the model with its weights.
+        accelerator: the accelerator that runs the layers.
+        decisions: the offloading decision for each call. Calls that are faster on the CPU stay
+            there.
+        name: name of the network.
+        input_shapes: shape for each dynamic input, by input name.
+        keep_float: names of operators that stay on the CPU.
+        samples: calibration samples, by default those of `samples_for`. For a quantised model, they
+            only determine the step of first passes (see `integer.calibrated`).
+        per_channel: quantise the weights of a float model with one scale per channel.
+        exact: how the scales of a quantised model are handled; see `integer_graph`.
+        pool: decides whether a max-pool is merged into the convolution before it. By default it is
+            merged if that is estimated to be faster.
+        apart: never merge max-pools into convolutions.
+        judged: measure the quality of the quantisation of a float model; see `quantise`.
+        refused: operators that are not to be compiled: name to reason.
+
+    Returns:
+        The graph, the quantisation settings and warnings.
+
+    Raises:
+        QuantisationError: the model cannot be quantised or represented on the accelerator.
+        InputError: the samples do not fit the model.
     """
     samples = samples or samples_for(model, None, input_shapes)
     if is_quantised(model):
@@ -70,27 +96,27 @@ def in_integers(
             keep_float=keep_float, samples=samples, exact=exact, pool=pool, apart=apart,
             refused=refused,
         )  # fmt: skip
-        said: dict[str, Json] = {"method": "as the model has it"}
+        settings: dict[str, Json] = {"method": "as the model has it"}
         if graph.lost:
-            said["rounded_weights_decibels"] = dict(graph.lost)
-        return InIntegers(graph, said)
+            settings["rounded_weights_decibels"] = dict(graph.lost)
+        return InIntegers(graph, settings)
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
-    made = quantise(
+    quantised = quantise(
         model, samples, QuantiseOptions(keep_float=on_cpu, per_channel=per_channel),
         input_shapes=input_shapes, judged=judged,
     )  # fmt: skip
     graph = integer_graph(
-        made.model, accelerator.blocks, name=name, input_shapes=input_shapes, keep_float=on_cpu,
-        unfold=lambda plain: unfold_for(plain, accelerator),
+        quantised.model, accelerator.blocks, name=name, input_shapes=input_shapes,
+        keep_float=on_cpu, unfold=lambda plain: unfold_for(plain, accelerator),
         pool=None if apart else pool or _pooled_on(accelerator), accept=accelerator.accept,
         refused=refused,
     )  # fmt: skip
     graph = _in_form(graph, accelerator)
-    return InIntegers(graph, as_object(made.report.to_json()), made.report.warnings)
+    return InIntegers(graph, as_object(quantised.report.to_json()), quantised.report.warnings)
 
 
 def _pooled_on(accelerator: Accelerator) -> PoolRule:
-    """Max-pools go into the convolution before them where that is estimated to be sooner."""
+    """Return a rule that merges a max-pool into the convolution before it where that is faster."""
     return lambda convolution, after: pool_where_faster(convolution, after, accelerator)
 
 
@@ -101,12 +127,30 @@ def quantised_graph(
     pool: PoolRule | None = None, apart: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> IntegerGraph:  # fmt: skip
-    """The layers and CPU islands of a model that is quantised already, with its weights.
+    """Convert a model that is already quantised to integer layers and CPU islands.
 
-    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `samples` say how
-    finely first passes count (by default those of `samples_for`). `pool` is a rule for max-pools
-    behind convolutions, by default what is estimated to be sooner; nothing is pooled `apart`.
-    Raises as `integer_graph` and `samples_for`.
+    Args:
+        model: the quantised model with its weights.
+        accelerator: the accelerator that runs the layers.
+        decisions: the offloading decision for each call. Calls that are faster on the CPU stay
+            there.
+        name: name of the network.
+        input_shapes: shape for each dynamic input, by input name.
+        keep_float: names of operators that stay on the CPU.
+        samples: calibration samples that determine the step of first passes, by default those of
+            `samples_for`.
+        exact: how scales that are not powers of two apart are handled; see `integer_graph`.
+        pool: decides whether a max-pool is merged into the convolution before it. By default it is
+            merged if that is estimated to be faster.
+        apart: never merge max-pools into convolutions.
+        refused: operators that are not to be compiled: name to reason.
+
+    Returns:
+        The graph of integer layers.
+
+    Raises:
+        QuantisationError: the scales cannot be represented on the accelerator.
+        InputError: the samples do not fit the model.
     """
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
     made = as_it_is(model, on_cpu, input_shapes)
@@ -121,7 +165,7 @@ def quantised_graph(
 
 
 def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
-    """A graph whose layers round as the accelerator does."""
+    """Return the graph with layers that round to even if the accelerator does."""
     if not accelerator.rounds_to_even:
         return graph
     steps = (
@@ -131,27 +175,36 @@ def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
 
 
 def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:
-    """The operators that could be offloaded and, by cost, are not."""
+    """Return the names of operators that are estimated to be faster on the CPU.
+
+    Operators that cannot be offloaded are not included.
+    """
     return tuple(
-        each.fused.node for each in decisions
-        if each.workload is None and each.accelerator_seconds is not None
+        decision.fused.node for decision in decisions
+        if decision.workload is None and decision.accelerator_seconds is not None
     )  # fmt: skip
 
 
 def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
-    """What is tuned for a graph: (workload, calls an inference, names), by first use. A layer's
-    first pass has a name of its own."""
-    found: dict[Workload, list[Layer]] = {}
+    """Return the workloads to tune for a graph.
+
+    Layers with the same canonical workload are tuned once. The first pass of a two-pass layer has a
+    name of its own.
+
+    Returns:
+        One (workload, calls per inference, operator names) per workload, in the order of first use.
+    """
+    layers_by_workload: dict[Workload, list[Layer]] = {}
     for layer in graph.layers:
-        found.setdefault(canonical(layer.workload), []).append(layer)
+        layers_by_workload.setdefault(canonical(layer.workload), []).append(layer)
     return [
-        ExtractedWorkload(w, len(same), tuple(dict.fromkeys(map(_name, same))))
-        for w, same in found.items()
+        ExtractedWorkload(workload, len(layers), tuple(dict.fromkeys(map(_name, layers))))
+        for workload, layers in layers_by_workload.items()
     ]
 
 
 def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
-    """A report on a model with what becomes of each operator in its graph."""
+    """Return a report that states where each operator runs in the given integer graph."""
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
         owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
@@ -160,8 +213,8 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     return replace(
         report,
         operators=tuple(
-            _operator(each, graph, owners, passes, on_cpu, report.quantised)
-            for each in report.operators
+            _operator(operator, graph, owners, passes, on_cpu, report.quantised)
+            for operator in report.operators
         ),
         workloads=tuple(
             WorkloadReport(w.id, str(w), epilogue_text(w), calls, w.macs, names)
@@ -172,12 +225,14 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
 
 
 def with_nothing(report: ModelReport, reason: str) -> ModelReport:
-    """A report on a model of which nothing can be quantised, and why."""
+    """Return a report on a model of which nothing can be quantised, with the reason."""
     return replace(
         report,
         operators=tuple(
-            replace(_bare(each), status="cpu", reason=reason) if each.workload is not None else each
-            for each in report.operators
+            replace(_bare(operator), status="cpu", reason=reason)
+            if operator.workload is not None
+            else operator
+            for operator in report.operators
         ),
         workloads=(),
         offloaded_macs=0,
@@ -185,39 +240,44 @@ def with_nothing(report: ModelReport, reason: str) -> ModelReport:
 
 
 def _operator(
-    own: OperatorReport,
+    operator: OperatorReport,
     graph: IntegerGraph,
     owners: Mapping[str, Layer],
     passes: Mapping[tuple[str, ...], int],
     on_cpu: set[str],
     quantised: bool,
 ) -> OperatorReport:
-    if own.status == "onnxruntime":
-        return own
-    layer = owners.get(own.name)
+    """Return the report of one operator, updated with what the integer graph does with it."""
+    if operator.status == "onnxruntime":
+        return operator
+    layer = owners.get(operator.name)
     if layer is not None:
         anchor = layer.names[0]
-        if own.name != anchor:
+        if operator.name != anchor:
             reason = f"in the epilogue of '{anchor}'"
-            return replace(_bare(own), status="offloaded", reason=reason)
+            return replace(_bare(operator), status="offloaded", reason=reason)
         workload = canonical(layer.workload)
-        remark = "" if quantised else own.reason  # of a quantised model it foretells its scales
+        remark = (
+            "" if quantised else operator.reason
+        )  # of a quantised model it foretells its scales
         return replace(
-            own, status="offloaded", next_step="", workload=str(workload), workload_id=workload.id,
-            reason=remark or _passes(layer, passes[layer.names]),
+            operator, status="offloaded", next_step="", workload=str(workload),
+            workload_id=workload.id, reason=remark or _passes(layer, passes[layer.names]),
         )  # fmt: skip
-    if own.name in on_cpu:
-        if own.status == "cpu" and graph.left.get(own.name, AS_ASKED) == AS_ASKED:
-            return own
-        reason = graph.left.get(own.name, "what it reads or writes is not in int8")
-        return replace(_bare(own), status="cpu", reason=reason)
-    if own.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        return replace(_bare(own), status="offloaded", reason="int8 data are read as they are")
-    return own if own.status == "cpu" else replace(_bare(own), status="offloaded")
+    if operator.name in on_cpu:
+        if operator.status == "cpu" and graph.left.get(operator.name, AS_ASKED) == AS_ASKED:
+            return operator
+        reason = graph.left.get(operator.name, "what it reads or writes is not in int8")
+        return replace(_bare(operator), status="cpu", reason=reason)
+    if operator.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return replace(_bare(operator), status="offloaded", reason="int8 data are read as they are")
+    return operator if operator.status == "cpu" else replace(_bare(operator), status="offloaded")
 
 
-def _bare(own: OperatorReport) -> OperatorReport:
-    return replace(own, next_step="", workload=None, workload_id=None, accelerator_seconds=None)
+def _bare(operator: OperatorReport) -> OperatorReport:
+    return replace(
+        operator, next_step="", workload=None, workload_id=None, accelerator_seconds=None
+    )
 
 
 def _passes(layer: Layer, passes: int) -> str:

@@ -1,4 +1,4 @@
-"""Represents a trained network: what of it can be offloaded, and how it runs on the CPU."""
+"""A trained network: which parts can be offloaded to an accelerator, and how it runs on the CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitNetwork:
-    """What is compiled of a network, None if nothing is, and what onnxruntime runs behind it."""
+    """A network split into a compiled part and the regions that onnxruntime runs after it.
+
+    Attributes:
+        compiled: the compiled part, None if nothing is compiled.
+        last: the regions that run after it, None if there are none.
+    """
 
     compiled: Network | None
     last: LastRegions | None
@@ -58,7 +63,16 @@ class SplitNetwork:
     def samples(
         self, model: onnx.ModelProto, calibration: Path | None, input_shapes: InputShapes
     ) -> Samples:
-        """Samples of the inputs of `model`, the compiled part. Raises as `samples_for`."""
+        """Return calibration samples for the inputs of the compiled part.
+
+        Args:
+            model: the compiled part.
+            calibration: path of the samples of the whole network; None for generated ones.
+            input_shapes: shape for each dynamic input, by input name.
+
+        Raises:
+            InputError: the samples do not fit the model.
+        """
         if self.last is None:
             return samples_for(model, calibration, input_shapes)
         names = {info.name for info in model.graph.input}
@@ -66,11 +80,19 @@ class SplitNetwork:
 
 
 class Network:
-    """A network with static input shapes. TVM imports it on first use, once.
+    """A network with static input shapes. It is imported into TVM once, on first use.
 
-    What an int8 accelerator is tuned for are the layers that are built: a float network is
-    quantised by the samples in `calibration` (by default those of `samples_for`). Those of a
-    built-in network are `foretold` from its shapes: its weights are drawn, and change none.
+    Args:
+        source: the opened model.
+        input_shapes: shape for each dynamic input, by input name.
+        calibration: path of the calibration samples, by default those of `samples_for`. A float
+            network is quantised with them to find the layers that an int8 accelerator runs.
+        foretold: predict these layers from the shapes instead of quantising the network. Built-in
+            networks do this, because their weights are random.
+
+    Attributes:
+        name: name of the network.
+        input_shapes: the given input shapes.
     """
 
     def __init__(
@@ -90,12 +112,12 @@ class Network:
 
     @cached_property
     def examined(self) -> Examined:
-        """What the importer found, independent of any accelerator."""
+        """The result of the import, independent of any accelerator."""
         return self._source.examine()
 
     @cached_property
     def compiled(self) -> CompiledModule:
-        """The whole network built for this machine's CPU, in float or as quantised."""
+        """The whole network, built for this machine's CPU in float or with its own quantisation."""
         from tilewright.networks.relax.execute import CompiledModule
 
         whole = self.whole
@@ -103,7 +125,7 @@ class Network:
 
     @cached_property
     def whole(self) -> Whole:
-        """All of it with its weights, to be compiled. Raises as `Source.whole`."""
+        """The whole network with its weights, to be compiled. Raises what `Source.whole` raises."""
         return self._source.whole()
 
     def report(
@@ -115,15 +137,37 @@ class Network:
         epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
     ) -> ModelReport:
-        """What becomes of every operator on an accelerator with these blocks (elements) and nothing
-        else known: it gets all that it can run. Raises as `report_on`."""
+        """Report where each operator runs on an accelerator with the given block sizes.
+
+        Nothing else is known about the accelerator, so every operator that it can run is offloaded.
+
+        Args:
+            block_in: input channels per block, in elements.
+            block_out: output channels per block, in elements.
+            batch: rows per block, in elements.
+            epilogue: which operations the epilogues contain.
+            max_waste: offload a layer only if at most this fraction of its multiplications are with
+                padding zeros.
+
+        Raises:
+            ModelFileError: the model file is invalid.
+            DynamicShapeError: an input shape is unknown or wrong.
+            ImportFailedError: the model cannot be imported.
+        """
         return self.report_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
 
     def report_on(self, accelerator: Accelerator) -> ModelReport:
-        """What becomes of every operator on an accelerator, and what it costs there and on the CPU.
+        """Report where each operator runs, and what it costs on the accelerator and on the CPU.
 
-        Raises `ModelFileError`, `DynamicShapeError` or `ImportFailedError`; an operator that cannot
-        be imported is part of the report.
+        An operator that cannot be imported is part of the report.
+
+        Args:
+            accelerator: the accelerator.
+
+        Raises:
+            ModelFileError: the model file is invalid.
+            DynamicShapeError: an input shape is unknown or wrong.
+            ImportFailedError: the model cannot be imported.
         """
         return self._surveyed_on(accelerator)[1]
 
@@ -136,49 +180,71 @@ class Network:
         epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
     ) -> list[ExtractedWorkload]:
-        """The workloads to tune as (workload, calls an inference, operator names), by first use, of
-        an accelerator as in `report`. Raises as `workloads_on`."""
+        """Return the workloads to tune for an accelerator of which only the block sizes are known.
+
+        Args:
+            block_in: input channels per block, in elements.
+            block_out: output channels per block, in elements.
+            batch: rows per block, in elements.
+            epilogue: which operations the epilogues contain.
+            max_waste: offload a layer only if at most this fraction of its multiplications are with
+                padding zeros.
+
+        Returns:
+            One (workload, calls per inference, operator names) per workload, in the order of first
+                use.
+
+        Raises:
+            UnsupportedOperatorError: part of the network cannot run at all. Further errors are
+                those of `report`.
+        """
         return self.workloads_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
 
     def workloads_on(self, accelerator: Accelerator) -> list[ExtractedWorkload]:
-        """The workloads to tune as (workload, calls an inference, operator names), by first use.
+        """Return the workloads to tune for an accelerator.
 
-        Raises as `report_on`, and `UnsupportedOperatorError` where part of the network cannot run.
+        Returns:
+            One (workload, calls per inference, operator names) per workload, in the order of first
+                use.
+
+        Raises:
+            UnsupportedOperatorError: part of the network cannot run at all. Further errors are
+                those of `report_on`.
         """
         return self.surveyed_on(accelerator)[0]
 
     def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
-        """`workloads_on` and `report_on` at once. Raises as they do."""
+        """Return the results of `workloads_on` and `report_on`, computed together."""
         if not accelerator.computes_floats:  # what a processor cannot compile, onnxruntime runs
             refuse_unsupported(self.name, self.examined.unsupported)
         return self._surveyed_on(accelerator)
 
     def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
-        """What becomes of each fused call, by what it would take there and on the CPU."""
+        """Return the offloading decision for each fused call, based on its cost on both devices."""
         return decide_offloading(self.examined, accelerator)
 
     def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         decisions = self.decisions_on(accelerator)
-        said = report.build_report(self.examined, accelerator, decisions)
+        model_report = report.build_report(self.examined, accelerator, decisions)
         if not self._knows_layers(accelerator):
-            return collect_workloads(decisions), said
+            return collect_workloads(decisions), model_report
         from tilewright.networks.integer_network import reported, with_nothing, workloads_of
 
         split = self.split()
         if split.compiled is None:
-            return [], with_nothing(said, "nothing of the network is compiled")
+            return [], with_nothing(model_report, "nothing of the network is compiled")
         model = split.compiled.weighted
         try:
             graph = self._graph_on(accelerator, decisions, split, model)
         except QuantisationError as error:  # nothing of it can be a layer
-            return [], with_nothing(said, str(error))
-        return workloads_of(graph), reported(said, graph)
+            return [], with_nothing(model_report, str(error))
+        return workloads_of(graph), reported(model_report, graph)
 
     def _graph_on(
         self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork,
         model: onnx.ModelProto,
     ) -> IntegerGraph:  # fmt: skip
-        """The layers that are built of `model`, the compiled part. Raises as `in_integers`."""
+        """Return the graph of integer layers that is built of `model`, the compiled part."""
         from tilewright.networks.integer_network import in_integers
 
         shapes = self.input_shapes if split.last is None else {}
@@ -190,19 +256,26 @@ class Network:
 
     @property
     def weighted(self) -> onnx.ModelProto:
-        """The model with its weights, in the types that are computed here."""
+        """The model with its weights, in the data types that are computed here."""
         return reference_model(self._source.weighted())
 
     def _knows_layers(self, accelerator: Accelerator) -> bool:
-        """Whether the layers that are built can be known: the accelerator computes in integers as
-        the network needs it, and the model can be imported whole."""
+        """Return whether the integer layers can be determined before the build.
+
+        That requires an accelerator with integer arithmetic and the epilogues that the network
+        needs, and a model that can be imported completely.
+        """
         ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
         return ours and not self.examined.unsupported and not self._foretold
 
     def split(self, *, without_layers: bool = False) -> SplitNetwork:
-        """What is compiled of the network, with the regions inside it, and the regions that
-        onnxruntime runs behind that. What neither multiplies nor pools is compiled if it is wanted
-        `without_layers`."""
+        """Split the network into its compiled part and the onnxruntime regions that run after it.
+
+        Regions in the middle of the network belong to the compiled part, which calls them.
+
+        Args:
+            without_layers: also compile a network that has neither pools nor multiply-accumulates.
+        """
         source, last = self._source.split(without_layers=without_layers)
         if source is None or source is self._source:
             return SplitNetwork(None if source is None else self, last)
@@ -210,21 +283,39 @@ class Network:
         return SplitNetwork(core, last)
 
     def as_region(self) -> LastRegions:
-        """The whole network as one region of onnxruntime. Raises `UnsupportedOperatorError` for one
-        that is no ONNX graph."""
+        """Return the whole network as one onnxruntime region.
+
+        Raises:
+            UnsupportedOperatorError: the network is not an ONNX graph.
+        """
         total = sum((*self.examined.found.macs.values(), *self.examined.region_macs.values()))
         return self._source.as_region(self.examined.regions, total)
 
     def refuse(self, operators: Mapping[str, str]) -> None:
-        """Leave operators to onnxruntime that a compiler refused, by name with the reason."""
+        """Move operators that a compiler rejected to onnxruntime.
+
+        Earlier import results are discarded.
+
+        Args:
+            operators: operator name to reason.
+        """
         self._source.refuse(operators)
         self._split_to_run = None
         for name in ("examined", "whole", "compiled"):
             self.__dict__.pop(name, None)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """One inference on this machine's CPU, in compiled code and in onnxruntime: arrays by input
-        name in, by output name out. Raises `InputError`."""
+        """Run one inference on this machine's CPU, in compiled code and in onnxruntime.
+
+        Args:
+            inputs: arrays by input name.
+
+        Returns:
+            Arrays by output name.
+
+        Raises:
+            InputError: the arrays do not fit the network's inputs.
+        """
         if self._split_to_run is None:
             self._split_to_run = self.split(without_layers=True)
         compiled = self._split_to_run.compiled
@@ -261,21 +352,28 @@ def load(
     calibration: Path | None = None,
     allow_code: bool = False,
 ) -> Network:
-    """A built-in network by name (`seed` draws its weights), or an ONNX, TensorFlow Lite or
-    torch.export file.
+    """Load a built-in network, or an ONNX, TensorFlow Lite or torch.export file.
 
-    `input_shapes` fixes the sizes of inputs that are dynamic; `calibration` names samples as
-    `samples_for` reads them. Reads the file and checks it; raises `UnknownName` and as
-    `networks.model_source.read_source`. `sandbox`, for files of strangers, leaves reading to a
-    child process with limits, once the network is examined (`networks.sandbox`). `allow_code`
-    permits the code that a torch.export file may run when it is read.
+    Args:
+        source: name of a built-in network, or path of a model file.
+        input_shapes: shape for each dynamic input, by input name.
+        seed: seed for the random weights of a built-in network.
+        sandbox: read the file in a child process with limits on memory and time
+            (`networks.sandbox`). Use it for untrusted files. Once the network has been examined
+            there, a build reads it in this process.
+        calibration: path of the calibration samples, as `samples_for` reads them.
+        allow_code: permit the code that a torch.export file may run when it is read.
+
+    Raises:
+        UnknownName: `source` is neither a built-in network nor an existing file.
+        ModelFileError: the file cannot be read or is not a valid model.
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:
         name = str(source)
         weightless = zoo.build(name, seed, weights=False)
-        of = OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes)
-        return Network(of, shapes, foretold=True)
+        source_model = OnnxSource(name, weightless, lambda: zoo.build(name, seed), shapes)
+        return Network(source_model, shapes, foretold=True)
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         raise UnknownName("network", str(source), zoo.names())

@@ -1,9 +1,10 @@
-"""Brings an ONNX graph into the one form the importer reads: static shapes, explicit pads, no
-constants computed at run time.
+"""Convert an ONNX graph to the normal form that the importer reads.
 
-Works on graphs whose weights have no data too (`networks.onnx.files.stub`), so a report on a
-half-gigabyte model costs kilobytes. Every operator of the original keeps its name, and every one
-that disappears leaves a note of where it went.
+In the normal form, shapes are static, pads are explicit, and constant expressions are evaluated.
+
+Weights may be stubs without data (`networks.onnx.files.stub`), so a report on a model of half a
+gigabyte needs only kilobytes. Operators keep their names. For each operator that is removed, the
+reason is recorded.
 """
 
 from __future__ import annotations
@@ -52,14 +53,21 @@ HALF_NOTE = (
     "the model computes in half precision and is read as float32; inputs are float32, too, and so "
     "are outputs beside an accelerator"
 )
+"""Remark for the user of a model in half precision."""
 MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
 
 
 def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
-    """The normal form of a copy of `model`; `input_shapes` fixes the inputs that are dynamic.
+    """Return the normal form of a copy of a model.
 
-    Raises `DynamicShapeError` for an input without a static shape or a shape for no input, and
-    `ModelFileError` for a graph that contradicts itself.
+    Args:
+        model: the model; its weights may be stubs.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        DynamicShapeError: the shape of an input is unknown, or a shape is given for an unknown
+            input.
+        ModelFileError: the graph contradicts itself.
     """
     normal = fixed_graph(model, input_shapes)
     make_importable(normal)
@@ -67,8 +75,19 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
 
 
 def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
-    """Copy a model with static shapes, and with constants and shape arithmetic folded until nothing
-    changes. Every operator has a name of its own. Raises as `normalise`."""
+    """Return a copy of a model with static shapes and with shape arithmetic evaluated.
+
+    Every operator gets a unique name.
+
+    Args:
+        model: the model; its weights may be stubs.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        DynamicShapeError: the shape of an input is unknown, or a shape is given for an unknown
+            input.
+        ModelFileError: the graph contradicts itself.
+    """
     normal = named_copy(model)
     state_defaults(normal.model)
     _lift_constants(normal)
@@ -97,7 +116,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
 
 
 def make_importable(normal: NormalGraph) -> None:
-    """Rewrite a fixed graph, in place, into the operators that the importer reads."""
+    """Rewrite a graph with static shapes, in place, into operators that the importer reads."""
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
     as_frame_products(normal)
@@ -111,8 +130,10 @@ def make_importable(normal: NormalGraph) -> None:
 
 
 def named_copy(model: onnx.ModelProto) -> NormalGraph:
-    """A copy in opset 17 or a newer one where that can be had, in which every operator has a name
-    of its own, and none is half precision."""
+    """Return a copy with unique operator names, in opset 17 or newer and without half precision.
+
+    A model that cannot be converted to opset 17 keeps its opset.
+    """
     copy = deepcopy(inliner.inline_local_functions(model) if model.functions else model)
     copy = raise_opset(copy)
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
@@ -135,7 +156,7 @@ def named_copy(model: onnx.ModelProto) -> NormalGraph:
 
 
 def _lift_constants(normal: NormalGraph) -> None:
-    """Constant operators become initializers."""
+    """Convert Constant operators to initializers."""
     lifted = set()
     for node in normal.graph.node:
         if node.op_type != "Constant" or (tensor := _constant_value(node)) is None:
@@ -147,7 +168,7 @@ def _lift_constants(normal: NormalGraph) -> None:
 
 
 def _take_branches(normal: NormalGraph) -> None:
-    """An If whose condition is constant becomes the operators of the branch that is taken."""
+    """Replace each If whose condition is constant by the operators of the branch that is taken."""
     tensors = normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -159,8 +180,8 @@ def _take_branches(normal: NormalGraph) -> None:
         branch = next(a.g for a in node.attribute if a.name == taken)
         inner = _inlined(normal, node, branch)
         nodes += inner
-        for each in inner:
-            normal.add_operator(each)
+        for operator_node in inner:
+            normal.add_operator(operator_node)
         why = f"its condition is constant: {taken} is taken"
         normal.absorbed[node.name] = Absorbed(inner[0].name, why)
     normal.replace_nodes(nodes)
@@ -170,34 +191,34 @@ def _take_branches(normal: NormalGraph) -> None:
 def _inlined(
     normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """The operators of a branch, with names that nothing else has."""
-    own = {tensor.name for tensor in branch.initializer}
-    own.update(name for inner in branch.node for name in inner.output if name)
-    names = {name: f"{node.name}/{name}" for name in own}
+    """Return the operators of a branch, with unique tensor and operator names."""
+    local = {tensor.name for tensor in branch.initializer}
+    local.update(name for inner in branch.node for name in inner.output if name)
+    names = {name: f"{node.name}/{name}" for name in local}
     results = dict(zip((o.name for o in branch.output), node.output, strict=True))
     for tensor in branch.initializer:
         copy = deepcopy(tensor)
         copy.name = names[tensor.name]
         normal.add_tensor(copy)
-    made = []
+    inlined = []
     for position, inner in enumerate(branch.node):
         copy = deepcopy(inner)
         copy.name = f"{node.name}/{inner.name or f'{inner.op_type}_{position}'}"
-        made.append(copy)
+        inlined.append(copy)
         _rename(copy, names)
     for result, outer in results.items():
         source = names.get(result, result)
-        made.append(
+        inlined.append(
             helper.make_node("Identity", [source], [outer], name=f"{node.name}/{result}/result")
         )
-    return made
+    return inlined
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Other names for tensors, in the subgraphs of an operator, too."""
+    """Rename tensors that an operator reads or writes, including those in its subgraphs."""
     for tensors in (node.input, node.output):
-        for place, name in enumerate(tensors):
-            tensors[place] = names.get(name, name)
+        for index, name in enumerate(tensors):
+            tensors[index] = names.get(name, name)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
@@ -222,8 +243,7 @@ def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def _make_target_shapes_constant(normal: NormalGraph) -> None:
-    """The shape that Expand and Reshape are given is a tensor; where the result's is static, it is
-    known however the tensor is computed."""
+    """Replace computed target shapes of Expand and Reshape by constants if the result is static."""
     shapes, tensors = normal.shapes(), normal.tensors()
     for node in normal.graph.node:
         if node.op_type not in ("Expand", "Reshape") or len(node.input) < 2:
@@ -237,14 +257,19 @@ def _make_target_shapes_constant(normal: NormalGraph) -> None:
 
 
 def _remove_pass_through(normal: NormalGraph) -> None:
-    """Identity, Dropout and a Cast to the type that is there do nothing at inference; one that
-    feeds a graph output stays, unless what it reads can have the output's name."""
+    """Remove operators that pass their input through: Identity, Dropout and casts to the same type.
+
+    One that writes a graph output stays, unless the operator before it can write that output
+    instead.
+    """
     users, types = normal.users(), normal.types()
     outputs = {output.name for output in normal.graph.output}
     renamed: dict[str, str] = {}
     removed = set()
     makers = {name: node for node in normal.graph.node for name in node.output}
-    whole = not any(a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute)
+    without_subgraphs = not any(
+        a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute
+    )
     for node in normal.graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = renamed.get(name, name)
@@ -255,7 +280,12 @@ def _remove_pass_through(normal: NormalGraph) -> None:
             continue
         source, result = node.input[0], node.output[0]
         if result in outputs:
-            if not whole or source in outputs or source not in makers or users[source] != 1:
+            if (
+                not without_subgraphs
+                or source in outputs
+                or source not in makers
+                or users[source] != 1
+            ):
                 continue
             maker = makers[source]
             maker.output[list(maker.output).index(source)] = result
@@ -267,7 +297,7 @@ def _remove_pass_through(normal: NormalGraph) -> None:
 
 
 def _write_outputs(normal: NormalGraph) -> None:
-    """An output that is a constant becomes the result of an operator, which a region can hold."""
+    """Insert an Identity before each constant graph output, so that a region can write it."""
     tensors = normal.tensors()
     for output in normal.graph.output:
         name = output.name
@@ -282,7 +312,7 @@ def _write_outputs(normal: NormalGraph) -> None:
 
 
 def _make_pads_explicit(normal: NormalGraph) -> None:
-    """`auto_pad` becomes `pads`."""
+    """Replace the attribute `auto_pad` by `pads`."""
     shapes = normal.shapes()
     for node in normal.graph.node:
         automatic = any(a.name == "auto_pad" and a.s != b"NOTSET" for a in node.attribute)
@@ -296,8 +326,11 @@ def _make_pads_explicit(normal: NormalGraph) -> None:
 
 
 def _make_output_shapes_explicit(normal: NormalGraph) -> None:
-    """`output_shape` and `auto_pad` of a transposed convolution become `pads` (ONNX operator
-    ConvTranspose; SAME gives a pixel of data as many as the stride)."""
+    """Replace `output_shape` and `auto_pad` of transposed convolutions by `pads`.
+
+    The rules are those of the ONNX operator ConvTranspose. With SAME padding, the output size is
+    the input size times the stride.
+    """
     shapes = normal.shapes()
     for node in normal.graph.node:
         numbers = {a.name: list(a.ints) for a in node.attribute if a.ints}
@@ -317,11 +350,11 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
             continue
         extra = numbers.get("output_padding", [0] * len(kernel))
         begins, ends = [], []
-        for i, (size, taps, stride, dilation, wanted) in enumerate(zip(
+        for i, (size, taps, stride, dilation, target_size) in enumerate(zip(
             shapes[node.input[0]][2:], kernel, strides,
             numbers.get("dilations", ones), numbers["output_shape"][-len(kernel):], strict=True,
         )):  # fmt: skip
-            total = stride * (size - 1) + extra[i] + dilation * (taps - 1) + 1 - wanted
+            total = stride * (size - 1) + extra[i] + dilation * (taps - 1) + 1 - target_size
             extra[i] += max(-total, 0)  # larger than any padding makes it
             total = max(total, 0)
             begins.append(total // 2 if mode == b"SAME_UPPER" else total - total // 2)
@@ -334,8 +367,7 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
 
 
 def _merge_pads(normal: NormalGraph) -> None:
-    """A Pad with zeros whose only reader is a Conv becomes padding of that Conv; several of them in
-    a row do, too."""
+    """Merge zero padding into the convolution that is its only reader; also a sequence of Pads."""
     users, tensors = normal.users(), normal.tensors()
     pads = {node.output[0]: node for node in normal.graph.node if node.op_type == "Pad"}
     merged: dict[str, str] = {}
@@ -346,8 +378,10 @@ def _merge_pads(normal: NormalGraph) -> None:
             if spatial is None or automatic:
                 break
             given = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
-            own = given or [0] * len(spatial)
-            replace_attribute(conv, "pads", [a + b for a, b in zip(own, spatial, strict=True)])
+            conv_pads = given or [0] * len(spatial)
+            replace_attribute(
+                conv, "pads", [a + b for a, b in zip(conv_pads, spatial, strict=True)]
+            )
             conv.input[0] = pad.input[0]
             merged[pad.name] = conv.name
     # only now: removing operators makes others of those that the loop above has
@@ -358,7 +392,7 @@ def _merge_pads(normal: NormalGraph) -> None:
 def _spatial_padding(
     pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
 ) -> list[int] | None:
-    """Return the zeros that a Pad adds around images, begins and ends; None for another Pad."""
+    """Return the zeros that a Pad adds around images (begins, then ends), else None."""
     amounts = _zero_padding(pad, tensors)
     if amounts is None:
         return None
@@ -370,7 +404,7 @@ def _spatial_padding(
 
 
 def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> list[int] | None:
-    """The amounts (begins, ends) of a Pad with constant zeros, else None."""
+    """Return the amounts (begins, then ends) of a Pad with constant zeros, else None."""
     attributes = {attribute.name: attribute for attribute in pad.attribute}
     mode = attributes["mode"].s if "mode" in attributes else b"constant"
     if mode != b"constant" or len(pad.input) > 3:
@@ -388,7 +422,7 @@ def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) 
 
 
 def _drop_unused(normal: NormalGraph) -> None:
-    """Operators whose results nobody uses, and tensors nobody reads."""
+    """Remove operators whose results are not used, and tensors that are not read."""
     if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
         return  # a subgraph may read any outer tensor by name
     wanted = {output.name for output in normal.graph.output}

@@ -1,5 +1,6 @@
-"""Reads what recurrent operators of ONNX ask for, which of it can be unrolled, and brings their
-data into the order that begins with the steps.
+"""Attributes and inputs of ONNX's recurrent operators, and why one cannot be unrolled.
+
+`steps_first` also converts batch-first operators to the layout that begins with the steps.
 """
 
 from __future__ import annotations
@@ -13,22 +14,34 @@ from tilewright.networks.onnx.files import is_stub
 from tilewright.networks.onnx.graph import Shape
 
 MAX_STEPS = 512
-"""Of all directions: a step is a dozen operators, each of which is imported and compiled."""
+"""Largest number of steps that is unrolled, summed over directions. Each step consists of about a
+dozen operators, each of which is imported and compiled."""
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""Number of gates of each recurrent operator."""
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
 }  # fmt: skip
+"""Default activations of each recurrent operator."""
 KNOWN = ("Sigmoid", "Tanh", "Relu")
-"""Activations without parameters, which are operators of their own."""
+"""Supported activations. They have no parameters and exist as separate ONNX operators."""
 LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = 4, 5, 6, 7
-"""The places of optional inputs."""
+"""Indices of optional inputs; this one is `sequence_lens`."""
 
 
 def obstacle(
     node: onnx.NodeProto, shapes: Mapping[str, Shape], tensors: Mapping[str, onnx.TensorProto]
 ) -> str:
-    """Why a recurrent operator cannot be unrolled; "" where it can."""
+    """Return why a recurrent operator cannot be unrolled.
+
+    Args:
+        node: an LSTM, GRU or RNN.
+        shapes: known shapes by tensor name.
+        tensors: constants by tensor name.
+
+    Returns:
+        The reason, "" if the operator can be unrolled.
+    """
     attributes = attributes_of(node)
     if input_at(node, PEEPHOLES):
         return "peepholes (its input P) are not computed"
@@ -60,31 +73,36 @@ def obstacle(
 
 
 def input_at(node: onnx.NodeProto, place: int) -> str:
-    """The input there; "" where it has none."""
+    """Return the name of the input at index `place`, "" if the operator does not have it."""
     return node.input[place] if place < len(node.input) else ""
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
-    """Those that are given, by name."""
+    """Return the explicit attributes of an operator by name."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 def directions_of(node: onnx.NodeProto) -> tuple[str, ...]:
-    """In which order its steps are taken: "forward", "reverse", or one after the other."""
-    given = next((a.s.decode() for a in node.attribute if a.name == "direction"), "forward")
-    return ("forward", "reverse") if given == "bidirectional" else (given,)
+    """Return the directions in which the steps are computed, each "forward" or "reverse"."""
+    direction = next((a.s.decode() for a in node.attribute if a.name == "direction"), "forward")
+    return ("forward", "reverse") if direction == "bidirectional" else (direction,)
 
 
 def activations_of(node: onnx.NodeProto) -> list[str]:
-    """Of all directions, with the capitals of ONNX's operators."""
-    given = [each for a in node.attribute if a.name == "activations" for each in a.strings]
-    named = [each.decode().capitalize() for each in given]
-    return named or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
+    """Return the activations of all directions, spelled like the ONNX operators."""
+    names = [name for a in node.attribute if a.name == "activations" for name in a.strings]
+    capitalised = [name.decode().capitalize() for name in names]
+    return capitalised or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
 
 
 def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Give recurrent operators whose data begin with the batch (layout=1) the other form, between
-    transpositions, in place; those transpositions. onnxruntime runs that form alone."""
+    """Convert batch-first recurrent operators (layout=1) to layout=0, in place.
+
+    Transpositions are inserted before and after each of them. onnxruntime only supports layout=0.
+
+    Returns:
+        The inserted transpositions.
+    """
     nodes: list[onnx.NodeProto] = []
     added: list[onnx.NodeProto] = []
     for position, node in enumerate(graph.node):
@@ -94,21 +112,21 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
             name = node.name or f"{node.op_type}_{position}"
             for attribute in [a for a in node.attribute if a.name == "layout"]:
                 node.attribute.remove(attribute)
-            for place in (0, INITIAL_H, INITIAL_C):
-                if given := input_at(node, place):
-                    node.input[place] = f"{name}/{given}/steps_first"
-                    before.append(_transposed(given, node.input[place], [1, 0, 2]))
-            for place, result in enumerate(node.output):
+            for index in (0, INITIAL_H, INITIAL_C):
+                if given := input_at(node, index):
+                    node.input[index] = f"{name}/{given}/steps_first"
+                    before.append(_transposed(given, node.input[index], [1, 0, 2]))
+            for index, result in enumerate(node.output):
                 if result:
-                    node.output[place] = f"{name}/{result}/steps_first"
-                    order = [1, 0, 2] if place else [2, 0, 1, 3]
-                    after.append(_transposed(node.output[place], result, order))
+                    node.output[index] = f"{name}/{result}/steps_first"
+                    order = [1, 0, 2] if index else [2, 0, 1, 3]
+                    after.append(_transposed(node.output[index], result, order))
         nodes += [*before, node, *after]
         added += [*before, *after]
     if added:
-        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
-        graph.node.extend(kept)
+        graph.node.extend(copies)
     return added
 
 

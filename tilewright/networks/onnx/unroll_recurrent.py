@@ -1,5 +1,6 @@
-"""Unrolls LSTM, GRU and RNN over a known number of steps, by the equations of the ONNX operators:
-products, activations and sums.
+"""Unroll LSTM, GRU and RNN over a known number of steps.
+
+The operators of a step follow the equations of the ONNX standard: products, activations and sums.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ from tilewright.networks.onnx.recurrent_operators import (
 
 
 class RecurrentWriter:
-    """`nodes` are those written so far; constants go into the graph at once."""
+    """Writes the operators that replace a recurrent operator.
+
+    Constants are added to the graph immediately.
+
+    Args:
+        normal: the graph.
+        node: the recurrent operator.
+
+    Attributes:
+        nodes: the operators written so far.
+    """
 
     def __init__(self, normal: NormalGraph, node: onnx.NodeProto) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -38,45 +49,55 @@ class RecurrentWriter:
         self._taken = {operator.name for operator in normal.operators}
 
     def emit(self, kind: str, inputs: Sequence[str], name: str, **attributes: object) -> str:
-        """Append an operator; its result."""
+        """Append an operator and return the name of its result."""
         name = self._named(name)
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
         return name
 
     def split(self, source: str, sizes: Sequence[int], axis: int, name: str) -> list[str]:
-        """Parts of these sizes along an axis; their names."""
+        """Split a tensor into parts of the given sizes along an axis and return their names."""
         if len(sizes) == 1:
             return [source]
         name = self._named(name)
-        results = [f"{name}.{place}" for place in range(len(sizes))]
+        results = [f"{name}.{index}" for index in range(len(sizes))]
         lengths = self.integers(f"{name}/sizes", sizes)
         node = helper.make_node("Split", [source, lengths], results, name=name, axis=axis)
         self.nodes.append(node)
         return results
 
     def gates(self, source: str, count: int, size: int, name: str) -> list[str]:
-        """As many parts of so many columns each; their names. Each is read alone, so that what
-        follows it becomes one operator with it, which the results of a Split do not."""
+        """Split the columns of a tensor into `count` parts of `size` columns each.
+
+        Each part is a separate Slice, because TVM can fuse a Slice with the operator that reads it,
+        but not the results of a Split.
+
+        Returns:
+            The names of the parts.
+        """
         if count == 1:
             return [source]
         return [
-            self._columns_of(source, place * size, (place + 1) * size, f"{name}.{place}")
-            for place in range(count)
+            self._columns_of(source, index * size, (index + 1) * size, f"{name}.{index}")
+            for index in range(count)
         ]
 
     def _columns_of(self, source: str, begin: int, end: int, name: str) -> str:
-        given = [self._column(place) for place in (begin, end, 1)]
-        return self.emit("Slice", [source, *given], name)
+        bounds = [self._column(place) for place in (begin, end, 1)]
+        return self.emit("Slice", [source, *bounds], name)
 
     def _column(self, place: int) -> str:
-        """A constant int64 vector of that number, written once; its name."""
+        """Return the name of a constant int64 vector with this one number; it is written once."""
         if place not in self._columns:
             self._columns[place] = self.integers(f"column/{place}", [place])
         return self._columns[place]
 
     def columns(self, whole: str, sizes: Mapping[str, int]) -> list[str]:
-        """Constants, written once, that are the columns of one of (rows, columns), one behind
-        another: by the end of their names so many columns."""
+        """Split the columns of a constant into further constants and return their names.
+
+        Args:
+            whole: name of a constant of shape (rows, columns).
+            sizes: number of columns of each part, by suffix of its name.
+        """
         names = [f"{whole}/{end}" for end in sizes]
         if names[0] in {tensor.name for tensor in self._normal.graph.initializer}:
             return names
@@ -89,17 +110,23 @@ class RecurrentWriter:
         return names
 
     def integers(self, name: str, values: Sequence[int]) -> str:
-        """A constant int64 vector; its name."""
+        """Add a constant int64 vector and return its name."""
         return self.constant(f"{name}", (len(values),), np.array(values, np.int64))
 
     def constant(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> str:
-        """A constant of that shape, named after the operator; its name."""
+        """Add a constant and return its name, which begins with the name of the recurrent operator.
+
+        Args:
+            name: suffix of the name.
+            shape: its shape.
+            values: its values; None for a float32 stub without data.
+        """
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}#"
         self._add(name, shape, values)
         return name
 
     def _named(self, name: str) -> str:
-        """A name that no operator has."""
+        """Return an operator name that is not taken yet."""
         name = f"{self._node.name}/{name.removeprefix(f'{self._node.name}/')}"
         while name in self._taken:
             name += "_"
@@ -107,7 +134,7 @@ class RecurrentWriter:
         return name
 
     def _add(self, name: str, shape: Shape, values: NDArray[np.generic] | None) -> None:
-        """A constant of that name; None stands for float32 without data."""
+        """Add a constant with this name; values of None add a float32 stub."""
         if values is None:
             self._normal.add_tensor(stub(name, shape, onnx.TensorProto.FLOAT))
         else:
@@ -117,9 +144,17 @@ class RecurrentWriter:
 
 @dataclass(frozen=True)
 class Direction:
-    """`projected` names the sums of products with the data, a step each; `recurrent` the weights
-    (hidden, gates · hidden) of the state, `inner` the GRU's bias within its reset, which
-    `resets_after` the product or before it."""
+    """One direction of a recurrent operator.
+
+    Attributes:
+        prefix: prefix of operator names.
+        projected: for each step, the name of the products with the data plus the biases.
+        recurrent: name of the weights for the state, of shape (hidden, gates · hidden).
+        inner: name of the GRU bias that is multiplied by the reset gate, "" if there is none.
+        hidden: size of the state.
+        resets_after: whether a GRU applies its reset gate after the product instead of before.
+        activations: types of the activation operators.
+    """
 
     prefix: str
     projected: Sequence[str]
@@ -131,11 +166,12 @@ class Direction:
 
 
 Step = Callable[[RecurrentWriter, Direction, int, str, str], tuple[str, str]]
-"""Writes step t behind a state and a cell, each (batch, hidden), "" where it is zero; the next."""
+"""Writes step t, given the names of the state and the cell, each (batch, hidden) or "" for zeros.
+Returns the names of the next state and cell."""
 
 
 def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
-    """x(t)·Wᵀ + h(t-1)·Rᵀ and the biases."""
+    """Write x(t)·Wᵀ + h(t-1)·Rᵀ plus the biases."""
     if not state:
         return d.projected[t]
     product = w.emit("MatMul", [state, d.recurrent], f"{d.prefix}{t}/recurrent")
@@ -143,7 +179,10 @@ def _sums(w: RecurrentWriter, d: Direction, t: int, state: str) -> str:
 
 
 def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """i, o, f and c are gates: c(t) = f·c(t-1) + i·c, h(t) = o·tanh(c(t))."""
+    """Write one LSTM step with gates i, o, f and c.
+
+    The cell is c(t) = f·c(t-1) + i·c, and the state is h(t) = o·tanh(c(t)).
+    """
     at, h = f"{d.prefix}{t}/", d.hidden
     *gates, last = w.gates(_sums(w, d, t, state), 4, h, f"{at}gates")
     i, o, f = (
@@ -158,7 +197,7 @@ def lstm(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tup
 
 
 def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """z, r and h are gates: h(t) = (1 - z)·h + z·h(t-1)."""
+    """Write one GRU step with gates z, r and h: h(t) = (1 - z)·h + z·h(t-1)."""
     at, h = f"{d.prefix}{t}/", d.hidden
     x_gates, x_new = w.split(d.projected[t], [2 * h, h], 1, f"{at}data")
     if state and d.resets_after:
@@ -188,19 +227,24 @@ def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tupl
 
 
 def rnn(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tuple[str, str]:
-    """h(t) is what the only gate gives."""
+    """Write one step of a plain RNN: h(t) is the activation of the sums."""
     return w.emit(d.activations[0], [_sums(w, d, t, state)], f"{d.prefix}{t}/state"), ""
 
 
 STEPS: Mapping[str, Step] = {"LSTM": lstm, "GRU": gru, "RNN": rnn}
+"""The function that writes a step, by operator type."""
 
 
 OLDEST_OPSET = 13
-"""The opset that the operators of a step are written in; nearly all models are raised to it."""
+"""Oldest opset whose operators a step uses. Nearly all models have been converted to a newer
+one."""
 
 
 def unroll_recurrent(normal: NormalGraph) -> None:
-    """Replace every recurrent operator that nothing is in the way of, in place."""
+    """Replace each recurrent operator that can be unrolled by the operators of its steps.
+
+    The graph is changed in place.
+    """
     if opset_of(normal.model) < OLDEST_OPSET:
         return
     shapes, tensors = normal.shapes(), normal.tensors()
@@ -222,7 +266,7 @@ def unroll_recurrent(normal: NormalGraph) -> None:
 
 
 class _Unrolled:
-    """The operators that one recurrent operator becomes. States are (batch, hidden)."""
+    """Writes the operators of one recurrent operator. States have shape (batch, hidden)."""
 
     def __init__(
         self,
@@ -242,13 +286,13 @@ class _Unrolled:
         self._resets_after = bool(attributes_of(node).get("linear_before_reset"))
 
     def write(self) -> None:
-        """Append them."""
+        """Write all operators."""
         data = self._node.input[0]
         states, cells, all_steps = [], [], []
-        for place, name in enumerate(directions_of(self._node)):
+        for index, name in enumerate(directions_of(self._node)):
             several = len(directions_of(self._node)) > 1
-            made, last, cell = self._direction(data, place, name, f"{name}/" * several)
-            all_steps.append(made)
+            step_states, last, cell = self._direction(data, index, name, f"{name}/" * several)
+            all_steps.append(step_states)
             states.append(last)
             cells.append(cell)
         outputs = [*self._node.output, "", "", ""]
@@ -261,17 +305,21 @@ class _Unrolled:
     def _direction(
         self, data: str, place: int, name: str, prefix: str
     ) -> tuple[list[str], str, str]:
-        """The states after each step, in the order of the data, and the last state and cell."""
+        """Write one direction.
+
+        Returns the states after each step in the order of the data, the last state and the last
+        cell.
+        """
         direction = self._projected(data, place, prefix)
         state = self._initial(INITIAL_H, place, f"{prefix}initial_h")
         cell = self._initial(INITIAL_C, place, f"{prefix}initial_c")
         order = range(self.steps) if name == "forward" else range(self.steps - 1, -1, -1)
-        made = [""] * self.steps
+        step_states = [""] * self.steps
         step = STEPS[self._node.op_type]
         for t in order:
             state, cell = step(self.writer, direction, t, state, cell)
-            made[t] = state
-        return made, state, cell
+            step_states[t] = state
+        return step_states, state, cell
 
     def _projected(self, data: str, place: int, prefix: str) -> Direction:
         w = self.writer
@@ -290,20 +338,33 @@ class _Unrolled:
         projected = w.split(rows, [self._batch] * self.steps, 0, f"{prefix}steps")
         named = "" if inner is None else w.constant(f"{prefix}inner", inner.shape, inner)
         activations = activations_of(self._node)
-        own = activations[place * len(activations) // len(directions_of(self._node)) :]
-        return Direction(prefix, projected, recurrent, named, self._hidden, self._resets_after, own)
+        direction_activations = activations[
+            place * len(activations) // len(directions_of(self._node)) :
+        ]
+        return Direction(
+            prefix,
+            projected,
+            recurrent,
+            named,
+            self._hidden,
+            self._resets_after,
+            direction_activations,
+        )
 
     @property
     def _columns(self) -> int:
         return self._gates * self._hidden
 
     def _weight(self, place: int, direction: int) -> NDArray[np.float32] | None:
-        """(inputs, gates · hidden) of one direction; None without data."""
+        """Return the weights of one direction as (inputs, gates · hidden), or None for stubs."""
         tensor = self._tensors[self._node.input[place]]
         return None if is_stub(tensor) else numpy_helper.to_array(tensor)[direction].T
 
     def _biases(self, direction: int) -> tuple[NDArray[np.float32] | None, ...]:
-        """What is added to all gates, and what a GRU that resets after the product adds before."""
+        """Return the bias of all gates, and the GRU bias that is multiplied by the reset gate.
+
+        Each is None if it does not exist.
+        """
         name = input_at(self._node, 3)
         if not name:
             return None, None
@@ -318,7 +379,7 @@ class _Unrolled:
         return outer, both[1][2 * self._hidden :].copy()
 
     def _initial(self, place: int, direction: int, name: str) -> str:
-        """A state before the first step; "" where it is zero."""
+        """Return the name of an initial state, "" if it is zero."""
         given = input_at(self._node, place)
         if not given or (place == INITIAL_C and self._node.op_type != "LSTM"):
             return ""
@@ -328,24 +389,24 @@ class _Unrolled:
         return self.writer.emit("Reshape", [given, shape], name)
 
     def _whole(self, states: Sequence[Sequence[str]], output: str) -> None:
-        """The states of all steps: (steps, directions, batch, hidden)."""
+        """Write the states of all steps as (steps, directions, batch, hidden)."""
         shape = self.writer.integers("states_shape", [self.steps, 1, self._batch, self._hidden])
         parts = []
-        for place, each in enumerate(states):
-            rows = each[0]
+        for index, step_states in enumerate(states):
+            rows = step_states[0]
             if self.steps > 1:
-                rows = self.writer.emit("Concat", each, f"states_{place}", axis=0)
-            parts.append(self.writer.emit("Reshape", [rows, shape], f"states_{place}_shaped"))
+                rows = self.writer.emit("Concat", step_states, f"states_{index}", axis=0)
+            parts.append(self.writer.emit("Reshape", [rows, shape], f"states_{index}_shaped"))
         if len(parts) > 1:
             self.writer.emit("Concat", parts, "states", axis=1)
         self.writer.nodes[-1].output[0] = output
 
     def _last(self, states: Sequence[str], output: str, role: str) -> None:
-        """The states after the last step: (directions, batch, hidden)."""
+        """Write the states after the last step as (directions, batch, hidden)."""
         shape = self.writer.integers(f"last_{role}_shape", [1, self._batch, self._hidden])
         parts = [
-            self.writer.emit("Reshape", [state, shape], f"{output}_{place}")
-            for place, state in enumerate(states)
+            self.writer.emit("Reshape", [state, shape], f"{output}_{index}")
+            for index, state in enumerate(states)
         ]
         if len(parts) > 1:
             self.writer.emit("Concat", parts, f"{output}_whole", axis=0)
