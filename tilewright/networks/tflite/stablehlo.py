@@ -1,4 +1,4 @@
-"""Converts StableHLO operators, which newer converters write where TensorFlow Lite has none."""
+"""Convert StableHLO operators, which newer converters write where TensorFlow Lite has none."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tilewright.networks.tflite.windows import dilate
 from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elements
 
 COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", "Less")
-"""`StablehloComparisonDirection` of the schema, by number."""
+"""ONNX operator for the schema's `StablehloComparisonDirection` values, by number."""
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
-    """An option that is a vector, one number for each dimension."""
+    """Return an option that is a vector with one number per dimension."""
     values = operator.options.get(option, ())
     if not isinstance(values, tuple) or len(values) != rank:
         raise Missing(f"its {option} does not fit {rank} dimensions")
@@ -58,7 +58,7 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
-    """Negative amounts cut; padding between elements moves them apart."""
+    """Convert STABLEHLO_PAD. Negative amounts cut; interior padding separates the elements."""
     data = given(operator, 0)
     shape = writer.tensors[data].shape
     low, high, interior = (
@@ -76,18 +76,22 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
-    """Dimensions of the data are those of the result that it names; it repeats along the others."""
+    """Convert STABLEHLO_BROADCAST_IN_DIM, which states a result axis for each data axis."""
     data, result = given(operator, 0), output(operator)
-    own, wanted = writer.tensors[data].shape, writer.tensors[result].shape
+    data_shape, wanted = writer.tensors[data].shape, writer.tensors[result].shape
     places = operator.options.get("BroadcastDimensions", ())
-    if not isinstance(places, tuple) or len(places) != len(own) or list(places) != sorted(places):
+    if (
+        not isinstance(places, tuple)
+        or len(places) != len(data_shape)
+        or list(places) != sorted(places)
+    ):
         raise Missing("its dimensions do not fit its data")
     if any(not 0 <= place < len(wanted) for place in places):
         raise Missing(f"its result has no dimensions {list(places)}")
     shape = [1] * len(wanted)
-    for place, size in zip(places, own, strict=True):
+    for place, size in zip(places, data_shape, strict=True):
         shape[place] = size
-    sizes, final = (writer.add("shape", np.array(each, np.int64)) for each in (shape, wanted))
+    sizes, final = (writer.add("shape", np.array(s, np.int64)) for s in (shape, wanted))
     move(
         writer, data, result,
         lambda name: writer.node("Expand", [writer.node("Reshape", [name, sizes], "Shape"), final]),
@@ -129,13 +133,16 @@ def _tanh(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _remainder(writer: Writer, operator: TfliteOperator) -> None:
-    """It has the sign of the dividend."""
+    """Convert STABLEHLO_REMAINDER, which has the sign of the dividend."""
     names = [writer.real(given(operator, i)) for i in (0, 1)]
     writer.write(output(operator), writer.node("Mod", names, fmod=1))
 
 
 def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
-    """ONNX shifts unsigned integers only, and a shift by all bits or more gives 0."""
+    """Convert STABLEHLO_SHIFT_LEFT; a shift by the type's width or more gives 0.
+
+    ONNX shifts only unsigned integers.
+    """
     places, result = [given(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
     if np.dtype(dtype).kind not in "iu":
@@ -189,13 +196,15 @@ ELEMENTWISE_RULES: Mapping[str, Rule] = {
     "STABLEHLO_CBRT": _cube_root,
     "STABLEHLO_TANH": _tanh,
 }  # fmt: skip
+"""Rules of elementwise operators and of operators that move elements."""
 
 
 MULTIPLIED = frozenset(("float32", "float64", "int32", "int64", "uint32", "uint64"))
-"""Element types that onnxruntime's MatMul takes."""
+"""Element types that onnxruntime's MatMul accepts."""
 
 
 def _vector(operator: TfliteOperator, option: str) -> list[int]:
+    """Return an option that is a vector, as a list; [] if it is absent."""
     values = operator.options.get(option, ())
     return [int(value) for value in values] if isinstance(values, tuple) else []
 
@@ -206,7 +215,7 @@ def _check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def _multiply(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_DOT_GENERAL: a product of matrices of (batch, free, contracted) dimensions."""
+    """Convert STABLEHLO_DOT_GENERAL, a product over batch, free and contracted axes."""
     result = output(operator)
     computed = writer.computed_type(result)
     if computed not in MULTIPLIED:
@@ -237,8 +246,10 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _convolve(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_CONVOLUTION: data that are dilated, or padded by less than nothing, are made so
-    before the convolution."""
+    """Convert STABLEHLO_CONVOLUTION.
+
+    Data with dilation or negative padding are dilated or cut before the convolution.
+    """
     data, weight, result = given(operator, 0), given(operator, 1), output(operator)
     rank = len(writer.tensors[data].shape)
     orders = [
@@ -282,8 +293,8 @@ def _convolve(writer: Writer, operator: TfliteOperator) -> None:
         values = writer.constant(weight, "its weights").transpose(orders[1])
         if reversed_axes:
             values = np.flip(values, tuple(axis + 2 for axis in reversed_axes))
-        own = writer.tensors[weight].quantisation
-        axis = 0 if own is None else orders[1].index(own.axis)
+        quantisation = writer.tensors[weight].quantisation
+        axis = 0 if quantisation is None else orders[1].index(quantisation.axis)
         weights = writer.weight(weight, values, axis, "weight")
     else:
         weights = writer.node("Transpose", [writer.real(weight)], "Weights", perm=orders[1])
@@ -305,5 +316,7 @@ PRODUCT_RULES: Mapping[str, Rule] = {
     "STABLEHLO_DOT_GENERAL": _multiply,
     "STABLEHLO_CONVOLUTION": _convolve,
 }
+"""Rules of matrix products and convolutions."""
 
 RULES: Mapping[str, Rule] = {**ELEMENTWISE_RULES, **PRODUCT_RULES}
+"""Conversion rule of each operator of this module, by its name in the schema."""

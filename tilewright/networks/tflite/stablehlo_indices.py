@@ -1,4 +1,4 @@
-"""Converts StableHLO operators that read or write slices at computed places, or sort."""
+"""Convert StableHLO operators that read or write slices at computed positions, or sort."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 ASCENDING, DESCENDING = ("LESS", "LESS_EQUAL"), ("GREATER", "GREATER_EQUAL")
 DIRECTIONS: Mapping[int, bool] = {2: True, 3: True, 4: False, 5: False}
-"""Whether a StableHLO comparison sorts from the largest on, by its number in the schema."""
+"""Whether a StableHLO comparison sorts in descending order, by its number in the schema."""
 
 SORTABLE = frozenset(("float32", "float64", "int32", "int64"))
-"""Element types that onnxruntime's TopK takes."""
+"""Element types that onnxruntime's TopK accepts."""
 
 REDUCTIONS: Mapping[str, str] = {
     "add": "add", "mul": "mul", "max": "max", "min": "min",
 }  # fmt: skip
-"""Reductions of ONNX's ScatterND, by the function of an operator."""
+"""Reduction of ONNX's ScatterND for each combining function."""
 
 
 def _vector(operator: TfliteOperator, option: str) -> list[int]:
+    """Return an option that is a vector, as a list; [] if it is absent."""
     values = operator.options.get(option, ())
     return [int(value) for value in values] if isinstance(values, tuple) else []
 
 
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
-    """Return the scalars from the input `first` on as one vector of int64."""
+    """Return the scalar inputs from position `first` on as one int64 vector."""
     if len(operator.inputs) != first + rank:
         raise Missing(f"it has {len(operator.inputs) - first} indices for {rank} dimensions")
     one = writer.add("shape", np.array([1], np.int64))
@@ -47,14 +48,23 @@ def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> 
 
 
 def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
-    """Return indices that are at least 0 and at most `most`, per dimension."""
+    """Limit indices to the range from 0 to `most`, per dimension.
+
+    Args:
+        writer: writer of the graph.
+        name: name of the indices.
+        most: largest index per dimension.
+
+    Returns:
+        The name of the result.
+    """
     zero = writer.add("first", np.zeros(len(most), np.int64))
     last = writer.add("last", np.array(most, np.int64))
     return writer.node("Min", [writer.node("Max", [name, zero], "Max"), last], "Min")
 
 
 def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
-    """The slice begins where it still fits."""
+    """Convert STABLEHLO_DYNAMIC_SLICE; the begin is clamped so that the slice fits."""
     data, result = given(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, _vector(operator, "SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
@@ -80,48 +90,50 @@ def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
     update_slice(writer, operator, _starts(writer, operator, 2, rank) if rank else "")
 
 
-def _places(
+def _slice_begins(
     writer: Writer, indices: int, vector_axis: int, axes: Sequence[int], shape: Sequence[int],
     most: Sequence[int] | None,
 ) -> tuple[str, list[int]]:  # fmt: skip
-    """Return where slices begin, (…, rank of the data), and the sizes before the last one.
+    """Return the begins of slices, of shape (…, rank of the data), and the sizes of the axes "…".
 
     Args:
-        writer: of the graph.
-        indices: the tensor of indices.
-        vector_axis: its axis along which the numbers of one index lie; behind the last axis, an
-            index is one number.
-        axes: of the data, one per number of an index.
-        shape: of the data.
-        most: where a slice may begin at most, per axis of the data; None for anywhere.
+        writer: writer of the graph.
+        indices: tensor index of the indices.
+        vector_axis: axis along which the numbers of one index lie. If it is the rank of the
+            indices, each index is a single number.
+        axes: the data axis of each number of an index.
+        shape: shape of the data.
+        most: largest begin of a slice per data axis; None if it is not limited.
     """
-    own = list(writer.tensors[indices].shape)
+    index_shape = list(writer.tensors[indices].shape)
     name = indices_of(writer, indices)
-    if vector_axis == len(own):
+    if vector_axis == len(index_shape):
         last = writer.add("axes", np.array([-1], np.int64))
         name = writer.node("Unsqueeze", [name, last], "Vectors")
-        own.append(1)
-    elif not 0 <= vector_axis < len(own):
+        index_shape.append(1)
+    elif not 0 <= vector_axis < len(index_shape):
         raise Missing(f"its indices have no axis {vector_axis}")
-    elif vector_axis != len(own) - 1:
-        order = [axis for axis in range(len(own)) if axis != vector_axis] + [vector_axis]
+    elif vector_axis != len(index_shape) - 1:
+        order = [axis for axis in range(len(index_shape)) if axis != vector_axis] + [vector_axis]
         name = writer.node("Transpose", [name], "Vectors", perm=order)
-        own = [own[axis] for axis in order]
-    if own[-1] != len(axes) or any(not 0 <= axis < len(shape) for axis in axes):
-        raise Missing(f"its indices have {own[-1]} numbers for the axes {list(axes)}")
+        index_shape = [index_shape[axis] for axis in order]
+    if index_shape[-1] != len(axes) or any(not 0 <= axis < len(shape) for axis in axes):
+        raise Missing(f"its indices have {index_shape[-1]} numbers for the axes {list(axes)}")
     if most is not None:
         name = clamp(writer, name, [most[axis] for axis in axes])
     if list(axes) != list(range(len(shape))):
-        zeros = writer.add("zeros", np.zeros([*own[:-1], 1], np.int64))
+        zeros = writer.add("zeros", np.zeros([*index_shape[:-1], 1], np.int64))
         filled = writer.node("Concat", [name, zeros], "WithZero", axis=-1)
-        sources = [axes.index(axis) if axis in axes else own[-1] for axis in range(len(shape))]
+        sources = [
+            axes.index(axis) if axis in axes else index_shape[-1] for axis in range(len(shape))
+        ]
         order_name = writer.add("order", np.array(sources, np.int64))
         name = writer.node("Gather", [filled, order_name], "Starts", axis=-1)
-    return name, own[:-1]
+    return name, index_shape[:-1]
 
 
 def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
-    """Return the offsets of a slice's elements, (*sizes of the dimensions that stay, rank)."""
+    """Return the offsets of a slice's elements, of shape (*sizes of the remaining axes, rank)."""
     check_elements(math.prod(sizes) * rank)
     axes = np.meshgrid(*(np.arange(size, dtype=np.int64) for size in sizes), indexing="ij")
     grid = np.stack(axes, -1) if axes else np.zeros(0, np.int64)
@@ -132,14 +144,14 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
 def _spread_starts(
     writer: Writer, starts: str, batch: Sequence[int], grid: Integers, rank: int
 ) -> str:
-    """Return the place of each element of each slice, (*batch, *offsets, rank)."""
+    """Return the index of each element of each slice, of shape (*batch, *offsets, rank)."""
     wide = writer.add("shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64))
     name = writer.node("Reshape", [starts, wide], "Wide")
     return writer.node("Add", [name, writer.add("grid", grid)], "Places")
 
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_GATHER: slices that begin where they still fit, element by element."""
+    """Convert STABLEHLO_GATHER element by element; begins are clamped so that slices fit."""
     data, indices, result = given(operator, 0), given(operator, 1), output(operator)
     shape, sizes = writer.tensors[data].shape, _vector(operator, "SliceSizes")
     offsets, collapsed = _vector(operator, "OffsetDims"), _vector(operator, "CollapsedSliceDims")
@@ -151,7 +163,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         or any(not 0 <= axis < rank or sizes[axis] > 1 for axis in collapsed)
     ):
         raise Missing(f"slices of {sizes} do not fit into {list(shape)}")
-    starts, batch = _places(
+    starts, batch = _slice_begins(
         writer, indices, operator.integer("IndexVectorDim"), _vector(operator, "StartIndexMap"),
         shape, [b - a for a, b in zip(sizes, shape, strict=True)],
     )  # fmt: skip
@@ -164,20 +176,23 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
     back = [int(axis) for axis in np.argsort([*batched, *offsets])]
 
     def gather(name: str) -> str:
-        found = writer.node("GatherND", [name, places], "Gather")
-        return writer.node("Transpose", [found], perm=back)
+        gathered = writer.node("GatherND", [name, places], "Gather")
+        return writer.node("Transpose", [gathered], perm=back)
 
     move(writer, data, result, gather)
 
 
 def _scatter(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_SCATTER: elements that would go beyond the data are left out. They go to one more
-    element, which is cut off."""
+    """Convert STABLEHLO_SCATTER.
+
+    Elements outside the data are ignored: they are written to an additional element, which is cut
+    off.
+    """
     if len(operator.inputs) != 3:
         raise Missing(f"it has {len(operator.inputs)} inputs in place of 3")
     data, indices, updates = (given(operator, i) for i in range(3))
     result = output(operator)
-    shape, own = writer.tensors[data].shape, writer.tensors[updates].shape
+    shape, update_shape = writer.tensors[data].shape, writer.tensors[updates].shape
     windows = _vector(operator, "UpdateWindowDims")
     inserted = _vector(operator, "InsertedWindowDims")
     function = combiner(writer, operator, "UpdateComputationSubgraphIndex")
@@ -185,19 +200,19 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     if (
         function not in (*REDUCTIONS, "second")
         or not rank
-        or any(not 0 <= a < len(own) for a in windows)
+        or any(not 0 <= a < len(update_shape) for a in windows)
     ):
         raise Missing("its updates or its function do not fit its data")
-    starts, batch = _places(
+    starts, batch = _slice_begins(
         writer, indices, operator.integer("IndexVectorDim"),
         _vector(operator, "ScatterDimsToOperandDims"), shape, None,
     )  # fmt: skip
     stay = [axis for axis in range(rank) if axis not in inserted]
-    if len(stay) != len(windows) or len(own) != len(batch) + len(windows):
+    if len(stay) != len(windows) or len(update_shape) != len(batch) + len(windows):
         raise Missing(f"windows of the dimensions {windows} do not fit its data")
     sizes = [1] * rank
     for axis, window in zip(stay, windows, strict=True):
-        sizes[axis] = own[window]
+        sizes[axis] = update_shape[window]
     grid = _grid(sizes, inserted, rank)
     places = _spread_starts(writer, starts, batch, grid, rank)
     total = math.prod(shape)
@@ -219,7 +234,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     flat = writer.node("ReduceSum", [steps, last], "Flat", keepdims=0)
     safe = writer.node("Where", [is_inside, flat, writer.add("end", np.array(total))], "Safe")
 
-    scattered_axes = [axis for axis in range(len(own)) if axis not in windows]
+    scattered_axes = [axis for axis in range(len(update_shape)) if axis not in windows]
     order = [*scattered_axes, *windows]
     column, vector = (writer.add("shape", np.array(sizes, np.int64)) for sizes in ([-1, 1], [-1]))
     line = writer.node("Reshape", [writer.real(data), vector], "Line")
@@ -227,8 +242,12 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     if function == "second":
         # Of several updates of one element the last in memory counts, but ScatterND may write in
         # any order. So the numbers of the updates are scattered, and the largest is kept.
-        check_elements(max(math.prod(own), total))
-        counts = np.arange(math.prod(own), dtype=np.int64).reshape(own).transpose(order)
+        check_elements(max(math.prod(update_shape), total))
+        counts = (
+            np.arange(math.prod(update_shape), dtype=np.int64)
+            .reshape(update_shape)
+            .transpose(order)
+        )
         numbers = writer.add("numbers", counts.ravel())
         none = writer.filled((total + 1,), -1, "int64")
         last_ones = writer.node("ScatterND", [none, at, numbers], "Last", reduction="max")
@@ -253,7 +272,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sort(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_SORT: by one of the tensors; the others are put into the same order."""
+    """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others alike."""
     places, results = operator.inputs, operator.outputs
     shape = writer.tensors[given(operator, 0)].shape
     axis = operator.integer("Dimension", -1)
@@ -276,7 +295,7 @@ def _rearrange(writer: Writer, order: str, axis: int, suffix: str, name: str) ->
 
 
 def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:
-    """Return by which tensor a sort compares, and whether the largest comes first."""
+    """Return the number of the tensor that a sort compares, and whether the order is descending."""
     graph = writer.subgraphs.get(operator.integer("ComparatorSubgraphIndex", -1))
     if graph is not None and len(graph.operators) == 1 and len(graph.outputs) == 1:
         (only,) = graph.operators
@@ -301,3 +320,4 @@ RULES: Mapping[str, Rule] = {
     "STABLEHLO_SCATTER": _scatter,
     "STABLEHLO_SORT": _sort,
 }
+"""Conversion rule of each operator of this module, by its name in the schema."""
