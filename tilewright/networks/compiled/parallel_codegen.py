@@ -1,7 +1,7 @@
-"""Compiles the functions of a library on all cores.
+"""Compile the functions of a library on all cores.
 
-TVM generates the machine code of a module on one core. Here functions are compiled in groups, each
-by a thread into an object file of its own, and the linker joins them.
+TVM generates the machine code of a module on one core. Here, functions are compiled in groups, each
+by one thread into its own object file, and the linker combines the files.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ models give equal libraries on every machine."""
 def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
     """Return a pass that compiles a module's functions into object files in `folder`.
 
-    It comes last in a pipeline of Relax. Calls of the functions become calls by name, and the
-    object files become modules of `external_mods`, which TVM links into the library.
+    It is the last pass of a Relax pipeline. Calls of the functions become calls by name, and the
+    object files become modules in the attribute `external_mods`, which TVM links into the library.
 
     Args:
-        target: What the code is for.
-        pipeline: The name of the pipeline that lowers functions.
-        folder: Where object files are written. They must exist until the library is linked.
+        target: TVM's description of the processor.
+        pipeline: name of the TVM pipeline that lowers functions.
+        folder: folder for the object files. They must exist until the library is linked.
     """
 
     @tvm.transform.module_pass(opt_level=0, name="CompileFunctions")
@@ -63,7 +63,7 @@ def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
 
 
 def _groups(functions: Mapping[Any, Any]) -> Sequence[Mapping[Any, Any]]:
-    """Return the functions in groups, in the order in which the module has them."""
+    """Return the functions in groups; each group keeps the order of the module."""
     ordered = list(functions.items())
     return [dict(ordered[first::GROUPS]) for first in range(min(GROUPS, len(ordered)))]
 

@@ -1,4 +1,4 @@
-"""Compiles CPU islands with TVM into one library file."""
+"""Compile the CPU islands of an integer graph with TVM into one shared library."""
 
 from __future__ import annotations
 
@@ -18,35 +18,44 @@ from tilewright.networks.relax.failures import plain
 
 Array = NDArray[Any]
 SHOWN = 4
-"""Operators that a message names at most."""
+"""Largest number of operators that a message names."""
 
 
 def write(graph: IntegerGraph, path: Path) -> None:
-    """Compile a graph's islands for this machine into a shared library at `path`. Raises as
-    `compiled_islands`."""
+    """Compile the islands of a graph for this machine into a shared library at `path`.
+
+    Raises:
+        UncompilableError: TVM cannot compile an operator.
+    """
     compiled_islands(graph).export_library(str(path))
 
 
 def compiled_islands(graph: IntegerGraph) -> Any:
-    """TVM's executable of a graph's islands, for this machine. Raises `UncompilableError` naming
-    the operators that TVM cannot compile."""
+    """Compile the islands of a graph for this machine and return TVM's executable.
+
+    Raises:
+        UncompilableError: TVM cannot compile some operators, which the error names.
+    """
     functions = {island.name: island.function for island in graph.islands}
     try:
         return compiled(functions)
     except Exception as error:  # TVM raises many kinds
         operators = _uncompilable(graph, functions)
         which = "which is" if len(operators) == 1 else "together, which are"
-        said = plain(error)
+        reason = plain(error)
         raise UncompilableError(
             f"TVM {tvm.__version__} cannot compile {_listed(operators)}, {which} left to the CPU"
-            f"{': ' * bool(said)}{said}; export the model with simpler operators in place of "
+            f"{': ' * bool(reason)}{reason}; export the model with simpler operators in place of "
             f"{'it' if len(operators) == 1 else 'some'}, or cut the model before",
             tuple(name for name, kind in operators if kind != REGION),
         ) from error
 
 
 def _uncompilable(graph: IntegerGraph, functions: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The operator (name, type) that does not compile, or those that do not together."""
+    """Return the operators (name, type) that TVM cannot compile.
+
+    If it cannot be narrowed down to one, these are all operators of the island or of all islands.
+    """
     failing = first_uncompilable(functions)
     if failing is None:
         return [node for island in graph.islands for node in island.nodes]

@@ -121,9 +121,7 @@ class _Proof:
     named: Mapping[str, NamedShape]
     dimension: str
     right: set[str] = field(default_factory=set)
-    """Tensors that are known to have a correct prefix."""
     zeros: set[str] = field(default_factory=set)
-    """Tensors that are known to be zero after the prefix."""
 
     def __post_init__(self) -> None:
         self.shapes = [graph.shapes() for graph in self.graphs]

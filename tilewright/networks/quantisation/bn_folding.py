@@ -1,6 +1,6 @@
-"""Prepares the float model for quantising: static shapes, folded BatchNorms and constants.
+"""Prepare a float model for quantisation: static shapes, folded BatchNorms and folded constants.
 
-onnxruntime's basic graph optimisation does the folding; the operators that stay keep their names.
+onnxruntime's basic graph optimisation folds BatchNorms. Remaining operators keep their names.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tilewright.networks.onnxruntime_options import failures, quiet_options
 onnxruntime = lazy_module("onnxruntime")
 
 NEWEST_IR = 13
-"""onnxruntime refuses files that say a newer one, though their operators are those it knows."""
+"""Newest IR version that onnxruntime accepts, even if it knows all operators of a newer model."""
 OLDEST_OPSET = 13
-"""From it on DequantizeLinear has the form that is written here."""
+"""First opset in which DequantizeLinear has the form that is written here."""
 
 KEPT_AS_THEY_ARE = (
     "MatMulAddFusion",  # makes a Gemm between two Reshapes of a product and its bias
@@ -40,16 +40,22 @@ KEPT_AS_THEY_ARE = (
     "ConstantSharing",  # two layers' constants may get two scales
     "CommonSubexpressionElimination",
 )
-"""onnxruntime's rewritings that change more than weights."""
+"""Optimisations of onnxruntime that are disabled because they change more than weights."""
 
 
 def fold_batch_norms(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
 ) -> NormalGraph:
-    """The normal form of a float model with its weights, BatchNorms folded.
+    """Return the normal form of a float model with BatchNorms folded into weights.
 
-    Raises `QuantisationError` where weights lack or onnxruntime does not take the model, and as
-    `networks.onnx.normalise.normalise`.
+    Args:
+        model: the model with its weights.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        QuantisationError: weights are missing, or the opset is too old.
+        ModelFileError: onnxruntime rejects the model.
+        DynamicShapeError: an input shape is unknown or wrong.
     """
     missing = next((tensor.name for tensor in all_tensors(model) if is_stub(tensor)), None)
     if missing is not None:
@@ -67,7 +73,7 @@ def fold_batch_norms(
 
 
 def _recent(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in an opset whose QuantizeLinear is the one written here."""
+    """Convert a model to an opset whose QuantizeLinear has the form that is written here."""
     recent = raise_opset(model)
     if (version := opset_of(recent)) < OLDEST_OPSET:
         raise QuantisationError(
@@ -109,8 +115,10 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
-    """Give an operator that onnxruntime wrote in other terms its name back, where the last of them
-    computes it."""
+    """Restore the names of operators that onnxruntime replaced by others.
+
+    The operator that writes the same tensor gets the name.
+    """
     present = {node.name for node in lean.graph.node}
     gone = {
         output: operator.name
@@ -118,32 +126,34 @@ def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
         if operator.name not in present
         for output in operator.outputs
     }
-    own = {operator.name for operator in normal.operators}
+    original_names = {operator.name for operator in normal.operators}
     for node in lean.graph.node:
         name = next((gone[output] for output in node.output if output in gone), None)
-        if name is not None and node.name not in own:
+        if name is not None and node.name not in original_names:
             node.name = name
 
 
 def _scale_products(normal: NormalGraph) -> None:
-    """`alpha` and `beta` of a Gemm go into its weights and its bias, where these are constants."""
+    """Multiply `alpha` and `beta` of each Gemm into its weights and bias if these are constants."""
     for node in [node for node in normal.graph.node if node.op_type == "Gemm"]:
         for attribute in [a for a in node.attribute if a.name in ("alpha", "beta")]:
-            place, tensors = 1 if attribute.name == "alpha" else 2, normal.tensors()
-            name = node.input[place] if len(node.input) > place else ""
+            index, tensors = 1 if attribute.name == "alpha" else 2, normal.tensors()
+            name = node.input[index] if len(node.input) > index else ""
             if attribute.f == 1.0 or not name:
                 node.attribute.remove(attribute)
             elif name in tensors:
                 values = numpy_helper.to_array(tensors[name]) * np.float32(attribute.f)
                 scaled = f"{node.name}/{name}*{attribute.name}"
                 normal.add_tensor(numpy_helper.from_array(values.astype(np.float32), scaled))
-                node.input[place] = scaled
+                node.input[index] = scaled
                 node.attribute.remove(attribute)
 
 
 def _norms_into_products(normal: NormalGraph) -> None:
-    """A BatchNorm behind a product of constant weights goes into these and a constant that is
-    added; onnxruntime folds those behind convolutions only."""
+    """Fold each BatchNorm that follows a product with constant weights into these weights.
+
+    The rest becomes a constant that is added. onnxruntime only folds BatchNorms after convolutions.
+    """
     writers = {name: node for node in normal.graph.node for name in node.output}
     shapes = normal.shapes()
     reads = Counter(name for node in normal.graph.node for name in node.input)
@@ -167,7 +177,11 @@ def _fold_norm(
     norm: onnx.NodeProto,
     tensors: Mapping[str, onnx.TensorProto],
 ) -> None:
-    """(x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, with s = gamma / deviation."""
+    """Fold a BatchNorm into the weights W and the bias b of a product, in place.
+
+    (x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, where s = gamma / √(variance +
+    ε).
+    """
     arrays = [numpy_helper.to_array(tensors[name]).astype(np.float64) for name in norm.input[1:]]
     gamma, beta, mean, variance = arrays
     scale = gamma / np.sqrt(variance + float(cast("float", attribute(norm, "epsilon", 1e-5))))
@@ -176,8 +190,8 @@ def _fold_norm(
         return
     columns = 0 if attribute(product, "transB", 0) else 1
     scaled = weights * (scale[:, None] if columns == 0 else scale)
-    own = [numpy_helper.to_array(tensors[name]) for name in product.input[2:]]
-    bias = (sum(own, np.zeros_like(mean)) - mean) * scale + beta
+    biases = [numpy_helper.to_array(tensors[name]) for name in product.input[2:]]
+    bias = (sum(biases, np.zeros_like(mean)) - mean) * scale + beta
     names = f"{product.name}/{product.input[1]}*{norm.name}", f"{norm.name}/added"
     for name, values in zip(names, (scaled, bias), strict=True):
         normal.add_tensor(numpy_helper.from_array(values.astype(np.float32), name))
@@ -189,5 +203,5 @@ def _fold_norm(
 
 
 def attribute(node: onnx.NodeProto, name: str, default: object = None) -> object:
-    """The value of a node's attribute."""
+    """Return the value of a node's attribute, or `default` if the node does not have it."""
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)

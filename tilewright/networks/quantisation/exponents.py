@@ -1,6 +1,4 @@
-"""Chooses the power of two that each int8 tensor counts in, and those of the weights of each output
-channel.
-"""
+"""Choose the power-of-two scale of each int8 tensor and of the weights of each output channel."""
 
 from __future__ import annotations
 
@@ -22,42 +20,57 @@ from tilewright.networks.requantisation import MAX_RESIDUAL_SHIFT, MAX_SHIFT
 from tilewright.targets.epilogue import CHANNEL_SPREAD
 
 INT8_MAX = 127
+"""Largest int8."""
 OF_ZEROS = -7
-"""The exponent of a tensor of nothing but zeros: 127 of its steps are almost 1."""
+"""Exponent of a tensor that contains only zeros. Its 127 steps then span almost 1."""
 LIMIT = 60
-"""No exponent is beyond ± this."""
+"""Largest magnitude of an exponent."""
 INT32_BIAS_BITS = 29
-"""A bias is below two to this, a residual of seven bits shifted by `MAX_RESIDUAL_SHIFT` too: room
-is left for the products."""
+"""A bias stays below two to this power, and so does a 7-bit residual shifted by
+`MAX_RESIDUAL_SHIFT`. This leaves room in int32 for the products."""
 
 
 @dataclass(frozen=True)
 class Exponents:
-    """A tensor's real value is its integer times two to its exponent: `activations` by tensor,
-    `weights` by the first operator of their group. Where output channels have exponents of their
-    own, that is the largest, and `finer` says by how many bits each is less, (channels,)."""
+    """Power-of-two scales: real value = integer · 2^exponent.
+
+    Attributes:
+        activations: exponent by tensor name.
+        weights: exponent of the weights by name of the group's first operator. For exponents per
+            channel, this is the largest.
+        finer: by how many bits the exponent of each channel is smaller, an array of shape
+            (channels,), for groups with exponents per channel.
+    """
 
     activations: Mapping[str, int]
     weights: Mapping[str, int]
     finer: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def of_weights(self, name: str) -> NDArray[np.int64]:
-        """The exponent of the weights of the group with that first operator, (1,), or that of each
-        output channel, (channels,)."""
+        """Return the exponents of the weights of a group.
+
+        Args:
+            name: name of the group's first operator.
+
+        Returns:
+            Array of shape (1,), or (channels,) for exponents per channel.
+        """
         return self.weights[name] - self.finer.get(name, np.zeros(1, np.int64))
 
     def least_of_weights(self, name: str) -> int | None:
-        """The least of these; None for a group without weights."""
+        """Return the smallest exponent of a group's weights, or None if it has no weights."""
         return int(self.of_weights(name).min()) if name in self.weights else None
 
 
 MOST = math.ldexp(INT8_MAX, LIMIT)
-"""The largest magnitude that int8 at a scale of 2 ** `LIMIT` does not cut off."""
+"""Largest magnitude that int8 represents at the scale 2 ** `LIMIT`."""
 
 
 def covering_exponent(magnitude: float) -> int:
-    """The smallest exponent at which ± `magnitude` is not cut off: ceil(log2(magnitude / 127));
-    `LIMIT` for one beyond `MOST`, which must be finite."""
+    """Return the smallest exponent at which ± `magnitude` is not clipped.
+
+    This is ceil(log2(magnitude / 127)), limited to ± `LIMIT`.
+    """
     if not magnitude > 0:
         return OF_ZEROS
     return min(max(math.ceil(math.log2(magnitude / INT8_MAX)), -LIMIT), LIMIT)
@@ -66,14 +79,24 @@ def covering_exponent(magnitude: float) -> int:
 def quantise_array(
     values: NDArray[np.floating], exponent: int | NDArray[np.int64]
 ) -> NDArray[np.int8]:
-    """The int8 of an array of any shape: rounded half to even, cut off at −128 and 127. Exponents
-    may be an array that broadcasts to it."""
+    """Quantise an array to int8, rounding half to even and clipping to −128 … 127.
+
+    Args:
+        values: array of any shape.
+        exponent: one exponent, or an array that broadcasts with `values`.
+    """
     steps = np.rint(np.ldexp(np.asarray(values, np.float64), -exponent))
     return np.clip(steps, -128, INT8_MAX).astype(np.int8)
 
 
 def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
-    """Values of channels, (channels,), or one, (1,), so that they broadcast along an axis."""
+    """Reshape values per channel, (channels,) or (1,), so that they broadcast along an axis.
+
+    Args:
+        values: the values.
+        axis: axis of the channels.
+        rank: number of dimensions of the result.
+    """
     shape = [1] * rank
     if values.size > 1:
         shape[axis] = -1
@@ -81,7 +104,7 @@ def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
 
 
 def squared_error(values: NDArray[np.floating], exponent: int) -> float:
-    """What int8 at this exponent changes in an array of any shape: the sum of squares."""
+    """Return the sum of squared errors of quantising an array to int8 at an exponent."""
     wide = np.asarray(values, np.float64)
     return float(
         np.sum((np.ldexp(quantise_array(wide, exponent).astype(np.float64), exponent) - wide) ** 2)
@@ -89,20 +112,33 @@ def squared_error(values: NDArray[np.floating], exponent: int) -> float:
 
 
 def least_error(values: NDArray[np.floating], highest: int, tries: int = 3) -> int:
-    """The exponent with the least squared error among `highest` and those below it; for an array of
-    any shape. At equal errors the highest."""
+    """Return the exponent with the smallest squared error for an array of any shape.
+
+    Args:
+        values: the array.
+        highest: the largest exponent to try.
+        tries: number of exponents to try, downwards from `highest`. For equal errors, the larger
+            exponent wins.
+    """
     return min(range(highest, highest - tries, -1), key=lambda e: (squared_error(values, e), -e))
 
 
 def choose_exponents(
     normal: NormalGraph, plan: QuantisationPlan, measured: Mapping[str, int]
 ) -> Exponents:
-    """The exponents of all tensors; `measured` gives what ranges ask for, by activation.
+    """Choose the exponents of all activations and weights.
 
-    Tensors between which values only move get one exponent, the highest asked for. A residual's is
-    raised to that of the sums it is added to, which it reaches by a left shift, and a weight's
-    until bias and residual fit into int32. Raises `QuantisationError` where a residual's cannot be
-    raised.
+    Tensors that are connected by operators that only move data share one exponent, the largest of
+    theirs. The exponent of a residual is raised to that of the sums to which it is added, because
+    it is shifted left. The exponent of weights is raised until bias and residual fit into int32.
+
+    Args:
+        normal: the folded float model.
+        plan: the operators that become int8.
+        measured: exponent that each activation's range requires, by tensor name.
+
+    Raises:
+        QuantisationError: the exponent of a residual cannot be raised far enough.
     """
     asked = {name: measured[name] for name in plan.tensors}
     alike = _Alike(plan.tensors)
@@ -116,15 +152,17 @@ def choose_exponents(
     added = [group for group in plan.groups if group.residual is not None]
     for _ in range(2 * LIMIT):
         exponents = alike.highest(asked)
-        low = {
+        raised_exponents = {
             group.residual: weights.of_sums(group, exponents)
             for group in added
             if exponents[group.residual or ""] < weights.of_sums(group, exponents)
         }
-        if not low:
+        if not raised_exponents:
             return Exponents(exponents, weights.chosen(exponents))
-        asked.update({name: exponent for name, exponent in low.items() if name is not None})
-    layer = next(group.nodes[0] for group in added if group.residual in low)
+        asked.update(
+            {name: exponent for name, exponent in raised_exponents.items() if name is not None}
+        )
+    layer = next(group.nodes[0] for group in added if group.residual in raised_exponents)
     raise QuantisationError(
         f"no power of two suits the residual that is added in layer '{layer}': its weights are too "
         "large; keep that layer in float"
@@ -132,7 +170,7 @@ def choose_exponents(
 
 
 class _Weights:
-    """The exponents that weights ask for, raised where a bias or a residual would not fit."""
+    """Exponents of weights, raised where a bias or residual would not fit into int32."""
 
     def __init__(self, normal: NormalGraph, plan: QuantisationPlan) -> None:
         tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
@@ -157,7 +195,7 @@ class _Weights:
         }
 
     def of_sums(self, group: Group, activations: Mapping[str, int]) -> int:
-        """The exponent of a group's int32 sums."""
+        """Return the exponent of a group's int32 sums."""
         if group.weight is None:
             return sum(activations[name] for name in group.operands)
         least = self._floors[group]
@@ -166,7 +204,7 @@ class _Weights:
         return max(activations[group.operands[0]] + self._asked[group], least)
 
     def chosen(self, activations: Mapping[str, int]) -> dict[str, int]:
-        """The exponents of the weights, by the first operator of each group."""
+        """Return the exponents of all weights, by name of the group's first operator."""
         return {
             group.nodes[0]: self.of_sums(group, activations) - activations[group.operands[0]]
             for group in self._asked
@@ -174,7 +212,7 @@ class _Weights:
 
 
 class _Alike:
-    """Classes of tensors that share an exponent."""
+    """Sets of tensors that share an exponent."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: {name} for name in names}
@@ -188,26 +226,36 @@ class _Alike:
 
 
 def largest_magnitude(values: NDArray[np.floating]) -> float:
-    """The largest magnitude in an array of any shape, 0 in an empty one."""
+    """Return the largest magnitude in an array of any shape; 0 for an empty array."""
     return float(np.abs(values).max(initial=0.0))
 
 
 def bias_floor(bias: float) -> int:
-    """The least exponent of the sums at which a bias of that magnitude is well within int32."""
+    """Return the smallest exponent of sums at which a bias of this magnitude fits into int32.
+
+    Room is left for the products that are added to it.
+    """
     return math.ceil(math.log2(bias)) - INT32_BIAS_BITS if bias > 0 else -4 * LIMIT
 
 
 Array = NDArray[np.floating]
 
 WORTH = 1.0
-"""Decibels that channels have to gain in the mean: a shift by channel takes a cycle more for every
-accumulator."""
+"""Smallest mean gain in decibels for which exponents per channel are used. A shift per channel
+costs one more cycle per accumulator."""
 
 
 def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> Exponents:
-    """The same with the exponents of weights a channel's own where that is worth it and shifts can
-    follow: nothing is added to the sums but a constant a channel, and no channel would have to be
-    shifted to the left."""
+    """Return the exponents with separate ones per channel for weights that gain enough from it.
+
+    This is possible if only a constant per channel is added to the sums, and if no channel would
+    have to be shifted left.
+
+    Args:
+        normal: the folded float model.
+        plan: the operators that become int8.
+        exponents: the exponents per tensor.
+    """
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
     weights, finer = dict(exponents.weights), {}
     for group in plan.groups:
@@ -220,50 +268,71 @@ def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents
         ]
         if any(bias.size != len(slices) for bias in biases):
             continue
-        own = _own_exponents(group, exponents, slices, biases)
+        channel_exponents = _own_exponents(group, exponents, slices, biases)
         name = group.nodes[0]
-        if own is not None and gain(slices, weights[name], own) >= WORTH:
-            weights[name] = int(own.max())
-            finer[name] = own.max() - own
+        if (
+            channel_exponents is not None
+            and gain(slices, weights[name], channel_exponents) >= WORTH
+        ):
+            weights[name] = int(channel_exponents.max())
+            finer[name] = channel_exponents.max() - channel_exponents
     return replace(exponents, weights=weights, finer=finer)
 
 
 def channel_axis(node: onnx.NodeProto) -> int:
-    """The axis of a Conv's, Gemm's or MatMul's weights that counts its output channels."""
+    """Return the axis of the output channels in the weights of a Conv, Gemm or MatMul."""
     return 0 if node.op_type == "Conv" or attribute(node, "transB", 0) else 1
 
 
 def least_errors(slices: Array) -> NDArray[np.int64]:
-    """The exponent of least squared error of each channel's weights, (channels, …): (channels,).
-    They are at most `CHANNEL_SPREAD` bits apart, and those of zeros as high as any."""
+    """Return the exponent with the smallest squared error for each channel of weights.
+
+    The exponents differ by at most `CHANNEL_SPREAD` bits. A channel of zeros gets the largest one.
+
+    Args:
+        slices: weights of shape (channels, …).
+
+    Returns:
+        Array of shape (channels,).
+    """
     asked = np.array(
-        [least_error(each, covering_exponent(largest_magnitude(each))) for each in slices], np.int64
+        [least_error(part, covering_exponent(largest_magnitude(part))) for part in slices], np.int64
     )
     empty = ~np.any(slices.reshape(len(slices), -1), axis=1)
     highest = int(asked[~empty].max(initial=asked.min()))
-    found: NDArray[np.int64] = np.where(empty, highest, asked)
-    return np.maximum(found, highest - CHANNEL_SPREAD)
+    filled: NDArray[np.int64] = np.where(empty, highest, asked)
+    return np.maximum(filled, highest - CHANNEL_SPREAD)
 
 
 def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
-    """Decibels by which the weights of channels (channels, …) are nearer to their values at
-    exponents of their own, (channels,), than at one: the mean, a bit being six."""
-    found = [
-        10 * np.log10(squared_error(each, exponent) / error)
-        for each, e in zip(slices, own.tolist(), strict=True)
-        if e != exponent and (error := squared_error(each, e)) > 0
+    """Return the mean gain in decibels from using exponents per channel instead of one exponent.
+
+    Args:
+        slices: weights of shape (channels, …).
+        exponent: the exponent of the whole tensor.
+        own: exponents per channel, of shape (channels,).
+
+    Returns:
+        Mean over the channels of the reduction of the squared error. One bit is worth six decibels.
+    """
+    gains = [
+        10 * np.log10(squared_error(part, exponent) / error)
+        for part, e in zip(slices, own.tolist(), strict=True)
+        if e != exponent and (error := squared_error(part, e)) > 0
     ]
-    return float(np.sum(found)) / len(slices)
+    return float(np.sum(gains)) / len(slices)
 
 
 def _own_exponents(
     group: Group, exponents: Exponents, slices: Array, biases: list[Array]
 ) -> NDArray[np.int64] | None:
-    """The exponents of a layer's channels, raised where a bias or a shift would not fit; None where
-    a channel would be shifted to the left."""
+    """Return exponents per channel, raised where a bias or shift would not fit.
+
+    Return None if a channel would have to be shifted left.
+    """
     data, out = exponents.activations[group.operands[0]], exponents.activations[group.output]
-    own = np.maximum(least_errors(slices), out - data - MAX_SHIFT)
+    channel_exponents = np.maximum(least_errors(slices), out - data - MAX_SHIFT)
     for bias in biases:
         floors = [bias_floor(float(abs(value))) - data for value in bias.ravel()]
-        own = np.maximum(own, floors)
-    return own if own.max() <= out - data else None
+        channel_exponents = np.maximum(channel_exponents, floors)
+    return channel_exponents if channel_exponents.max() <= out - data else None

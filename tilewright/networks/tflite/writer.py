@@ -153,7 +153,6 @@ class Writer:
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.budget: OperatorBudget = OperatorBudget() if outer is None else outer.budget
         self.derived: set[int] = set()
-        """Computed tensors whose values follow from constants and from shapes."""
         self._complex: set[int] = set()
         self._open: set[int] = set()
         self._stored: dict[tuple[int, TfliteLayout], str] = {}
