@@ -1,8 +1,9 @@
-"""Calls kernels of this processor as parts of a network's library.
+"""Provide kernels of this processor for a network's library.
 
-A kernel may read and write tensors of bfloat16 where it was written for float32 (`narrowed`). Half
-as many bytes pass between layers. It computes as before: it widens what it reads, and rounds what
-it stores. Channels of such a tensor may lie in blocks that are several of the kernel's.
+A kernel may read and write bfloat16 tensors although it was written for float32 (`narrowed`), so
+that half as many bytes pass between layers. It still computes in float32: values are widened when
+they are read, and rounded when they are stored. A block of channels of such a tensor may comprise
+several of the kernel's blocks.
 """
 
 from __future__ import annotations
@@ -42,53 +43,88 @@ ir = lazy_module("tvm.ir")
 
 
 class NetworkKernels:
-    """What `targets.capabilities.ComputesIn` and `CompilesKernels` ask of a target that has a
-    `spec` and spaces."""
+    """Base class that implements `ComputesIn` and `CompilesKernels` of `targets.capabilities`.
+
+    Attributes:
+        spec: the processor, which the subclass sets.
+        space: returns the search space of a workload, which the subclass sets.
+    """
 
     spec: CpuSpec
     space: Callable[[Workload], Space]
 
     @property
     def dtypes(self) -> frozenset[DType]:
-        """Those of the kernels; int8 where the processor computes it."""
+        """Element types of the workloads that the kernels compute.
+
+        int8 is included if the processor has suitable instructions.
+        """
         return frozenset[DType](("float32", "int8") if computes_int8(self.spec) else ("float32",))
 
     @property
     def float_type(self) -> DType:
-        """By the precision that was asked for."""
+        """Element type in which layers of a float network are multiplied."""
         return "bfloat16" if self.spec.bfloat16 else "float32"
 
     @property
     def registers(self) -> int:
-        """See `CompilesKernels`."""
+        """Number of vectors of 16 float32 values that the registers hold."""
         return self.spec.registers * self.spec.lanes // 16
 
     @property
     def threads(self) -> int:
-        """See `CompilesKernels`."""
+        """Number of threads that the kernels are written for."""
         return self.spec.threads
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
-        """By `Kernel.baseline_values`."""
+        """Return the rule schedule of a workload, which is chosen without compiling or measuring.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            One index per knob.
+
+        Raises:
+            WorkloadError: no kernel computes the workload.
+        """
         values = kernel_for(workload, self.spec).baseline_values(workload, self.spec)
         return tuple(knob.values.index(values[knob.name]) for knob in self.space(workload).knobs)
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
-        """Raises `WorkloadError` where there is none or the knobs contradict each other."""
+        """Return the code of a kernel.
+
+        Args:
+            workload: the workload.
+            config: one index per knob.
+
+        Raises:
+            WorkloadError: no kernel computes the workload, or the config is not a valid schedule.
+        """
         return _code(workload, self.spec, self.space(workload).describe(config))
 
     def code_target(self) -> TvmTarget:
-        """This processor, as TVM describes it to LLVM."""
+        """Return TVM's target for this processor."""
         return llvm_target(self.spec)
 
     def code_pipeline(self) -> str:
-        """See `targets.cpu.compile`."""
+        """Return the name of TVM's lowering pipeline: see `targets.cpu.compile`."""
         return lowering()
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]
     ) -> float:
-        """Of a kernel in this process; infinite where numbers were never written."""
+        """Run a compiled kernel in this process and return its error on random tensors.
+
+        Args:
+            workload: the workload.
+            config: one index per knob.
+            function: the compiled kernel.
+
+        Returns:
+            The largest difference from the reference, as a fraction of the reference's largest
+                value; infinite if values were never written.
+        """
         space = self.space(workload)
         tensors = SampleTensors(workload, self.spec, space)
         arguments = tensors.arguments(space.describe(config))
@@ -103,13 +139,13 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
         raise WorkloadError(
             f"{workload}: the schedule {dict(values)} does not apply ({error}); choose another"
         ) from None
-    made = kernel_for(workload, spec)
+    kernel = kernel_for(workload, spec)
     image = workload.operator == "conv2d"
     return KernelCode(
         function,
         channel_block(workload.in_channels, spec.lanes) if image else 0,
         channel_block(workload.out_channels, spec.lanes) if image else 0,
-        lambda weights: made.pack_weights(weights, workload, spec, values),
+        lambda weights: kernel.pack_weights(weights, workload, spec, values),
         _narrowed(workload, spec, values, function),
         _stored_block(workload, spec),
     )
@@ -118,8 +154,12 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
 def _narrowed(
     workload: Workload, spec: CpuSpec, values: KnobValues, function: PrimFunc
 ) -> Callable[[Mapping[int, int]], PrimFunc] | None:
-    """Of convolutions of tiles and of single channels, on a processor whose layers use bfloat16.
-    Kernels of groups read single numbers, each of which would be widened by itself."""
+    """Return a function that gives a kernel bfloat16 parameters, or None if that is not supported.
+
+    It is supported for float convolutions by tiles and for depthwise convolutions, on processors
+    whose layers use bfloat16. Kernels of other grouped convolutions read single numbers, each of
+    which would have to be widened by itself.
+    """
     if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
         return None
     if workload.dtype != "bfloat16" and workload.groups < workload.in_channels:
@@ -127,18 +167,18 @@ def _narrowed(
     if workload.dtype == "int8":
         return None
 
-    def made(blocks: Mapping[int, int]) -> PrimFunc:
-        left, code = dict(blocks), function
+    def with_bfloat16(blocks: Mapping[int, int]) -> PrimFunc:
+        remaining, code = dict(blocks), function
         kernel = kernel_for(workload, spec)
-        if isinstance(kernel, ConvolutionTiles) and 0 in left:
-            code = kernel.of_stored(workload, spec, values, left.pop(0))
-        return narrowed(code, left, spec)
+        if isinstance(kernel, ConvolutionTiles) and 0 in remaining:
+            code = kernel.of_stored(workload, spec, values, remaining.pop(0))
+        return narrowed(code, remaining, spec)
 
-    return made
+    return with_bfloat16
 
 
 def _stored_block(workload: Workload, spec: CpuSpec) -> int:
-    """Where data in rows of tiles can be loaded as they are; 0 elsewhere."""
+    """Return the block of channels in which tiles can load bfloat16 data without copying, or 0."""
     tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
     row = BFLOAT16.in_row
     return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0
@@ -148,29 +188,39 @@ def _stored_block(workload: Workload, spec: CpuSpec) -> int:
 
 
 def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
-    """A function of loops written out, whose parameters of these numbers hold bfloat16 as uint16
-    instead of float32, in `blocks` of so many channels: (n, c / block, h, w, block)."""
+    """Replace float32 parameters of a function by bfloat16 parameters.
+
+    Args:
+        function: scheduled and lowered function, whose loops are explicit.
+        blocks: channels per block of each new parameter, by parameter number.
+        spec: the processor.
+
+    Returns:
+        The function. New parameters hold the bits of bfloat16 numbers as uint16, in shape (n, c /
+            block, h, w, block).
+    """
     params, body = list(function.params), function.body
     for number, block in blocks.items():
         old = params[number]
-        n, count, height, width, each = (int(size) for size in old.shape)
-        shape = n, count * each // block, height, width, block
+        batch, old_blocks, height, width, old_block = (int(size) for size in old.shape)
+        shape = batch, old_blocks * old_block // block, height, width, block
         new = tirx.decl_buffer(shape, "uint16", name=str(old.name))
-        body = _replaced(body, old, new, spec)
+        body = _replace_buffer(body, old, new, spec)
         params[number] = new
     return tirx.PrimFunc(params, body, function.ret_type).with_attrs(function.attrs)
 
 
-def _replaced(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
-    each = int(old.shape[4])
-    several = int(new.shape[4]) // each
+def _replace_buffer(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSpec) -> Statement:
+    """Return statements that access the buffer `new` instead of `old`."""
+    old_block = int(old.shape[4])
+    ratio = int(new.shape[4]) // old_block
 
     def place(indices: Place) -> Place:
         n, block, y, x, i = indices
-        if several == 1:
+        if ratio == 1:
             return [n, block, y, x, i]
-        inside = tirx.indexmod(block, several) * each
-        return [n, tirx.indexdiv(block, several), y, x, inside + i]
+        inside = tirx.indexmod(block, ratio) * old_block
+        return [n, tirx.indexdiv(block, ratio), y, x, inside + i]
 
     def load(found: BufferLoad) -> Expression:
         if not found.source.same_as(old):
