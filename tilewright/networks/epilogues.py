@@ -239,7 +239,7 @@ def float_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...
         return ()
     operations: list[EpilogueOp] = []
     for step in float_steps(call):
-        if step.kind == "bias" and not operations:  # several are one
+        if step.kind == "bias" and not operations:  # several biases are added up to one
             operations.append(EpilogueOp("bias"))
         elif step.kind == "add":
             operations.append(EpilogueOp("residual"))
@@ -274,7 +274,7 @@ def quantised_epilogue(call: FusedCall) -> tuple[EpilogueOp, ...]:
     operations = [EpilogueOp("dequantise", BYTES.index(data.dtype))]
     for index, step in enumerate(steps):
         quantisation = step.quantisation
-        if step.kind == "bias" and len(operations) == 1:  # several are one
+        if step.kind == "bias" and len(operations) == 1:  # several biases are added up to one
             operations.append(EpilogueOp("bias"))
         elif step.kind == "add" and quantisation is not None:
             operations.append(EpilogueOp("add_dequantised", BYTES.index(quantisation.dtype)))

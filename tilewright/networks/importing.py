@@ -182,7 +182,7 @@ def import_compiled(
         outside = {node for region in regions for node in region.nodes}
         for name, reason in failed.items():
             origin = _origin(name, operators)
-            if origin is None or origin in outside:  # nobody knows which operator it was
+            if origin is None or origin in outside:  # the operator that failed is unknown
                 known.update(dict.fromkeys(operators, reason))
             else:
                 known[origin] = reason
@@ -222,7 +222,7 @@ def _import_core(
     normal = collapse(replace(fixed, model=core), inner)
     try:
         make_importable(normal)
-    except Exception as error:  # a rewrite meets a form that it does not know
+    except Exception as error:  # a rewrite may not support a form of an operator
         raise OperatorImportError(f"it cannot be rewritten: {last_line(error)}", "") from error
     model = weights_as_inputs(normal.model) if weightless else normal.model
     flat, dynamic = _flat(model, normal.model)

@@ -207,7 +207,8 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
     """Return a report that states where each operator runs in the given integer graph."""
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
-        owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
+        # Of several passes of a layer, the last one counts.
+        owners |= dict.fromkeys(layer.names, layer)
     passes = Counter(layer.names for layer in graph.layers)
     on_cpu = {name for island in graph.islands for name, _ in island.nodes}
     return replace(
@@ -259,7 +260,7 @@ def _operator(
         workload = canonical(layer.workload)
         remark = (
             "" if quantised else operator.reason
-        )  # of a quantised model it foretells its scales
+        )  # for quantised models it only predicts the scales
         return replace(
             operator, status="offloaded", next_step="", workload=str(workload),
             workload_id=workload.id, reason=remark or _passes(layer, passes[layer.names]),

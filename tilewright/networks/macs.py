@@ -55,7 +55,7 @@ def count(operator: str, operands: Operands) -> int:
     rule = RULES.get(operator)
     try:
         return 0 if rule is None else rule(operands)
-    except (UnknownShape, IndexError, ValueError):  # of operands that contradict the operator
+    except (UnknownShape, IndexError, ValueError):  # the operands contradict the operator
         return 0
 
 

@@ -52,7 +52,7 @@ class ModelRunner:
                 f"the model does not run on a sample: {first_line(error)}; check the values of "
                 "the calibration samples"
             ) from error
-        # Without names, onnxruntime gives every output, here those that are no tensors.
+        # Without names, onnxruntime returns every output, including those that are not tensors.
         return dict(zip(self._names, values, strict=True)) if self._names else {}
 
     @cached_property
@@ -71,7 +71,8 @@ class ModelRunner:
         options = quiet_options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if any(node.op_type == "ScatterND" for node in model.graph.node):
-            options.intra_op_num_threads = 1  # its threads lose sums that go to one place
+            # onnxruntime's threads lose additions to the same element.
+            options.intra_op_num_threads = 1
         return onnxruntime.InferenceSession(
             exposed.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

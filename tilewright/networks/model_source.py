@@ -218,7 +218,7 @@ class OnnxSource:
         self._refused = dict(refused)
         self._imported = imported
         self._examined: Imported | None = None
-        self._known = bool(missing)  # onnxruntime does not know what could not be converted
+        self._known = bool(missing)  # onnxruntime cannot check operators that were not converted
         self._accepted = False
 
     def weighted(self) -> onnx.ModelProto:
@@ -340,7 +340,7 @@ class OnnxSource:
         if has_bfloat16_ends(weighted):
             weighted = reference_model(weighted)  # numpy has no bfloat16
         whole = fixed_inputs(weighted, self._input_shapes)
-        make_dilated_same_explicit(whole)  # onnxruntime refuses these
+        make_dilated_same_explicit(whole)  # onnxruntime rejects them otherwise
         causes = tuple(cause for region in regions for cause in region.causes)
         operators = tuple(
             (node.name or f"{node.op_type}_{place}", node.op_type)
@@ -350,7 +350,7 @@ class OnnxSource:
         outputs = tuple(info.name for info in whole.graph.output)
         region_graph = whole
         if has_branches(whole) and not opens(whole, optimised=True):
-            region_graph = weighted  # static sizes contradict a branch that is never taken
+            region_graph = weighted  # static sizes may contradict a branch that is never taken
         return LastRegions(
             (RegionModel(region_graph, inputs, outputs, operators, causes, macs),), whole
         )

@@ -215,7 +215,8 @@ class Network:
 
     def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
         """Return the results of `workloads_on` and `report_on`, computed together."""
-        if not accelerator.computes_floats:  # what a processor cannot compile, onnxruntime runs
+        # On a processor, onnxruntime runs what cannot be compiled.
+        if not accelerator.computes_floats:
             refuse_unsupported(self.name, self.examined.unsupported)
         return self._surveyed_on(accelerator)
 
@@ -236,7 +237,7 @@ class Network:
         model = split.compiled.weighted
         try:
             graph = self._graph_on(accelerator, decisions, split, model)
-        except QuantisationError as error:  # nothing of it can be a layer
+        except QuantisationError as error:  # no operator can be offloaded
             return [], with_nothing(model_report, str(error))
         return workloads_of(graph), reported(model_report, graph)
 

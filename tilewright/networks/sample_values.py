@@ -292,7 +292,7 @@ def _floats(kind: str, shape: Sequence[int], dtype: str, rng: np.random.Generato
         drawn = -np.abs(drawn)
     elif kind == "large":
         drawn = drawn * LARGE
-    # Arithmetic on an array without dimensions gives a number, which onnxruntime does not take.
+    # numpy returns a scalar for arithmetic on a 0-d array, and onnxruntime does not accept scalars.
     return np.asarray(drawn, dtype)
 
 

@@ -58,7 +58,7 @@ def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
     return _converted(str(path.absolute()), state.st_mtime_ns, state.st_size)
 
 
-@lru_cache(maxsize=1)  # a build reads a model twice
+@lru_cache(maxsize=1)  # because a build reads a model twice
 def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
     """Convert an archive, with a cache; time stamp and size distinguish versions of a file."""
     with tempfile.TemporaryDirectory() as folder:

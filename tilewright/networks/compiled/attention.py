@@ -152,7 +152,8 @@ class _Calls:
             self._readers.update(_variables(value))
         kernels = [var for var, value in self._values.items() if self._is_kernel(value)]
         self.layers = {var: number for number, var in enumerate(kernels)}
-        if len(kernels) != len(rewritten.layers):  # calls that nothing needed are gone
+        # Unused calls were removed, so that numbers no longer match layers.
+        if len(kernels) != len(rewritten.layers):
             self.layers = {}
         self._about = {
             name: (layer.workload, dict(moved))

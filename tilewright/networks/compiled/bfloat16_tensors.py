@@ -66,7 +66,8 @@ class Bfloat16Tensors:
         if not self._any or not self._is_image(var):
             return False
         if var not in self._known:
-            self._known[var] = False  # of itself
+            # Placeholder that ends the recursion if a tensor depends on itself.
+            self._known[var] = False
             users = self._users(var)
             self._known[var] = (
                 bool(users)
@@ -83,7 +84,8 @@ class Bfloat16Tensors:
         cannot have such blocks.
         """
         if var not in self._blocks:
-            self._blocks[var] = 0  # of itself
+            # Placeholder that ends the recursion if a tensor depends on itself.
+            self._blocks[var] = 0
             self._blocks[var] = self._wanted_block(var)
         return self._blocks[var]
 

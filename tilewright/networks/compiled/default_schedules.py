@@ -120,7 +120,7 @@ def scheduled(function: PrimFunc, lanes: int) -> PrimFunc:
             for name in _blocks(sch):
                 _schedule(sch, sch.get_sblock(name))
             made = sch.mod["main"]
-    except (ScheduleError, ValueError):  # sizes that are known only as it runs, or no such loops
+    except (ScheduleError, ValueError):  # sizes are dynamic, or the function has other loops
         return function
     return made.with_attrs(function.attrs) if function.attrs else made
 
@@ -175,7 +175,7 @@ def _schedule(sch: Schedule, block: Block) -> None:
         outer.append(rest)
     elif not outer:
         outer.append(last)
-    elif sizes[-1] < LEAST and not sums:  # a few channels: LLVM interleaves them
+    elif sizes[-1] < LEAST and not sums:  # few channels, which LLVM interleaves
         sch.unroll(last)
         if len(outer) > 1:
             outer.pop()

@@ -106,13 +106,15 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
             number = read(image[(n, c, *at, i)])
             if not inside and window.mean:
                 number = number * tirx.Cast("float32", _is_within((row, column), size))
-            elif not inside and max(window.dilation) > 1:  # the border may be no pixel of it
+            elif not inside and max(window.dilation) > 1:
+                # The nearest pixel inside may not belong to the window.
                 number = tirx.Select(_is_within((row, column), size), number, lowest)
             taps.append(number)
         pooled = reduce(_plus if window.mean else tirx.max, taps)
         if window.mean:
             pooled = pooled * _share(window, (rows, columns), size, inside)
-        else:  # one comparison a pair of pixels, where a maximum that keeps NaN takes two a pixel
+        else:
+            # One comparison per pair of pixels. A maximum that propagates NaN takes two per pixel.
             pooled = tirx.Select(are_numbers(taps), pooled, tirx.const(np.nan, "float32"))
         return narrowed(pooled) if bfloat16 else pooled
 

@@ -116,7 +116,8 @@ def rewritten(
     other_functions = {
         var: f for var, f in flat.module.functions.items() if var.name_hint != "main"
     }
-    builder = relax.BlockBuilder(IRModule(other_functions))  # what TVM's importer writes in TIR
+    # Functions that TVM's importer has written in TIR.
+    builder = relax.BlockBuilder(IRModule(other_functions))
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
     taps = frame_taps(flat, layers, kernels)
     in_bfloat16 = Bfloat16Tensors(flat, layers, kernels, taps)
@@ -165,13 +166,14 @@ class _RewrittenMain:
         self._beside = in_bfloat16.beside
         self._shuffles = channel_shuffles(flat)
         self._responses = local_responses(flat)
-        self._rows: dict[RelaxVar, tuple[RelaxExpr, int]] = {}  # of what a recurrence gave
+        self._rows: dict[RelaxVar, tuple[RelaxExpr, int]] = {}  # rows of the results of recurrences
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
         self._functions: dict[tuple[Workload, Moved, Stored, FrameTaps | None], RelaxExpr] = {}
         self.tensors = PackedTensors(builder)
-        self.done: set[RelaxVar] = set()  # what a kernel does that no layer names
+        # Calls that a kernel computes although no layer contains them.
+        self.done: set[RelaxVar] = set()
         self.layers: list[KernelLayer] = []
         self.called: list[str] = []
         self.moved: list[Moved] = []
@@ -245,7 +247,7 @@ class _RewrittenMain:
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
         if binding.op == CONCAT and self._joined_rows(binding):
             return
-        # A split would copy all its parts, also those that only a recurrence reads.
+        # A split would copy all of its parts, including those that only a recurrence reads.
         part = part_of(self._flat, binding)
         if part is not None and part.axis == 0 and part.through is not None:
             value = self.tensors.plain(part.source)
@@ -256,7 +258,7 @@ class _RewrittenMain:
             block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
             self.tensors.put(binding.var, plain=self.tensors.normalised(response))
             if block:
-                self.tensors.packed(binding.var, block)  # those behind it find it so
+                self.tensors.packed(binding.var, block)  # later operators read the packed form
             return
         shuffle = self._shuffles.get(binding.var)
         if shuffle is not None and (found := self.tensors.shuffled(shuffle)) is not None:
@@ -331,9 +333,7 @@ class _RewrittenMain:
             return False
         if not any(field in self._rows for field in parts.fields):
             return False
-        pieces: list[
-            tuple[RelaxExpr, int, int]
-        ] = []  # a tensor, its first row, the one behind its last
+        pieces: list[tuple[RelaxExpr, int, int]] = []  # tensor, first row, one past the last row
         for field in parts.fields:
             made, row = self._rows.get(field, (self.tensors.plain(field), -1))
             if pieces and row > 0 and pieces[-1][0].same_as(made) and pieces[-1][2] == row:

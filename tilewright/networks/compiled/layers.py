@@ -262,7 +262,7 @@ def _with_activation(
         try:
             workload = layer.workload.with_steps((*steps, EpilogueOp(kind)))
             check(workload)
-        except WorkloadError:  # of integers, say
+        except WorkloadError:  # for example, integer workloads do not support the activation
             return layer
         links = tuple(Link(binding, 0, "activation") for binding in region)
         return replace(layer, links=(*layer.links, *links), workload=workload)
@@ -306,7 +306,7 @@ def _is_inside(flat: FlatGraph, binding: Binding, known: set[RelaxVar], source: 
 
 def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
     """Return the value of a scalar constant, or None for anything else."""
-    number = getattr(value, "value", None)  # of a bound of a clip
+    number = getattr(value, "value", None)  # bounds of a clip are plain values
     if isinstance(number, (int, float)):
         return float(number)
     array = value_of(flat, value) if flat.is_constant(value) else None

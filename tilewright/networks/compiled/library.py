@@ -74,7 +74,8 @@ def _compiled(
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(), joining_rows(lanes),
         relax.transform.FuseOps(), relax.transform.FuseTIR(),
-        relax.transform.RewriteDataflowReshape(),  # of functions in TVM's own form
+        # This pass only recognises reshapes in TVM's own form of functions.
+        relax.transform.RewriteDataflowReshape(),
         *([] if attention is None else [attention.joining(lanes)]),
         scheduling(lanes), taking_out(weights), relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(), relax.transform.CallTIRRewrite(),

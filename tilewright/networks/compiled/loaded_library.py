@@ -210,7 +210,7 @@ def _load_runtime() -> object:
 
 def _tensor(array: Array) -> RuntimeTensor:
     """Return an array as a tensor: in place if kernels can read it, otherwise as a copy."""
-    flags, place = array.flags, array.__array_interface__["data"][0]  # `ctypes` takes longer
+    flags, place = array.flags, array.__array_interface__["data"][0]  # `array.ctypes` takes longer
     if not (flags.c_contiguous and flags.writeable and place % ALIGNMENT == 0):
         copy = aligned_empty(array.shape, array.dtype)
         copy[...] = array

@@ -202,7 +202,8 @@ def frame_taps(
     taps_by_data = {}
     for layer in layers:
         code = kernels[layer.workload]
-        if layer.workload.pad_top or layer.workload.pad_left:  # others copy nothing
+        # Only kernels with padding copy their data.
+        if layer.workload.pad_top or layer.workload.pad_left:
             taps = _taps(flat, layer.data)
             if taps is not None and code.data_block and taps.shape[1] % code.data_block == 0:
                 taps_by_data[layer.data] = taps
@@ -236,7 +237,7 @@ def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
         return None
     count = made[0], made[1] // source[1]
     frames = np.arange(source[0]) if places is None else places
-    # Somebody's own operators may count from the end, or choose pixel by pixel.
+    # A model's own indices may count from the end, and its mask may select single pixels.
     mask_fits = mask is None or mask.shape == (frames.size, 1, 1, 1)
     whole = frames.size == count[0] * count[1] and mask_fits
     if not whole or frames.min() < 0:

@@ -72,7 +72,7 @@ class PackedTensors:
     def __init__(self, builder: BlockBuilder) -> None:
         self._builder = builder
         self._known: dict[RelaxVar, PackedTensor] = {}
-        self._source: dict[RelaxExpr, RelaxExpr] = {}  # of what is only another shape of it
+        self._source: dict[RelaxExpr, RelaxExpr] = {}  # tensor of which another is a reshaped view
 
     def emit(self, expression: RelaxExpr) -> RelaxExpr:
         """Bind an expression to a new variable and return the variable."""
@@ -149,7 +149,8 @@ class PackedTensors:
             rows: tensor of shape (n, length).
             places: row indices of shape (m,); a negative index gives zeros.
         """
-        whole = {"op_pattern": OPAQUE}  # a shape behind it stays one
+        # Opaque, so that a following reshape is not fused and costs nothing.
+        whole = {"op_pattern": OPAQUE}
         return self._builder.emit_te(
             _copy_rows, rows, places, primfunc_name_hint="copy_rows", primfunc_attrs=whole
         )
@@ -166,7 +167,7 @@ class PackedTensors:
         stored = self._known[var].bfloat16
         image = self.bfloat16(var, block) if stored else self.packed(var, block)
         name = f"{'avg' if window.mean else 'max'}_pool2d"
-        # Fused, what is read would be computed for every window.
+        # If the operators before were fused, they would be computed again for every window.
         whole = {"op_pattern": OPAQUE, NAN_SAFE: 1}
         return self._builder.emit_te(
             lambda image: pool(image, window, bfloat16), image, primfunc_name_hint=name,
@@ -240,7 +241,8 @@ class PackedTensors:
                 relax.const(array, str(array.dtype))
                 for array in (taps.first, taps.second, taps.share)
             ]
-            # The second pass reads each value of the first twice, or more.
+            # The second pass reads each value of the first at least twice, so that they are not
+            # fused.
             whole = {"op_pattern": OPAQUE} if axis == 3 else None
             image = self._builder.emit_te(
                 along(axis), image, *arrays, primfunc_name_hint="resize2d", primfunc_attrs=whole
@@ -290,7 +292,7 @@ class PackedTensors:
         n, c, h, w = known.shape or ()
         if (form := self._some_form(known)) is not None:
             old, source = form
-            if (h, w) != (1, 1) and old % block == 0:  # in several of a block
+            if (h, w) != (1, 1) and old % block == 0:  # split each block into smaller blocks
                 split = self.reshaped(source, (n, c // old, h, w, old // block, block))
                 moved = self.emit(relax.op.permute_dims(split, [0, 1, 4, 2, 3, 5]))
                 return self.reshaped(moved, (n, c // block, h, w, block))
@@ -299,7 +301,7 @@ class PackedTensors:
         if known.plain is None:
             known.plain = self._unpacked(known)
         if isinstance(known.plain, GenericConst):
-            # packed here once, or the library would pack it again in every run
+            # constants are packed here, instead of at every inference
             blocks = known.plain.value.numpy().reshape(n, c // block, block, h, w)
             array = np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
             return relax.const(array, str(array.dtype))

@@ -149,7 +149,8 @@ class _Steps:
     def _found(self) -> Recurrence:
         weights = self._weights()
         last = self.products[-1]
-        name = self.flat.by_var[last.args[0]].node.rpartition("/")[2]  # as of the step before
+        # Results have the same name in every step.
+        name = self.flat.by_var[last.args[0]].node.rpartition("/")[2]
         results = [product.args[0] for product in self.products[1:]]
         results.append(self._named(f"{last.node.rpartition('/')[0]}/{name}"))
         steps = [_Step(self, product, weights.shape[0]) for product in self.products]
@@ -325,7 +326,7 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
     if binding.op != "relax.strided_slice" or binding.shape is None:
         return None
     source, *given = binding.args
-    numbers = [_integers(argument) for argument in given]  # strides may be left out
+    numbers = [_integers(argument) for argument in given]  # the strides are optional
     if len(numbers) not in (3, 4) or any(values is None or len(values) != 1 for values in numbers):
         return None
     (axis,), (begin,), _, *strides = (values or [] for values in numbers)

@@ -363,7 +363,7 @@ class _Writer:
         self._row: Place = ()
         self._row_buffers: dict[
             TirBuffer, TirBuffer
-        ] = {}  # buffers of one row, by those of all rows
+        ] = {}  # buffer of one row, by the buffer of all rows
         self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
     def written(self, worth_threads: int) -> PrimFunc:
@@ -428,7 +428,8 @@ class _Writer:
 
     def _write_along(self, nests: Sequence[RowNest]) -> None:
         """Write one pass over a row, in which the given nests are computed."""
-        # What maps a row has work enough between two sums, and no registers for several.
+        # Only reductions use several chains: elementwise work hides the latency, and needs the
+        # registers.
         chains = self._chains if all(nest.reduces for nest in nests) else 1
         partial = {
             store: [self._begin(store) for _ in range(chains)]

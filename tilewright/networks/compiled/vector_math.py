@@ -75,7 +75,8 @@ def _legalization(
         if not along_axis:
             return builder.call_te(compute, x, primfunc_name_hint=hint)
         axis = int(call.attrs.axis) % int(x.ty.ndim)
-        # The largest value of a row may ignore NaN: the sum of the row's exponentials does not.
+        # The maximum of a row may ignore NaN, because the sum of the row's exponentials propagates
+        # it.
         return builder.call_te(
             compute, x, axis, primfunc_name_hint=hint, primfunc_attrs={NAN_SAFE: 1}
         )
@@ -90,7 +91,8 @@ def _quantise(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
         return tvm.ir.Op.get("relax.quantize").get_attr("FLegalize")(builder, call)
     least, most = (float(end) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
     known = isinstance(scale, GenericConst)
-    if known:  # kernels multiply, too: a vector is divided in the time of twenty operations
+    # Multiply like the kernels, since dividing a vector takes as long as twenty operations.
+    if known:
         steps_of_one = np.float64(1) / scale.value.numpy().astype(np.float64)
         scale = relax.const(steps_of_one.astype(np.float32))
 
@@ -101,14 +103,14 @@ def _quantise(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
             begin = tirx.Cast("float32", zero[zero_at])
             exact = x[place] * scale[at] if known else x[place] / scale[at]
             steps = tirx.max(tirx.min(exact, most - begin), least - begin)
-            # The lowest bits of the sum are the nearest integer, the even one of two.
+            # The lowest bits of the sum are the nearest integer, with ties to even.
             nearest = tirx.reinterpret("int32", steps + tirx.const(ROUNDS, "float32"))
             integer = nearest - int(np.float32(ROUNDS).view(np.int32))
             return tirx.Cast(dtype, integer + tirx.Cast("int32", zero[zero_at]))
 
         return te.compute(x.shape, value, name="quantize")
 
-    # An integer has no NaN: what becomes of it is left open, and costs nothing.
+    # Integers cannot represent NaN. The result for NaN is undefined, so that no test is needed.
     return builder.call_te(
         compute, x, scale, zero, primfunc_name_hint="quantize", primfunc_attrs={NAN_SAFE: 1}
     )
@@ -139,7 +141,7 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     _, exponentials, total = _exponentials(x, axis)
 
     def value(*place: Expression) -> Expression:
-        return exponentials[place] * (1.0 / total[_without(place, axis)])  # one division a row
+        return exponentials[place] * (1.0 / total[_without(place, axis)])  # one division per row
 
     return te.compute(x.shape, value, name="softmax")
 
@@ -194,9 +196,10 @@ def exp_of(x: Expression) -> Expression:
 
     The result is infinite above 88.73, subnormal below −87.34, 0 below −103.98, and NaN for NaN.
     """
-    cut = tirx.max(_float(-104.0), tirx.min(_float(89.0), x))  # NaN stays, for it comes second
+    # NaN stays NaN, as it is the second operand.
+    cut = tirx.max(_float(-104.0), tirx.min(_float(89.0), x))
     n = tirx.floor(cut * log2(e) + 0.5)
-    rest = cut - n * _float(LOG_2_HIGH)  # exact: that constant has nine bits
+    rest = cut - n * _float(LOG_2_HIGH)  # exact, since the constant has nine bits
     rest = rest - n * _float(log(2) - LOG_2_HIGH)
     # 2^n in two factors, since neither 2^128 nor 2^-150 is a normal float32
     half = tirx.floor(n * 0.5)
@@ -215,7 +218,7 @@ def _exp(x: Expression) -> Expression:
 def _exp_below_zero(x: Expression) -> Expression:
     """Return exp(x) for x <= 0 with a relative error of 3e-7; 0 below -88, and NaN for NaN."""
     result = _exp_within(tirx.max(x, tirx.const(-88.0, "float32")))
-    return tirx.max(result, x)  # TVM's maximum with NaN behind it is NaN
+    return tirx.max(result, x)  # TVM's maximum returns its second operand for NaN
 
 
 def _exp_within(x: Expression) -> Expression:
@@ -267,7 +270,7 @@ def narrowed(number: Expression) -> Expression:
     def bits_of(value: int) -> Expression:
         return tirx.const(value, "uint32")
 
-    bits = tirx.Var("bits", "uint32")  # computed once, however often it is read
+    bits = tirx.Var("bits", "uint32")  # a variable, so that it is computed once
     odd = tirx.bitwise_and(tirx.shift_right(bits, bits_of(_BITS)), bits_of(1))
     near = tirx.shift_right(bits + odd + bits_of(BELOW_HALF), bits_of(_BITS))
     nan = tirx.bitwise_and(bits, bits_of(0x7FFFFFFF)) > bits_of(0x7F800000)

@@ -39,7 +39,8 @@ def taking_out(weights: list[Array]) -> Pass:
         large_constants = _constants(main)
         if not large_constants:
             return module
-        first: dict[bytes, RelaxConstant] = {}  # steps that are unrolled have the same weights
+        # Unrolled steps share weights, which are stored once.
+        first: dict[bytes, RelaxConstant] = {}
         keys = [_content(constant) for constant in large_constants]
         for key, constant in zip(keys, large_constants, strict=True):
             first.setdefault(key, constant)

@@ -50,8 +50,8 @@ def fused(
             if choice.kind == kind and bool(own) == label
         ]
 
-    # A pool takes the clips before it along, so that they are behind it if they are apart. Those of
-    # a shortcut are before the sum, those on both sides of an average stay where they are.
+    # A fused pool includes the clips before it, so that they follow it if it is separate. The clips
+    # of a shortcut precede the sum, and those on both sides of an average stay where they are.
     behind = {
         output: choice.layers[-1] if choice.kind == "pool" else None
         for choice, own in zip(found.offered, labels, strict=True)

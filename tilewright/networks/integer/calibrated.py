@@ -84,7 +84,7 @@ def _integers(
             for name, tensor in written.items()
         }
         given = {
-            # in the shape that layers read: a sequence is an image of height one
+            # layers read a sequence as an image of height one
             name: to_int8(feed[source], graph.values[name].scale).reshape(graph.values[name].shape)
             for name, source in graph.quantised.items()
         }

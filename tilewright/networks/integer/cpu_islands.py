@@ -39,7 +39,7 @@ def compiled_islands(graph: IntegerGraph) -> Any:
     functions = {island.name: island.function for island in graph.islands}
     try:
         return compiled(functions)
-    except Exception as error:  # TVM raises many kinds
+    except Exception as error:  # TVM raises exceptions of many types
         operators = _uncompilable(graph, functions)
         which = "which is" if len(operators) == 1 else "together, which are"
         reason = plain(error)

@@ -236,7 +236,8 @@ class Layers:
         if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
             return value
         one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
-        first, second, shift = reached(weighted_pair(one, two))  # the finer comes first
+        # The operand with the finer scale comes first.
+        first, second, shift = reached(weighted_pair(one, two))
         weight = np.full((call.channels, 1, 1, 1), first, np.int64)
         added = EpilogueOp("weighted", second)
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))

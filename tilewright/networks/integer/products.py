@@ -409,7 +409,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
     if not max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
         return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
     ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
-    fine = np.rint(weight * (1 << FINE_BITS))  # the reference sums integers
+    fine = np.rint(weight * (1 << FINE_BITS))  # as integers, which `reference` expects
     alone = replace(w, batch=1).with_steps(())
     sums = reference(alone, {"data": ones, "weight": fine}, acc_bits=62, out_bits=62)
     return -zero * sums / (1 << FINE_BITS)

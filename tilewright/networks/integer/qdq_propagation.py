@@ -353,7 +353,7 @@ class QdqTensors:
         replaced: dict[Any, Any] = {}
         scales = set()
         if any(self.flat.is_constant(part) for part in getattr(binding.args[0], "fields", ())):
-            return None  # numbers of int8 and of floats do not go into one tensor
+            return None  # int8 and float parts cannot be concatenated
         for operand in variables(binding.value):
             view = self._views.get(operand)
             if view is None or operand in self.flat.constants:

@@ -227,7 +227,7 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelFileError(
             f"'{path}' is not an ONNX model, or is cut off; export or copy it again"
         ) from None
-    nodes = list(model.graph.node)  # onnxruntime takes them in any order
+    nodes = list(model.graph.node)  # onnxruntime accepts nodes in any order, our passes do not
     ordered = nodes_in_order(nodes)
     if len(ordered) == len(nodes) and any(map(operator.is_not, ordered, nodes)):
         del model.graph.node[:]
@@ -308,7 +308,7 @@ COMPUTABLE = frozenset(
 Text, sub-byte types and 8-bit floats are not included."""
 
 
-# operator → the inputs that are weights and biases
+# indices of the inputs that are weights and biases, by operator
 WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "Conv": (1, 2),
     "ConvTranspose": (1, 2),
@@ -367,7 +367,7 @@ def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     tensors = list(copy.graph.initializer)
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(tensor for tensor in tensors if not is_stub(tensor))
-    named = {info.name for info in copy.graph.input}  # IR version 3 lists weights there, too
+    named = {info.name for info in copy.graph.input}  # IR version 3 lists weights among the inputs
     copy.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in tensors

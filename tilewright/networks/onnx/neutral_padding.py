@@ -86,7 +86,7 @@ def _obstacle(
     name: str,
 ) -> str:  # fmt: skip
     most, least = max(sizes[name]), min(sizes[name])
-    # Two neighbours tell remainders and quotients of the size from constants; others show growth.
+    # Two adjacent sizes reveal remainders and quotients of the size; the others show growth.
     probes = sorted({most, most - 1, least, (most + 1) // 2 | 1} - {0}, reverse=True)
     probes = [size for size in probes if size <= most]
     try:
@@ -305,7 +305,7 @@ def _check_reduction(proof: _Proof, node: onnx.NodeProto) -> None:
     if not axes:
         axes = [] if _attribute(node, "noop_with_empty_axes", 0) else range(rank)
     if node.op_type == "ReduceSum" and node.input[0] in proof.zeros:
-        return  # zeros change no sum
+        return  # padding with zeros does not change the sum
     _refuse_along(proof, node, list(axes))
 
 
@@ -341,7 +341,8 @@ def _check_convolution(proof: _Proof, node: onnx.NodeProto) -> None:
                 proof.sizes(node.input[0]), proof.sizes(node.output[0]), strict=True
             )
         ]
-        # Nothing behind is read, or it is zeros as the padding of the convolution itself is.
+        # Either no later element is read, or later elements are zeros, like the convolution's
+        # padding.
         alone = kernel[place] == 1 and not pads[place]
         causal = not pads[place + spatial]
         if strides[place] != 1 or automatic or not all(same):

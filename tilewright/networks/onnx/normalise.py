@@ -342,7 +342,8 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
         ones = [1] * len(kernel)
         strides = numbers.get("strides", ones)
         if same and "output_shape" not in numbers and all(map(operator.ge, kernel, strides)):
-            # with fewer taps, ONNX's words and onnxruntime's results differ
+            # If the kernel is smaller than the stride, onnxruntime's results differ from ONNX's
+            # definition.
             numbers["output_shape"] = list(map(operator.mul, shapes[node.input[0]][2:], strides))
         if mode == b"VALID":
             replace_attribute(node, "auto_pad", None)
@@ -355,7 +356,7 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
             numbers.get("dilations", ones), numbers["output_shape"][-len(kernel):], strict=True,
         )):  # fmt: skip
             total = stride * (size - 1) + extra[i] + dilation * (taps - 1) + 1 - target_size
-            extra[i] += max(-total, 0)  # larger than any padding makes it
+            extra[i] += max(-total, 0)  # the requested size exceeds the size without padding
             total = max(total, 0)
             begins.append(total // 2 if mode == b"SAME_UPPER" else total - total // 2)
             ends.append(total - begins[-1])
@@ -384,7 +385,7 @@ def _merge_pads(normal: NormalGraph) -> None:
             )
             conv.input[0] = pad.input[0]
             merged[pad.name] = conv.name
-    # only now: removing operators makes others of those that the loop above has
+    # Remove them after the loop, because removing an operator replaces the nodes it iterates over.
     for name, conv_name in merged.items():
         normal.remove({name}, Absorbed(conv_name, "padding of the convolution"))
 

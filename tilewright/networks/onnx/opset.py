@@ -109,7 +109,8 @@ class _Raiser:
         """Convert every operator of the graph. Raises `_NotRaisedError`."""
         for node in self._graph.node:
             for attribute in node.attribute:
-                # an absent graph that is changed, even to nothing, is there from then on
+                # Accessing the field of an absent graph would create it, even if nothing is
+                # changed.
                 single = [attribute.g] if attribute.HasField("g") else []
                 for inner in (*single, *attribute.graphs):
                     _Raiser(inner, self._version, self._infos).raise_graph()
@@ -123,7 +124,8 @@ class _Raiser:
 
     def _raise(self, node: onnx.NodeProto) -> None:
         if node.op_type not in RUNTIME_NORMS and not _has_schema(node.op_type, self._version):
-            raise _NotRaisedError(node.op_type)  # onnxruntime may know it in this opset only
+            # onnxruntime may support the operator only in this opset.
+            raise _NotRaisedError(node.op_type)
         until, convert = CONVERSIONS.get(node.op_type, (0, _Raiser._keep))
         if self._version < until:
             convert(self, node)
@@ -133,7 +135,7 @@ class _Raiser:
     def _keep(self, node: onnx.NodeProto) -> None:
         self._made.append(node)
 
-    # what operators are told
+    # attributes and inputs
 
     def _attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
         """Remove an attribute from an operator and return its value."""

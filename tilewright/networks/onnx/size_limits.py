@@ -59,7 +59,7 @@ def machine_memory_bytes() -> int:
     for name in _CGROUP_LIMITS:
         try:
             memory = min(memory, int(Path("/sys/fs/cgroup", name).read_text()))
-        except (OSError, ValueError):  # no such limit, or "max"
+        except (OSError, ValueError):  # there is no limit, or it is "max"
             continue
     return memory
 
@@ -73,7 +73,7 @@ def check_sizes(model: onnx.ModelProto) -> None:
             operator.
     """
     with suppress(shape_inference.InferenceError, RuntimeError, ValueError):
-        infer_checked(_skeleton(model))  # a contradiction has a message of its own, later
+        infer_checked(_skeleton(model))  # a contradiction is reported later, with its own message
 
 
 def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -89,8 +89,8 @@ def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
     estimate = _Estimate(model, memory)
     inferred = infer_types(model)
     estimate.check_graph(inferred.graph, {})
-    # To follow values, ONNX writes a message for every element of a vector whose values it does not
-    # know.
+    # To propagate values, ONNX's shape inference stores a message for each unknown element of a
+    # vector.
     follows_values = estimate.longest_vector <= MOST_FOLLOWED
     if follows_values:
         inferred = infer_types(model, follow_values=True)
@@ -272,7 +272,7 @@ class _Estimate:
         try:
             with np.errstate(all="ignore"):
                 values = reference.ReferenceEvaluator(single_node_model).run(outputs, {})
-        except Exception:  # whatever an odd operator meets, its size is an estimate then
+        except Exception:  # any failure of an unusual operator: its size is estimated instead
             return None
         arrays = dict(zip(outputs, map(np.asarray, values), strict=True))
         small = all(

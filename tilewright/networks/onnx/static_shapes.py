@@ -42,7 +42,7 @@ KINDS = {
 """Names of ONNX types that are not tensors, for messages."""
 REGION_ONLY = ("sequence_type", "optional_type")
 """Types of inputs that onnxruntime accepts but compiled code does not."""
-FOLD_ELEMENTS = 4096  # larger constants are no shape arithmetic
+FOLD_ELEMENTS = 4096  # larger constants do not belong to shape arithmetic
 SHAPE_ARITHMETIC = frozenset(
     (
         "Shape", "Size", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice", "Cast", "Add", "Sub",
@@ -261,7 +261,7 @@ def complete_shapes(normal: NormalGraph) -> bool:
         session = onnxruntime.InferenceSession(
             exposed.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except failures():  # it names the reason when it gets the whole model
+    except failures():  # the reason is reported when the whole model is checked
         return False
     known = {info.name: info for info in (*normal.graph.value_info, *normal.graph.output)}
     for output in session.get_outputs():

@@ -33,7 +33,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
     )
 
 
-# operator → what it computes on real numbers, of operators (x, scale, zero, …, y scale, y zero)
+# Float operator and number of data inputs, for operators (x, scale, zero, …, y scale, y zero).
 PLAIN: Mapping[str, tuple[str, int]] = {
     "QLinearMatMul": ("MatMul", 2),
     "QLinearAdd": ("Add", 2),
@@ -65,7 +65,8 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     rewriter = _Rewriter(copy)
     nodes = [new for node in copy.graph.node for new in rewriter.rewritten(node)]
-    if len(nodes) == len(model.graph.node):  # what is rewritten becomes several operators
+    # Rewriting an operator adds operators, so that nothing was rewritten.
+    if len(nodes) == len(model.graph.node):
         return model
     del copy.graph.node[:], copy.graph.value_info[:]
     copy.graph.node.extend(nodes)
@@ -118,7 +119,7 @@ class _Rewriter:
         Its attribute `opset` selects the definition of Softmax, independently of the model's opset.
         """
         given = {a.name: a.i for a in node.attribute}
-        axis = given.get("axis", -1)  # of any opset, unlike a Softmax's
+        axis = given.get("axis", -1)  # the default is the same in all opsets, unlike Softmax's
         opset = given.get("opset", self._opset)
         inputs = [*node.input, ""]
         if opset >= ONE_AXIS > self._opset and axis != -1:

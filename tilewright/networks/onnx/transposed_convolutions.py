@@ -105,7 +105,7 @@ def as_convolutions(normal: NormalGraph) -> None:
     """
     if not any(node.op_type == "ConvTranspose" for node in normal.graph.node):
         return
-    infer_shapes(normal)  # of sequences that became images
+    infer_shapes(normal)  # shapes of sequences that were converted to images
     shapes, types, tensors = normal.shapes(), normal.types(), normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -164,7 +164,7 @@ def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _Output
 
     One convolution for all pixels is preferred if it needs at most `WASTED` times as many.
     """
-    if length == 1:  # each pixel has one tap, or none
+    if length == 1:  # each output pixel reads at most one tap
         stride = max(stride, taps)
     whole = _in_turns(length, taps, stride, 0, begin + size)
     assert whole is not None
@@ -323,7 +323,8 @@ class _PixelWriter:
             self._normal.add_tensor(stub(name, shape, weight.data_type))
             return name
         given = numpy_helper.to_array(weight).reshape(up.groups, inputs, up.channels, *taps)
-        filled = np.pad(given, ((0, 0),) * 3 + ((0, 1),) * AXES)  # tap −1
+        # Zeros at index −1, for a missing tap.
+        filled = np.pad(given, ((0, 0),) * 3 + ((0, 1),) * AXES)
         chosen = filled[:, :, :, rows[:, :, None, None], columns]
         arranged = chosen.transpose(0, 3, 5, 2, 1, 4, 6).reshape(shape)
         return self._tensor(tail, np.ascontiguousarray(arranged))

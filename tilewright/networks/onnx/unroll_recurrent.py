@@ -217,7 +217,7 @@ def gru(w: RecurrentWriter, d: Direction, t: int, state: str, cell: str) -> tupl
         reset = w.emit("MatMul", [kept, last], f"{at}new_product") if kept else ""
     sums = w.emit("Add", [reset, x_new], f"{at}new_sums") if reset else x_new
     new = w.emit(d.activations[1], [sums], f"{at}new")
-    # (1 - z)·new + z·state, as new + z·(state - new)
+    # (1 - z)·new + z·state, computed as new + z·(state - new)
     if state:
         change = w.emit("Sub", [state, new], f"{at}change")
     else:
@@ -369,7 +369,7 @@ class _Unrolled:
         if not name:
             return None, None
         if is_stub(self._tensors[name]):
-            both = np.zeros((2, self._columns), np.float32)  # shapes are all that is asked
+            both = np.zeros((2, self._columns), np.float32)  # a stub: only the shapes are used
         else:
             both = numpy_helper.to_array(self._tensors[name])[direction].reshape(2, -1)
         if self._node.op_type != "GRU" or not self._resets_after:

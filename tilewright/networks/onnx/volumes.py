@@ -271,7 +271,7 @@ class _FrameWriter:
             base = f"{result}/taps/{tap}"
             read = self._frames.gather(source, base, data, windows[:, tap])
             inputs = [read, self._frames.derived(weight, str(tap), partial(_one_tap, tap))]
-            if tap == last:  # it keeps the name, and has the bias
+            if tap == last:  # the original node computes the last tap, with the bias
                 node.input[0], node.input[1] = inputs
                 node.output[0] = made = f"{base}/product"
                 self._frames.nodes.append(node)
@@ -341,7 +341,7 @@ class _FrameWriter:
         strides, pads = numbers.get("strides", (1,) * 3), numbers.get("pads", (0,) * 6)
         begins = [(end - 1) * s - p for end, s, p in zip(ends, strides, pads[:3], strict=True)]
         if any(begin >= size for begin, size in zip(begins, sizes, strict=True)):
-            return False  # ONNX's shape inference counts such windows, which no engine computes
+            return False  # ONNX's shape inference counts such windows, but no engine computes them
         windows = self._windows(node, numbers["kernel_shape"][0])
         inside = (windows >= 0) & (windows < sizes[0])
         single = windows.shape[1] == 1 and bool(inside.all())
@@ -350,7 +350,8 @@ class _FrameWriter:
     def _pool(self, node: onnx.NodeProto) -> None:
         data, windows = node.input[0], self._windows(node, _ints(node)["kernel_shape"][0])
         inside = (windows >= 0) & (windows < self._shapes[data][2])
-        some = windows[np.arange(len(windows)), inside.argmax(axis=1)]  # a frame of each window
+        # The first frame of each window that is inside.
+        some = windows[np.arange(len(windows)), inside.argmax(axis=1)]
         places = np.where(inside, windows, some[:, None])
         node.input[0] = self._frames.of(data)
         _drop_depth(node)

@@ -66,7 +66,7 @@ def check_known(name: str, weightless: onnx.ModelProto) -> bool:
     except failures() as error:
         message = first_line(error)
         if _opset(weightless) < OPSET and opens(raise_opset(weightless)):
-            return False  # onnxruntime has no kernels for operators this old, but for newer ones
+            return False  # onnxruntime supports a newer version of the operators
         _refuse(name, weightless, message)
         return False
     return True

@@ -146,7 +146,7 @@ def _infos(normal: NormalGraph) -> Mapping[str, onnx.ValueInfoProto]:
     graph = normal.graph
     infos = {t.name: _constant_info(t) for t in graph.initializer}
     for name in (name for node in graph.node for name in node.output if name):
-        infos[name] = onnx.ValueInfoProto(name=name)  # onnxruntime infers what nothing states
+        infos[name] = onnx.ValueInfoProto(name=name)  # onnxruntime infers unknown types
     infos |= {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
     return infos
 

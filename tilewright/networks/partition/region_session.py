@@ -62,7 +62,7 @@ class RegionSession:
     def _create(self) -> Any:
         options = quiet_options()
         options.intra_op_num_threads = self._threads
-        # Its integer kernels saturate sums of products on processors without VNNI.
+        # onnxruntime's integer kernels saturate sums of products on processors without VNNI.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             return onnxruntime.InferenceSession(
@@ -159,7 +159,7 @@ class RegionCalls:
             try:
                 made = session.run(dict(zip(session.inputs, arrays[:given], strict=True)))
                 for (name, array), place in zip(made.items(), arrays[given:], strict=True):
-                    # Compiled code relies on the shape and the type that were inferred.
+                    # Compiled code relies on the inferred shape and type.
                     if array.shape != place.shape or array.dtype != place.dtype:
                         raise InputError(
                             f"onnxruntime gives '{name}' as {array.dtype} of shape {array.shape}, "

@@ -161,7 +161,7 @@ class _Partitioner:
         )
 
     def _is_passable(self, name: str) -> bool:
-        # TVM neither compiles kernels for tensors without elements, nor has it every type.
+        # TVM cannot compile kernels for empty tensors, and does not support every element type.
         shape = self._shapes.get(name)
         return shape is not None and 0 not in shape and self._types.get(name) in COMPUTABLE
 
@@ -185,7 +185,7 @@ class _Partitioner:
         clusters = self._clusters()
         cluster_of = {i: n for n, cluster in enumerate(clusters) for i in cluster}
         least = [0] * len(clusters)
-        while True:  # a cluster has the level of its last operator
+        while True:  # repeat until each cluster has the level of its last operator
             levels: list[int] = []
             for i, node in enumerate(self._nodes):
                 outside = i in self._outside
@@ -201,7 +201,8 @@ class _Partitioner:
     def _groups(self) -> list[_Group]:
         """Return the groups of connected operators that are not compiled."""
         levels, early = self._levels(), self._early()
-        late: set[int] = set()  # these leave their group, since their results cannot pass
+        # Operators that leave their group, because their results cannot be passed.
+        late: set[int] = set()
         for i in sorted(self._outside - early):
             node = self._nodes[i]
             if self._not_passable(node.writes) or not late.isdisjoint(node.before):

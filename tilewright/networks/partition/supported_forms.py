@@ -159,7 +159,7 @@ def _is_variadic(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bo
 def _schema(operator: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
     try:
         return onnx.defs.get_schema(operator, opset, domain)
-    except onnx.defs.SchemaError:  # of another domain
+    except onnx.defs.SchemaError:  # the operator is from an unknown domain
         return None
 
 
@@ -172,11 +172,11 @@ def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> str 
     for attribute in sorted(node.attribute, key=lambda candidate: str(candidate.name)):
         text = _attribute(attribute)
         if attribute.name == "axis" and attribute.type == AttributeProto.INT:
-            continue  # a position, which is drawn
+            continue  # the axis is not part of a form
         if attribute.name == "kernel_shape" and node.op_type in WEIGHTED:
             continue
         if attribute.type == AttributeProto.FLOAT and _default_of(attribute, schema) is not None:
-            continue  # a number, which has a value in any case
+            continue  # its value does not change the form, as it has a default
         if text is None:
             return None
         if text and not _is_default(attribute, schema):
@@ -297,10 +297,11 @@ def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str
         form = forms.of(node)
         narrowed = ""
         if node.op_type in GATES and node.domain in STANDARD_DOMAINS:
-            # Recurrent operators are unrolled, which has limits on lengths and constant weights.
+            # Unrolling recurrent operators requires constant weights, and limits the length.
             narrowed = obstacle(node, shapes, constants)
         if node.op_type == "QuantizeLinear" and node.input[1] not in constants:
-            # What is divided by a scale of zero is cast to integers as each processor does it.
+            # Casting the result of a division by a zero scale to an integer depends on the
+            # processor.
             narrowed = "its scale is only known when the model runs"
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             reasons[node.name] = "control flow is not compiled"

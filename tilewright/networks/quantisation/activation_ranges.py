@@ -88,7 +88,8 @@ def observe(
     Raises:
         InputError: the model does not run on a sample.
     """
-    if method == "minmax":  # onnxruntime's own takes time by the square of the operators
+    # onnxruntime's own method takes quadratic time in the number of operators.
+    if method == "minmax":
         return _observe_largest(run, tensors, feeds)
     methods: dict[Method, tuple[Any, dict[str, float]]] = {
         "entropy": (calibrate.CalibrationMethod.Entropy, {"num_bins": ENTROPY_BINS}),
@@ -102,7 +103,7 @@ def observe(
         redirect_stdout(io.StringIO()),
         warnings.catch_warnings(),
     ):
-        # Of NaN, which `covering_exponents` refuses.
+        # Ignore warnings about NaN, which `covering_exponents` rejects.
         warnings.simplefilter("ignore", RuntimeWarning)
         source = Path(folder) / "float.onnx"
         watched = Path(folder) / "watched.onnx"
@@ -114,10 +115,12 @@ def observe(
             calibrate_method=chosen,
             extra_options={"symmetric": True, **extra},
         )
-        calibrator.infer_session = onnxruntime.InferenceSession(  # its own prints every error
+        # onnxruntime's default session prints every error.
+        calibrator.infer_session = onnxruntime.InferenceSession(
             str(watched), options, providers=["CPUExecutionProvider"]
         )
-        for feed in feeds:  # one at a time, for a histogram keeps all tensors of what it is given
+        # One at a time, since the collector keeps all tensors of a call in memory.
+        for feed in feeds:
             try:
                 calibrator.collect_data(_reader(feed))
             except failures() as error:
@@ -195,7 +198,7 @@ def least_error_exponents(
     Raises:
         InputError: the model does not run on a sample.
     """
-    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equals is taken
+    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # of equal errors, the first counts
     tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
     errors = {name: np.zeros(len(steps)) for name in covering_all}
     tails = {name: Tail() for name in covering_all}
@@ -216,7 +219,8 @@ def _thinned(values: NDArray[Any]) -> NDArray[Any]:
     """Return at most `WATCHED_ELEMENTS` values of an array, evenly spaced, of shape (n,)."""
     flat = values.ravel()
     step = -(-len(flat) // WATCHED_ELEMENTS)
-    return flat[:: step + 1 - step % 2] if step > 1 else flat  # odd: no fixed column of an image
+    # An odd step does not select a fixed column of an image.
+    return flat[:: step + 1 - step % 2] if step > 1 else flat
 
 
 def _magnitude(bounds: tuple[Any, Any]) -> float:

@@ -31,13 +31,13 @@ OLDEST_OPSET = 13
 """First opset in which DequantizeLinear has the form that is written here."""
 
 KEPT_AS_THEY_ARE = (
-    "MatMulAddFusion",  # makes a Gemm between two Reshapes of a product and its bias
+    "MatMulAddFusion",  # turns a MatMul and its bias into a Gemm between two Reshapes
     "GeluFusionL1",
     "LayerNormFusionL1",
     "SliceConcatToSpaceToDepthFusion",
     "TransposeOptimizer",
     "QDQPropagationTransformer",
-    "ConstantSharing",  # two layers' constants may get two scales
+    "ConstantSharing",  # equal constants of two layers may need different scales
     "CommonSubexpressionElimination",
 )
 """Optimisations of onnxruntime that are disabled because they change more than weights."""
@@ -162,7 +162,8 @@ def _norms_into_products(normal: NormalGraph) -> None:
         product, tensors = writers.get(norm.input[0]), normal.tensors()
         if product is None or product.op_type not in ("Gemm", "MatMul"):
             continue
-        if len(shapes.get(norm.input[0], ())) != 2:  # its channels are no columns of the product
+        # The channels are not the columns of the product.
+        if len(shapes.get(norm.input[0], ())) != 2:
             continue
         constants = [*norm.input[1:], *product.input[1:]]
         known = all(name in tensors for name in constants)

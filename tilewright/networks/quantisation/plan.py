@@ -167,7 +167,7 @@ class _Planner:
                 continue
             index = 1 - list(node.input).index(value)
             if step.kind == "add" and node.input[index] in self._constants:
-                break  # a whole tensor of constants is no bias and no activation
+                break  # a constant of the output's shape is neither a bias nor an activation
             if step.kind == "bias":
                 biases.append((node.name, index))
             elif step.kind == "add":

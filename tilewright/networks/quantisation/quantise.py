@@ -131,7 +131,7 @@ def quantise(
             "float model it was made of"
         )
     normal = fold_batch_norms(model, input_shapes or {})
-    complete_shapes(normal)  # behind operators of onnxruntime's own
+    complete_shapes(normal)  # shapes of results of onnxruntime's own operators
     samples = samples or default_samples(model, inputs_of(normal))
     if not samples.feeds:
         raise QuantisationError("there are no calibration samples; give at least one")

@@ -63,7 +63,7 @@ class Input:
     name: str
     shape: Shape
     dtype: np.dtype[Any]
-    categories: int = 0  # of an integer input that picks rows of a table: their number
+    categories: int = 0  # rows of the table that an integer input indexes, or 0
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def _stack(array: NDArray[Any], each: Input, source: str) -> NDArray[Any]:
             f"'{source}' gives '{each.name}' as {array.dtype}, and the input is {each.dtype}; "
             "convert the array"
         )
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # values that do not fit are rejected below
         converted = np.ascontiguousarray(stack, each.dtype)
     if each.dtype.kind == "f" and not np.isfinite(converted).all():
         raise InputError(
@@ -329,7 +329,8 @@ def _drawn(each: Input, random: np.random.Generator) -> NDArray[Any]:
         return random.standard_normal(each.shape).astype(each.dtype)
     if each.dtype.kind == "b":
         return np.ones(each.shape, each.dtype)
-    if each.dtype.itemsize == 1 and not each.categories:  # a quantised tensor, not a flag or a row
+    # A quantised tensor, rather than a flag or an index.
+    if each.dtype.itemsize == 1 and not each.categories:
         info = np.iinfo(each.dtype)
         return random.integers(info.min, info.max + 1, each.shape).astype(each.dtype)
     return random.integers(0, each.categories or 2, each.shape).astype(each.dtype)

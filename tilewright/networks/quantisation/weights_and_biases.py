@@ -74,7 +74,8 @@ class _QdqWriter:
         data = self._exponents.activations[group.operands[0]]
         exponents = data + self._exponents.of_weights(group.nodes[0])
         values = np.asarray(numpy_helper.to_array(self._constants[name]), np.float64)
-        axis = int(np.argmax(values.shape)) if values.ndim else 0  # all others are 1
+        # A bias has at most one axis longer than 1.
+        axis = int(np.argmax(values.shape)) if values.ndim else 0
         steps = np.rint(np.ldexp(values, -shape_along(exponents, axis, values.ndim))).astype(
             np.int32
         )
@@ -88,7 +89,7 @@ class _QdqWriter:
         pairs: dict[str, list[onnx.NodeProto]] = {}
         readers: dict[str, str] = {}
         for name in sorted(plan.tensors):
-            # a result of the network keeps its name where it is dequantised
+            # An output of the network keeps its name after it is dequantised.
             result = name in outputs & computed
             float_name = self._fresh(f"{name}/float") if result else name
             int8_name = self._fresh(f"{name}/int8")

@@ -26,7 +26,7 @@ def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
     block = operator.integer("BlockSize")
     if block < 1:
         raise Missing(f"its block has {block} pixels a side")
-    if writer.computed_type(data) != "float32":  # onnxruntime has few other types for it
+    if writer.computed_type(data) != "float32":  # onnxruntime supports few other element types
         if op == "DepthToSpace":
             split, order = (
                 [n, height, width, block, block, channels // block**2],

@@ -153,7 +153,7 @@ def _check(model: onnx.ModelProto, graph: TfliteGraph) -> None:
     light = weights_as_inputs(without_weights(model))
     graphs = (graph, *graph.subgraphs.values())
     shapes = [tensor.shape for subgraph in graphs for tensor in subgraph.tensors]
-    # To follow values, ONNX writes a message for each element of a vector.
+    # To propagate values, ONNX's shape inference stores a message for each element of a vector.
     follows_values = max(max(shape, default=0) for shape in shapes) <= MOST_FOLLOWED
     try:
         onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=follows_values)

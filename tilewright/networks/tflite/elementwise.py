@@ -108,7 +108,7 @@ def _activation(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False) -> str:
-    if kind == "RELU" and dtype != "float32":  # onnxruntime has Relu for few types of integers
+    if kind == "RELU" and dtype != "float32":  # onnxruntime's Relu supports few integer types
         return writer.node("Max", [data, writer.add("zero", np.zeros((), dtype))], "Relu" * suffix)
     if kind in CLIPS:
         ends = [writer.add(f"clip/{end:g}", np.array(end, dtype)) for end in CLIPS[kind]]
@@ -227,7 +227,7 @@ def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
         writer.fold(result, real.astype(np.float32))
         return
     if "float16" in (source.dtype, target.dtype):
-        to = 1 if target.dtype == "float32" else 10  # ONNX's numbers of these types
+        to = 1 if target.dtype == "float32" else 10  # ONNX's numbers of float32 and float16
         layout = writer.layout(place)
         halves = writer.node("Cast", [writer.stored(place, layout)], to=to)
         writer.write_stored(result, halves, layout)

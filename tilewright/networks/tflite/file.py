@@ -278,7 +278,7 @@ def read(path: Path) -> TfliteGraph:
         ) from None
 
 
-# what the bindings raise where an offset leads out of the file
+# Exceptions that the bindings raise for an offset outside of the file.
 _DAMAGE = (
     struct.error, IndexError, ValueError, TypeError, AttributeError, OverflowError, KeyError,
     MemoryError,
@@ -356,7 +356,7 @@ class _FlatbufferReader:
         dtype = _DTYPES.get(kind, "")
         data = self._data(table, name, shape, "int8" if kind == "INT4" else dtype, kind)
         if kind == "INT4" and data is not None:
-            dtype = "int8"  # only constants have four bits: they are read as bytes
+            dtype = "int8"  # only constants can be int4; they are unpacked to int8
         quantisation = self._quantisation(table.Quantization(), name, shape, dtype)
         signature = self._vector(
             table.ShapeSignatureAsNumpy,
@@ -377,7 +377,7 @@ class _FlatbufferReader:
             self._refuse(f"gives the tensor '{name}' data that it does not hold")
         buffer = self._model.Buffers(table.Buffer())
         start, length = buffer.Offset(), buffer.DataLength()
-        if start > 1:  # beyond the tables, as large models have it
+        if start > 1:  # large models store data after the tables
             length = buffer.Size()
             raw = np.frombuffer(self._content, np.uint8)[start : start + length]
         elif length:
@@ -421,7 +421,7 @@ class _FlatbufferReader:
     ) -> TfliteQuantisation | None:
         if table is None or not table.ScaleLength() or dtype not in _INTEGERS:
             return None
-        # A vector, such as a bias, has one dimension, whatever the file says of its channels.
+        # A vector, such as a bias, has a single axis, even if the file names another one.
         axis = table.QuantizedDimension() if len(shape) != 1 else 0
         channels = shape[axis] if 0 <= axis < len(shape) else 1
         most = max(channels, 1)
@@ -451,7 +451,7 @@ class _FlatbufferReader:
         if not 0 <= table.OpcodeIndex() < self._model.OperatorCodesLength():
             self._refuse("has an operator of no known kind")
         code = self._model.OperatorCodes(table.OpcodeIndex())
-        # files of before 2020 have only the first, which ends at 127
+        # Files from before 2020 only have the deprecated field, whose largest value is 127.
         number = max(code.DeprecatedBuiltinCode(), code.BuiltinCode())
         kind = self._operators.get(number, f"operator {number}")
         custom = kind == "CUSTOM"
@@ -534,7 +534,7 @@ def _words(enumeration: type) -> dict[int, str]:
     return {number: word for word, number in vars(enumeration).items() if isinstance(number, int)}
 
 
-# methods of a table that hold no value of it
+# Suffixes of methods that do not return a field's value.
 _NO_VALUE = ("AsNumpy", "Length", "IsNone", "Init", "BufferHasIdentifier")
 _DTYPES = {
     "FLOAT32": "float32", "FLOAT16": "float16", "FLOAT64": "float64", "BOOL": "bool",

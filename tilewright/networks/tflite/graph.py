@@ -34,9 +34,11 @@ class GraphBuilder:
         self.tensor_names: Names = Names() if outer is None else outer.tensor_names
         self.node_names: Names = Names() if outer is None else outer.node_names
         self.nodes: list[onnx.NodeProto] = []
-        self._unnamed: dict[str, onnx.NodeProto] = {}  # results that are not renamed yet
+        # Nodes whose results have temporary names, by result.
+        self._unnamed: dict[str, onnx.NodeProto] = {}
         self._constants: dict[str, onnx.TensorProto] = {}
-        self._same: dict[tuple[object, ...], str] = {}  # constants by name and content
+        # Names of stored constants, by prefix and content.
+        self._same: dict[tuple[object, ...], str] = {}
 
     def constant(self, name: str, values: NDArray[Any] | np.generic) -> str:
         """Add a constant and return its name. Equal constants are stored once.
@@ -46,7 +48,7 @@ class GraphBuilder:
             values: array of any shape.
         """
         array = np.asarray(values)
-        native = array.astype(array.dtype.newbyteorder("="))  # a copy, and contiguous
+        native = array.astype(array.dtype.newbyteorder("="))  # a contiguous copy
         key = (name, native.dtype.str, native.shape, hashlib.sha256(native.tobytes()).digest())
         if key not in self._same:
             free = self._same[key] = self.tensor_names.free(name or "constant")
@@ -70,9 +72,9 @@ class GraphBuilder:
             **attributes: attributes of the node.
         """
         if op == "Reshape" and self._has_zero(inputs[1]):
-            attributes["allowzero"] = 1  # a size of 0 would stand for that of the data
+            attributes["allowzero"] = 1  # otherwise a size of 0 copies the input's size
         if op == "Transpose" and not attributes["perm"]:
-            op, attributes = "Identity", {}  # of one number, which ONNX cannot transpose
+            op, attributes = "Identity", {}  # ONNX cannot transpose a scalar
         results = [self.tensor_names.free(f"{name}/result") for _ in range(count)]
         node = helper.make_node(op, list(inputs), results, **attributes)
         self.append(node, name)

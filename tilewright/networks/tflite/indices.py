@@ -49,7 +49,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         return
     if not 0 < batch <= axis:
         raise Missing(f"it gathers along the axis {axis} behind {batch} batch dimensions")
-    if axis > batch:  # GatherND takes that axis first, behind the batches, and the indices follow
+    if axis > batch:  # GatherND needs the axis directly after the batch axes
         _gather_behind(writer, operator, axis, batch)
         return
     last = writer.add("axes", np.array([-1], np.int64))
@@ -71,7 +71,7 @@ def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: i
     order = [*range(batch), axis, *between, *range(axis + 1, rank)]
     last = writer.add("axes", np.array([-1], np.int64))
     name = writer.node("Unsqueeze", [indices_of(writer, places), last], "IndicesShape")
-    # The result of GatherND is (batches, indices, axes between, axes behind).
+    # GatherND's result has the axes (batches, indices, axes in between, remaining axes).
     begin = batch + more
     back = [
         *range(batch), *range(begin, begin + len(between)), *range(batch, begin),
@@ -121,7 +121,7 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
     """
     result, indices = output(operator), given(operator, 0)
     shape, own = writer.tensors[result].shape, writer.tensors[indices].shape
-    # either a list of indices, or one index
+    # The input is a list of indices or a single index.
     count = own[0] if len(own) == 2 or (own and len(shape) == 1) else 1
     if not shape or (count and math.prod(own) != count * len(shape)):
         raise Missing(f"its indices of the shape {list(own)} do not fit {len(shape)} dimensions")
@@ -338,7 +338,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
             raise Missing("a segment lies outside of its result")
         drops = bool(values.size and values.min() < 0)
     name = indices_of(writer, segments, "Segments")
-    if drops:  # such rows go to one more row, which is cut off
+    if drops:  # negative segments are collected in an extra row, which is removed
         zero, last = (writer.add("row", np.array(value, np.int64)) for value in (0, rows))
         is_negative = writer.node("Less", [name, zero], "Negative")
         name = writer.node("Where", [is_negative, last, name], "Rows")

@@ -90,7 +90,8 @@ def _select(writer: Writer, operator: TfliteOperator) -> None:
     else:
         decided = operand(writer, condition, layout)
     first, second = (operand(writer, place, layout) for place in choices)
-    if writer.computed_type(output(operator)) == "bool":  # which onnxruntime's Where does not take
+    # onnxruntime's Where does not support bool.
+    if writer.computed_type(output(operator)) == "bool":
         taken = writer.node("And", [decided, first], "Taken")
         left = writer.node("And", [writer.node("Not", [decided], "Not"), second], "Left")
         writer.write(output(operator), writer.node("Or", [taken, left]), layout)
@@ -198,7 +199,7 @@ def _shift(writer: Writer, operator: TfliteOperator) -> None:
         "BitShift", [one, cast(writer, inside, "uint64", "Bits")], "Power", direction="LEFT"
     )
     divisor = cast(writer, power, "int64", "Divisor")
-    rest = writer.node("Mod", [data, divisor], "Mod")  # has the sign of the divisor
+    rest = writer.node("Mod", [data, divisor], "Mod")  # the remainder has the sign of the divisor
     whole = writer.node("Sub", [data, rest], "Sub")
     shifted = writer.node("Div", [whole, divisor], "Div")
     writer.write_stored(result, writer.node("Cast", [shifted], to=element_type(dtype)))
@@ -265,7 +266,7 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
         "Where", [is_negative(y, "Y"), writer.node("Neg", [turn], "Back"), turn], "HalfTurn"
     )
     left = writer.node("Add", [right, half], "Left")
-    # Of zeros, the quotient was replaced by y, whose sign the half turn has.
+    # If both are zero, y replaced the quotient, and the half turn has the sign of y.
     writer.write(output(operator), writer.node("Where", [is_negative(x, "X"), left, right]), layout)
 
 

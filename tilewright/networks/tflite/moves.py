@@ -72,9 +72,9 @@ def result_sizes(writer: Writer, result: int, sizes: int) -> str:
         return writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
     if writer.is_constant(sizes):
         return writer.add("shape", writer.constant(sizes, "its shape").astype(np.int64).ravel())
-    if not writer.is_known(sizes):  # a branch made the result's size depend on values only now
+    if not writer.is_known(sizes):  # the size depends on the branch that is taken
         raise Missing("its shape is computed behind a branch")
-    return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # int64
+    return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # to int64
 
 
 def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
@@ -216,14 +216,14 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
         size, step = FURTHEST if writer.is_open(data) else shape[axis], steps[i]
         begin, end = begins[i], ends[i]
         if operator.integer("Offset"):
-            end += begin  # counted from the first element
+            end += begin  # `end` is relative to `begin`
         if masks["Begin"] >> i & 1:
             begin = 0 if step > 0 else size - 1
         if masks["End"] >> i & 1:
             end = size if step > 0 else -size - 1
         if masks["ShrinkAxis"] >> i & 1:
             begin += size if begin < 0 and not writer.is_open(data) else 0
-            end, step = begin + 1 or FURTHEST, 1  # behind the last one, -1, there is no end
+            end, step = begin + 1 or FURTHEST, 1  # after index -1, the end would be 0
             shrunk.append(axis)
         kept.append((begin, end, step))
         axes.append(axis)

@@ -26,7 +26,7 @@ def pads(
         strides: vertical and horizontal stride.
         steps: vertical and horizontal dilation.
     """
-    if operator.integer("Padding"):  # 1 is VALID
+    if operator.integer("Padding"):  # 1 stands for VALID
         return [0, 0, 0, 0]
     begins, ends = [], []
     for length, taps, stride, step in zip(size, kernel, strides, steps, strict=True):
@@ -108,7 +108,7 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
     begins, ends, extra = [], [], []
     for i in (0, 1):
         full = strides[i] * (sizes[i] - 1) + kernel[i]
-        # SAME cuts what reaches beyond the result on both sides, VALID nothing
+        # SAME crops the excess on both sides, VALID crops nothing.
         total = 0 if operator.integer("Padding") else max(full - wanted[i + 1], 0)
         begins.append(total // 2)
         ends.append(total - total // 2)
@@ -255,7 +255,7 @@ def _conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
     begins, ends = [], []
     for size, taps, stride, dilation in zip(sizes[1:4], kernel, strides, dilations, strict=True):
         total = 0
-        if not operator.integer("Padding"):  # 1 is VALID
+        if not operator.integer("Padding"):  # 1 stands for VALID
             reach = dilation * (taps - 1) + 1
             total = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
         begins.append(total // 2)

@@ -106,7 +106,7 @@ def _computed_sizes(writer: Writer, operator: TfliteOperator) -> list[int]:
     sizing = [operator.inputs[i] for i in SIZED.get(operator.kind, ()) if i < len(operator.inputs)]
     is_open = any(writer.tensors[place].has_open_shape for place in operator.outputs)
     if operator.kind != "RANGE" and not is_open:
-        return []  # the result has one shape, whatever the values are
+        return []  # the shape does not depend on values
     return [place for place in sizing if place >= 0 and not writer.is_derived(place)]
 
 
@@ -115,7 +115,7 @@ def _open_results(
 ) -> list[int]:
     """Return the results of an operator whose sizes depend on values."""
     if operator.kind in (*SHAPE_ONLY, "IF", "STABLEHLO_COMPOSITE"):
-        return []  # of graphs, when they are converted
+        return []  # subgraphs are examined when they are converted
     if operator.kind == "UNIQUE" and not opened:
         return list(operator.outputs[:1])
     if operator.kind in ("RESHAPE", "BROADCAST_TO") and not computed and len(operator.inputs) > 1:

@@ -152,7 +152,8 @@ def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
         for i, place in enumerate(places)
     ]
     shifted = writer.node("BitShift", names, "Shift", direction="LEFT")
-    shifted = logic.cast(writer, shifted, "int64", "Signed")  # onnxruntime's Where has no uint64
+    # onnxruntime's Where does not support uint64.
+    shifted = logic.cast(writer, shifted, "int64", "Signed")
     bits = writer.add("bits", np.array(8 * np.dtype(dtype).itemsize, np.uint64))
     fits = writer.node("Less", [names[1], bits], "Fits")
     zero = writer.add("zero", np.zeros((), np.int64))

@@ -76,7 +76,7 @@ def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
     starts = clamp(writer, starts, [b - a for a, b in zip(sizes, shape, strict=True)])
     lengths = writer.add("sizes", np.array(sizes, np.int64))
     ends = writer.node("Add", [starts, lengths], "Ends")
-    # The shape of the slice does not follow from computed ends, but from this Reshape.
+    # ONNX cannot infer a shape from computed ends, so that this Reshape states it.
     move(
         writer, data, result,
         lambda name: writer.node(
@@ -240,8 +240,8 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
     line = writer.node("Reshape", [writer.real(data), vector], "Line")
     at = writer.node("Reshape", [safe, column], "Column")
     if function == "second":
-        # Of several updates of one element the last in memory counts, but ScatterND may write in
-        # any order. So the numbers of the updates are scattered, and the largest is kept.
+        # If several updates write one element, the last in memory counts, but ScatterND may write
+        # in any order. We therefore scatter the numbers of the updates, and keep the largest.
         check_elements(max(math.prod(update_shape), total))
         counts = (
             np.arange(math.prod(update_shape), dtype=np.int64)
@@ -255,7 +255,8 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
         last_ones = writer.node("Slice", [last_ones, *bounds], "LastInside")
         values = writer.node("Reshape", [writer.real(updates), vector], "UpdateLine")
         negative = writer.node("Less", [last_ones, writer.add("bound", np.int64(0))], "Untouched")
-        updated = writer.node("Gather", [values, last_ones], "Updated")  # of -1, any
+        # An arbitrary value where the index is -1.
+        updated = writer.node("Gather", [values, last_ones], "Updated")
         kept = writer.node("Where", [negative, line, updated], "Kept")
     else:
         update = writer.node("Transpose", [writer.real(updates)], "Updates", perm=order)

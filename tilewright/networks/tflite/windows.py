@@ -20,7 +20,7 @@ def _pool(op: str, writer: Writer, operator: TfliteOperator) -> None:
     _, height, width, _ = shape_of(writer, data, 4, "its data")
     kernel = pair(operator, "FilterHeight", "FilterWidth")
     strides = pair(operator, "StrideH", "StrideW")
-    # ONNX, too, leaves the padding out of averages and maxima
+    # ONNX also excludes padding from averages and maxima
     result = writer.node(
         op, [writer.real(data, FIRST)], kernel_shape=kernel, strides=strides,
         pads=pads(operator, (height, width), kernel, strides, (1, 1)),
@@ -40,21 +40,21 @@ def _reduce(op: str, writer: Writer, operator: TfliteOperator) -> None:
     axes, keep = sorted({axis % rank for axis in axes}), operator.integer("KeepDims")
     layout = FIRST if rank == 4 and (writer.layout(data) is FIRST or axes == [1, 2]) else FILED
     if layout is FIRST and not keep and axes not in ([1, 2], [1, 2, 3]):
-        layout = FILED  # what is left would lie in another order
+        layout = FILED  # otherwise the remaining axes would be in another order
     moved = sorted(layout.axis(axis, rank) for axis in axes)
     real = writer.real(data, layout)
     if operator.kind in ("REDUCE_ANY", "REDUCE_ALL"):
-        real = writer.node("Cast", [real], "CastData", to=6)  # int32, ONNX's number of it
+        real = writer.node("Cast", [real], "CastData", to=6)  # to int32
     if op == "ReduceMean" and layout is FIRST and moved == [2, 3] and keep:
         reduced = writer.node("GlobalAveragePool", [real])
     else:
         reduced = reduce_axes(writer, op, real, moved, keep=bool(keep))
     if operator.kind in ("REDUCE_ANY", "REDUCE_ALL"):
-        if 0 in writer.tensors[data].shape:  # the maximum of nothing is the least integer
+        if 0 in writer.tensors[data].shape:  # the maximum of no elements is the smallest integer
             zero = writer.add("zero", np.array(0, np.int32))
             reduced = writer.node("Greater", [reduced, zero], "IsAny")
         else:
-            reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # bool
+            reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # to bool
     finish(writer, operator, reduced, layout if keep else FILED)
 
 
@@ -127,7 +127,7 @@ def _resize(mode: str, writer: Writer, operator: TfliteOperator) -> None:
     wanted = FIRST.of(shape_of(writer, result, 4, "its results"))
     corners, centres = operator.integer("AlignCorners"), operator.integer("HalfPixelCenters")
     mapping = "align_corners" if corners else "half_pixel" if centres else "asymmetric"
-    # the pixel that a corner or a centre is next to; in the oldest way, the one before
+    # TFLite rounds to the nearest pixel with aligned corners or half-pixel centres, else down.
     nearest = {"nearest_mode": "round_prefer_ceil" if corners or centres else "floor"}
     resized = writer.node(
         "Resize",

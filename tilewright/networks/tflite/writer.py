@@ -186,7 +186,7 @@ class Writer:
         self._wide = WIDENED.get(kind, {})
         self._first = len(self._graph.nodes)
 
-    # what operators read
+    # inputs of operators
 
     def is_constant(self, place: int) -> bool:
         """Return whether the values of a tensor are known now."""
@@ -253,7 +253,7 @@ class Writer:
         """Return the name of a tensor as real numbers, in its computed type."""
         name, tensor = self._real_form(place, layout), self.tensors[place]
         is_wide = tensor.quantisation is None and tensor.dtype in self._wide
-        if is_wide and place not in self._values:  # a constant is wide already
+        if is_wide and place not in self._values:  # constants are converted already
             return self._cast(name, self._wide[tensor.dtype])
         return name
 
@@ -315,7 +315,7 @@ class Writer:
         number = numpy_helper.from_array(np.full(1, value, dtype))
         return self.node("ConstantOfShape", [sizes], "Start", value=number)
 
-    # what operators write
+    # outputs of operators
 
     def node(self, op: str, inputs: Sequence[str], suffix: str = "", **attributes: Any) -> str:
         """Add a node and return the name of its result.
@@ -345,7 +345,7 @@ class Writer:
         """Make a tensor a constant with these values, which have its shape."""
         self._values[place] = values
 
-    # graphs inside operators
+    # subgraphs
 
     def bind(self, place: int, outer: Writer, argument: int) -> None:
         """Connect an input of this graph to a tensor of the surrounding graph.
@@ -403,7 +403,7 @@ class Writer:
             value_info=[info for name, info in self._infos.items() if name in made],
         )  # fmt: skip
 
-    # sizes that depend on values, and complex numbers
+    # Sizes that depend on values, and complex numbers.
 
     def is_open(self, place: int) -> bool:
         """Return whether the size of a tensor depends on values.
@@ -433,12 +433,12 @@ class Writer:
 
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
         """Keep an operator without a rule as a node of domain `tflite`; return the node's name."""
-        self._graph.rename_nodes(self._operator, self._first)  # of a rule that gave up
-        # State is computed by nobody here, so nothing can be read of it.
+        self._graph.rename_nodes(self._operator, self._first)  # nodes of a rule that failed
+        # The state is not converted, so that its values are unknown.
         input_names = ["" if self._is_state(place) else self.stored(place) for place in inputs]
         written = []
         for place in outputs:
-            if self._written_by.get(place) == self._operator:  # before its rule gave up
+            if self._written_by.get(place) == self._operator:  # written before its rule failed
                 self._forget(place)
             self._begin_writing(place, FILED)
             self._stored[place, FILED] = self._named(place, FILED)

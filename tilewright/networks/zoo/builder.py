@@ -52,7 +52,7 @@ class Builder:
         self.seed = seed
         self.weights = weights
         self.input = input_name
-        self.input_type = input_type  # of ONNX's element types
+        self.input_type = input_type  # one of ONNX's element types
         self.values: Mapping[str, NDArray[np.float32]] = {}  # trained weights by tensor name
         self.shapes: dict[str, tuple[int, ...]] = {self.input: tuple(input_shape)}
         self._nodes: list[onnx.NodeProto] = []

@@ -153,7 +153,7 @@ class Compiler:
             function = scheduled(workload, spec, values)
         except DoesNotApply as error:
             return Compiled(failure=error.failure, reason=f"schedule: {error}")
-        except Exception as error:  # TVM raises many kinds
+        except Exception as error:  # TVM raises exceptions of many types
             return Compiled(failure="schedule", reason=f"schedule: {_first_line(error)}")
         same_hash = self._known.setdefault(int(tvm_ffi.structural_hash(function)), [])
         for known, compiled in same_hash:
@@ -174,7 +174,7 @@ def compile_function(function: PrimFunc, spec: CpuSpec) -> Compiled:
     target = llvm_target(spec)
     try:
         assembly = assembly_of(function, target)
-    except Exception as error:  # TVM raises many kinds
+    except Exception as error:  # TVM raises exceptions of many types
         return Compiled(failure="compile", reason=f"compile: {_first_line(error)}")
     try:
         library = link(assembly)

@@ -188,7 +188,7 @@ class CpuBench:
     def _wrong(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:
         """Return what is wrong with an output, or "" if it is correct."""
         error = tensors.error(arguments[-1].numpy())
-        if error <= self.timing.tolerance:  # NaN is not
+        if error <= self.timing.tolerance:  # False for NaN
             return ""
         return (
             f"run: the output differs from the reference by {error:.2g} of its largest value; "
@@ -253,7 +253,7 @@ def streamed(
         `arguments`, followed by the same with a copy of the weights, once per copy. Weights smaller
             than `LARGE`, and operands of a batched product, are not copied.
     """
-    if tensors.workload.operator == "batch_matmul":  # both operands are results of kernels
+    if tensors.workload.operator == "batch_matmul":  # both operands are activations, not weights
         return [arguments]
     data, weights, *others = arguments
     weight_values = weights.numpy()

@@ -32,8 +32,8 @@ class RunWorker:
     def __init__(self, recipe: Mapping[str, Json]) -> None:
         self.spec = CpuSpec(**cast(Any, as_object(recipe["spec"])))
         if self.spec.tiles:
-            machine.allows_amx()  # each process asks
-        os.environ["TVM_NUM_THREADS"] = str(self.spec.threads)  # read when TVM is loaded
+            machine.allows_amx()  # each process has to request permission
+        os.environ["TVM_NUM_THREADS"] = str(self.spec.threads)  # TVM reads it when it is loaded
         self.bench = CpuBench(self.spec, Timing(**cast(Any, as_object(recipe["timing"]))))
         self._tensors = lru_cache(maxsize=2)(self._new_tensors)
 

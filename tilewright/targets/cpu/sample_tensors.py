@@ -289,7 +289,7 @@ def random_integers(
     drawn[extreme] = rng.choice(np.array([-128, 127], np.int8), int(extreme.sum()))
     limit = 1 << min(max(shift + 6, 1), 19)
     bias = rng.integers(-limit, limit, w.out_channels, np.int32)
-    if EpilogueOp("bias", 32) in w.epilogue:  # of all sizes
+    if EpilogueOp("bias", 32) in w.epilogue:  # values of all magnitudes
         bias = rng.integers(-(1 << 31), 1 << 31, w.out_channels, np.int32)
         bias >>= rng.integers(0, 32, w.out_channels, np.int32)
     added: dict[str, Array] = {

@@ -277,12 +277,8 @@ class TileOperands(Protocol):
     numbers: TileNumbers
     data: TirBuffer
     weights: TirBuffer
-    """Words: of each column, where integers are multiplied, minus the sum of its weights
-    (`pack_columns`); then tiles."""
     row: int
-    """Numbers from a row of a tile of data to the next."""
     own_weights: bool
-    """Whether each matrix has weights of its own."""
 
 
 def product_function(

@@ -184,7 +184,7 @@ class AmxTiles:
         rows = [self.rows] * (sums + self.down) + [self.words] * (TILES - sums - self.down)
         row_bytes = [_ROW_BYTES] * sums + [self.words * WORD] * self.down
         row_bytes += [_ROW_BYTES] * (TILES - len(row_bytes))
-        layout = bytes([1, 0, *[0] * 14])  # palette 1
+        layout = bytes([1, 0, *[0] * 14])  # palette 1: eight tiles of up to 1 KiB
         layout += b"".join(size.to_bytes(2, "little") for size in [*row_bytes, *[0] * 8])
         layout += bytes([*rows, *[0] * 8])
         sizes = T.alloc_buffer((len(layout) // 8,), "uint64", scope="local")

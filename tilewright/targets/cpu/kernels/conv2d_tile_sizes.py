@@ -141,8 +141,8 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "stages": 1 if m and more_weights else 0,
         "parallel": 1 if spec.threads > 1 else 0,
     }
-    fewest_chunks = 4 * spec.threads  # chunks: enough that no thread waits long for the others
-    if more_weights:  # each thread its own weights, read once
+    fewest_chunks = 4 * spec.threads  # enough chunks that no thread waits long
+    if more_weights:  # each thread reads its own weights, once
         wanted["parts_oc"] = max(fewest_chunks, weights // CACHE)
         if m and winograd.transforms_weights(w, m):
             wanted["parts_ic"] = number * blocks * ob * w.in_channels * area // (CACHE // 2)
@@ -152,13 +152,14 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
             wanted["parts_ic"] = tile_bytes // NEAR if 2 * tile_bytes > CACHE else 1
     else:
         pieces = rows * columns * pixels_each // (TRANSFORMED if m else CACHE)
-        limit_chunks = m and weights > 2 * CACHE  # more than stays near, to be read by each chunk
+        # Each chunk reads more weights than the cache holds.
+        limit_chunks = m and weights > 2 * CACHE
         if limit_chunks:
             pieces = min(pieces, rows * columns // FEWEST_TILES)
         pieces = max(fewest_chunks, pieces)
         high = wanted["parts_oh"] = min(rows, pieces)
         wanted["parts_ow"] = pieces // high if limit_chunks else -(-pieces // high)
-        if not m:  # which would transform a chunk's data for each part of the channels
+        if not m:  # Winograd would transform a chunk's data per part
             wanted["parts_oc"] = weights // CACHE
     values = {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
     return _cut_finer(w, spec, values, knobs, (rows, columns)) if spec.threads > 1 else values
@@ -235,7 +236,7 @@ def _tile(
     def fits(each: int, pixels: int) -> bool:
         if dots:
             return each * pixels <= room + dot_product(spec).numbers // 4 - each
-        return each * pixels + each + 1 <= spec.registers  # sums, weights and a number
+        return each * pixels + each + 1 <= spec.registers  # sums, weights and one number
 
     def worth(tile: tuple[int, int, int]) -> float:
         each, high, long = tile

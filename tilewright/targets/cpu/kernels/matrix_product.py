@@ -44,10 +44,11 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 TILE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
-"""Possible rows and vectors of a register tile, and possible tiles of the depth."""
+"""Possible numbers of rows of a register tile."""
 TILE_VECTORS = (1, 2, 3, 4, 6, 8)
+"""Possible numbers of vectors of a register tile, from left to right."""
 TILE_DEPTH = (32, 64, 128, 256, 512)
-"""Rows and vectors of a register tile, and parts of the depth, that a config may have."""
+"""Possible lengths of the parts into which the depth is cut."""
 
 FAR = 1 << 20
 """Bytes of weights that no second-level cache holds together with data: half of the 2 MiB of the
