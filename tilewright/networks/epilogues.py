@@ -106,10 +106,10 @@ def int8_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]
 
 def _is_by_channel(call: FusedCall, mode: EpilogueMode, counts_alike: bool) -> bool:
     """Return whether output channels have different shifts."""
-    given = call.weight_quantisation
+    quantisation = call.weight_quantisation
     if call.operator not in PRODUCTS or counts_alike:
         return False
-    return mode == "per-channel" if given is None else len(set(given.scale)) > 1
+    return mode == "per-channel" if quantisation is None else len(set(quantisation.scale)) > 1
 
 
 def requantise_shift(call: FusedCall) -> tuple[int, bool]:
@@ -321,9 +321,9 @@ def _written_next(steps: Sequence[FusedStep], place: int) -> Quantisation | None
     return following.quantisation
 
 
-def _is_written(given: Quantisation | None) -> bool:
+def _is_written(quantisation: Quantisation | None) -> bool:
     """Return whether a kernel can write integers of this quantisation."""
-    return given is not None and given.dtype in BYTES and len(given.scale) == 1
+    return quantisation is not None and quantisation.dtype in BYTES and len(quantisation.scale) == 1
 
 
 def _clip(step: FusedStep, written: Quantisation | None) -> tuple[EpilogueOp, ...] | None:
@@ -331,14 +331,14 @@ def _clip(step: FusedStep, written: Quantisation | None) -> tuple[EpilogueOp, ..
     least, most = 0, math.inf
     if written is not None:
         least, most = LIMITS[written.dtype]
-    found = []
+    operations = []
     zero = 0 if written is None else written.zero_point[0]
     if written is None or zero > least:
-        found.append(EpilogueOp("max", 0))
+        operations.append(EpilogueOp("max", 0))
     if step.upper is None or (
         written is not None and round(step.upper / written.scale[0]) + zero >= most
     ):
-        return tuple(found)
+        return tuple(operations)
     if step.upper != int(step.upper) or step.upper > LARGEST_BOUND:
         return None
-    return (*found, EpilogueOp("min", int(step.upper)))
+    return (*operations, EpilogueOp("min", int(step.upper)))

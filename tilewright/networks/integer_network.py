@@ -153,15 +153,15 @@ def quantised_graph(
         InputError: the samples do not fit the model.
     """
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
-    made = as_it_is(model, on_cpu, input_shapes)
+    quantised = as_it_is(model, on_cpu, input_shapes)
     graph = integer_graph(
-        made.model, accelerator.blocks, name=name, keep_float=on_cpu,
+        quantised.model, accelerator.blocks, name=name, keep_float=on_cpu,
         unfold=lambda plain: unfold_for(plain, accelerator),
         pool=None if apart else pool or _pooled_on(accelerator), exact=exact,
         accept=accelerator.accept, refused=refused,
     )  # fmt: skip
     samples = samples or samples_for(model, None, input_shapes)
-    return _in_form(calibrate_first_passes(graph, made.model, samples.feeds), accelerator)
+    return _in_form(calibrate_first_passes(graph, quantised.model, samples.feeds), accelerator)
 
 
 def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:

@@ -245,7 +245,7 @@ class Network:
         self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork,
         model: onnx.ModelProto,
     ) -> IntegerGraph:  # fmt: skip
-        """Return the graph of integer layers that is built of `model`, the compiled part."""
+        """Build the graph of integer layers from `model`, which is the compiled part."""
         from tilewright.networks.integer_network import in_integers
 
         shapes = self.input_shapes if split.last is None else {}

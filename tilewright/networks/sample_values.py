@@ -60,7 +60,7 @@ class NetworkSample:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Kind of a sample: its floats, its integers, and the seed of both."""
+    """Distribution of a sample's floats and of its integers, and the seed of both."""
 
     kind: str
     floats: str

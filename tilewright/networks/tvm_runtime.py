@@ -100,26 +100,26 @@ def serialise_program(
     """
     builds = capability(target, Builds)
     assert builds is not None
-    made = builds.build(LayerGraph(tuple(layers), graph.values, tuple(outputs), {}, {}), picks)
+    build = builds.build(LayerGraph(tuple(layers), graph.values, tuple(outputs), {}, {}), picks)
     rows: list[dict[str, Json]] = [
         {
             "name": layer.name, "names": list(layer.names), "operator": layer.operator,
             "macs": layer.macs, **row,
         }
-        for layer, row in zip(layers, made.layers, strict=True)
+        for layer, row in zip(layers, build.layers, strict=True)
     ]  # fmt: skip
     description: dict[str, Json] = {
         "version": formats.OFFLOADED.written,
         "kind": kind,
         "keys": specification_of(target) or {},
         "layers": rows,
-        "segments": [list(made.ports[number][0]) for _, number in made.order],
+        "segments": [list(build.ports[number][0]) for _, number in build.order],
         "inputs": list(inputs_of(layers)),
         "outputs": [{"name": name, "shape": list(graph.values[name].shape)} for name in outputs],
         "values": {layer.output: list(graph.values[layer.output].shape) for layer in layers},
     }
     text = json.dumps(description, ensure_ascii=False, sort_keys=True)
-    return pack_files({**made.files, DESCRIPTION: text.encode()})
+    return pack_files({**build.files, DESCRIPTION: text.encode()})
 
 
 def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
@@ -316,8 +316,8 @@ def run(digest: str, content: Any, *tensors: Any) -> None:
                 f"{len(arrays)} tensors are given to a program of {count} inputs and "
                 f"{len(program.outputs)} outputs; partition the module again"
             )
-        for array, made in zip(arrays[count:], program.run(arrays[:count]), strict=True):
-            array[...] = made
+        for array, output in zip(arrays[count:], program.run(arrays[:count]), strict=True):
+            array[...] = output
     except TilewrightError as error:
         raise ValueError(str(error)) from None
 

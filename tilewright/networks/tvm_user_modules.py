@@ -215,17 +215,17 @@ def offload_layers(
     }
     old = module["main"]
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
-    made = _OffloadedMain(builder, graph)
-    made.known.update(zip((value.name for value in graph.inputs), params, strict=True))
+    main = _OffloadedMain(builder, graph)
+    main.known.update(zip((value.name for value in graph.inputs), params, strict=True))
     attrs = {k: v for k, v in (old.attrs or {}).items() if k != "global_symbol"}
     with builder.function("main", params, attrs):
         with builder.dataflow():
             for step in steps:
                 if isinstance(step, CpuIsland):
-                    made.island(step, functions[step.name])
+                    main.island(step, functions[step.name])
                 else:
-                    made.program(step)
-            results = [made.result(value) for value in graph.outputs]
+                    main.program(step)
+            results = [main.result(value) for value in graph.outputs]
             result = builder.emit_output(relax.Tuple(results) if view.is_tuple else results[0])
         builder.emit_func_output(result)
     cleaned = relax.transform.DeadCodeElimination()(builder.finalize())
@@ -281,8 +281,8 @@ class _OffloadedMain:
 
     def island(self, step: CpuIsland, function: GlobalVar) -> None:
         """Emit a call of an island, which TVM computes."""
-        made = self._builder.emit(relax.Call(function, [self._value(n) for n in step.inputs]))
-        self._unpack(made, step.outputs)
+        results = self._builder.emit(relax.Call(function, [self._value(n) for n in step.inputs]))
+        self._unpack(results, step.outputs)
 
     def program(self, step: OffloadedCall) -> None:
         """Emit a call of an accelerator program."""
@@ -292,11 +292,11 @@ class _OffloadedMain:
         operands = relax.Tuple([StringImm(step.digest), content, *read])
         single = len(types) == 1
         call = relax.call_dps_packed(step.function, operands, types[0] if single else types)
-        made = self._builder.emit(call)
+        results = self._builder.emit(call)
         if single:
-            self.known[step.outputs[0].name] = made
+            self.known[step.outputs[0].name] = results
         else:
-            self._unpack(made, [value.name for value in step.outputs])
+            self._unpack(results, [value.name for value in step.outputs])
 
     def result(self, value: Value) -> Any:
         """Return the expression of a network output, converted to its shape and type."""
@@ -326,9 +326,9 @@ class _OffloadedMain:
             self.known[name] = self._emit(expression)
         return self.known[name]
 
-    def _unpack(self, made: Any, names: Sequence[str]) -> None:
+    def _unpack(self, results: Any, names: Sequence[str]) -> None:
         for i, name in enumerate(names):
-            self.known[name] = self._emit(relax.TupleGetItem(made, i))
+            self.known[name] = self._emit(relax.TupleGetItem(results, i))
 
     def _emit(self, expression: Any) -> Any:
         return self._builder.emit(expression)

@@ -91,21 +91,21 @@ class JoinedAttention:
     def _joined(self, module: IRModule, lanes: int) -> IRModule:
         calls = _Calls(module, self._rewritten)
         builder = relax.BlockBuilder(module)
-        made: dict[tuple[RelaxExpr, ...], RelaxExpr | None] = {}
+        fused_functions: dict[tuple[RelaxExpr, ...], RelaxExpr | None] = {}
         new: dict[RelaxVar, RelaxExpr] = {}
         for var in calls.layers:
             attention = calls.attention(var)
             if attention is None:
                 continue
-            if attention.functions not in made:
+            if attention.functions not in fused_functions:
                 function = joined_function(
                     attention.scores, attention.between, attention.values, self._compiles, lanes
                 )
                 if function is not None:
-                    name = f"attention_{len(made)}"
+                    name = f"attention_{len(fused_functions)}"
                     function = builder.add_func(function.with_attr(KERNEL, 1), name)
-                made[attention.functions] = function
-            if (function := made[attention.functions]) is not None:
+                fused_functions[attention.functions] = function
+            if (function := fused_functions[attention.functions]) is not None:
                 new[var] = relax.call_tir(function, relax.Tuple(attention.arguments), var.ty)
                 number = calls.layers[var]
                 self.functions[number] = str(function.name_hint)
@@ -167,7 +167,7 @@ class _Calls:
         values = self._product(result)
         if values is None:
             return None
-        softmax, *_ = given = self._arguments(result)
+        softmax, *_ = arguments = self._arguments(result)
         between = self._before(softmax)
         if between is None or self._is_kernel(self._values[between]):
             return None
@@ -180,7 +180,8 @@ class _Calls:
                 called = [self._values[var].args[0] for var in (first, between, result)]
                 return _Attention(
                     scores, RowsBetween(self._module[called[1]], index), values, first,
-                    [*self._arguments(first), *other_arguments, *given[WEIGHTS:]], tuple(called),
+                    [*self._arguments(first), *other_arguments, *arguments[WEIGHTS:]],
+                    tuple(called),
                 )  # fmt: skip
         return None
 
@@ -361,9 +362,9 @@ class _Rows:
         between: RowsBetween,
         values: AttentionProduct,
     ) -> list[TirBuffer]:
-        others = list(middle.params[:-2])
-        del others[between.scores]
-        return [*scores.params[:OUT], *others, *values.params[WEIGHTS:]]
+        middle_params = list(middle.params[:-2])
+        del middle_params[between.scores]
+        return [*scores.params[:OUT], *middle_params, *values.params[WEIGHTS:]]
 
     def _middle(self, between: RowsBetween, lanes: int) -> PrimFunc | None:
         """Return the function that runs between the products, for the rows of a share.
@@ -374,10 +375,10 @@ class _Rows:
         return rows_of_task(between.function, lanes, self._rows, whole, between.scores)
 
     def _between(self, middle: PrimFunc, between: RowsBetween) -> Statement:
-        """Return the same as statements on the buffers of a task."""
-        *others, softmax, first = middle.params
+        """Return the statements between the products, on buffers of a task."""
+        *middle_params, softmax, first = middle.params
         body = _with_variable(middle.body, first, self._row())
-        for old, new in ((others[between.scores], self._scores), (softmax, self._softmax)):
+        for old, new in ((middle_params[between.scores], self._scores), (softmax, self._softmax)):
             body = elsewhere(body, old, new, self._along(old))
         return body
 
@@ -387,44 +388,44 @@ class _Rows:
 
     def _placed(
         self, product: AttentionProduct, params: Sequence[TirBuffer],
-        body: Statement, own: Mapping[int, tuple[TirBuffer, FindPlace]],
+        body: Statement, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement:  # fmt: skip
         """Return a product's statements with its parameters replaced.
 
-        `own` lists the parameters that are buffers of the task; the others refer to the data of all
-        heads.
+        `task_buffers` lists the parameters that are buffers of the task. The others refer to the
+        data of all heads.
         """
         for number, old in enumerate(params):
             default = product.params[number], self._place(number, product.moved.get(number))
-            new, place = own.get(number, default)
+            new, place = task_buffers.get(number, default)
             body = elsewhere(body, old, new, place)
         return body
 
     def _own(self, indices: Place) -> Place:
-        """Return the index of a row and column in a buffer of the task."""
+        """Return the index in a task's buffer for an index (head, row, column)."""
         return [indices[1] * self._columns + indices[2]]
 
     def _place(self, number: int, axes: MovedAxes | None) -> FindPlace:
-        """Return how indices of a kernel's parameter map to the parameter for all heads."""
+        """Return a function that maps indices of a kernel's parameter to the whole tensor."""
 
-        def found(indices: Place) -> Place:
+        def find_place(indices: Place) -> Place:
             _, row, column = indices
             known = [self._head, row if number == WEIGHTS else self._first + row, column]
             return known if axes is None else axes.place(known)
 
-        return found
+        return find_place
 
     def _along(self, whole: TirBuffer) -> FindPlace:
-        """Return how indices of a tensor with all rows map to a buffer of the task."""
+        """Return a function that maps indices of a tensor with all rows to a buffer of the task."""
         begin = self._row() * self._columns
 
-        def found(indices: Place) -> Place:
+        def find_place(indices: Place) -> Place:
             place: Expression = tirx.const(0, "int64")
             for index, extent in zip(indices, whole.shape, strict=True):
                 place = place * extent + index
             return [place - begin]
 
-        return found
+        return find_place
 
 
 class _Tasks(_Rows):
@@ -455,7 +456,7 @@ class _Tasks(_Rows):
         self,
         product: AttentionProduct,
         task: LoopVar,
-        own: Mapping[int, tuple[TirBuffer, FindPlace]],
+        task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement | None:
         """Return what one task computes of a product; None if the kernel has other tasks."""
         count = self._heads * self._height // self._rows
@@ -469,7 +470,7 @@ class _Tasks(_Rows):
         if not parallel or int(loop.extent) != count:
             return None
         body = _with_variable(loop.body, loop.loop_var, task)
-        return self._placed(product, function.params, body, own)
+        return self._placed(product, function.params, body, task_buffers)
 
 
 class _Heads(_Rows):
@@ -514,7 +515,7 @@ class _Heads(_Rows):
         return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
 
     def _product(
-        self, product: AttentionProduct, own: Mapping[int, tuple[TirBuffer, FindPlace]]
+        self, product: AttentionProduct, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]]
     ) -> _CopyingProduct | None:
         """Return the statements of a product, or None if its kernel has an unexpected form."""
         w = replace(product.workload, batch=1, height=self._rows)
@@ -534,7 +535,10 @@ class _Heads(_Rows):
             return None
 
         def placed(loops: Sequence[For]) -> list[Statement]:
-            return [self._placed(product, function.params, _serial(loop), own) for loop in loops]
+            return [
+                self._placed(product, function.params, _serial(loop), task_buffers)
+                for loop in loops
+            ]
 
         return _CopyingProduct([alloc.buffer for alloc in allocated], placed(keys), placed(rows))
 

@@ -54,7 +54,9 @@ class Bfloat16Tensors:
         self._known: dict[RelaxVar, bool] = {}
         self._blocks: dict[RelaxVar, int] = {}
         self.beside = pixels_beside(flat)
-        self._behind = {each.first: flat.by_var[var] for var, each in self.beside.items()}
+        self._behind = {
+            rearrangement.first: flat.by_var[var] for var, rearrangement in self.beside.items()
+        }
         for layer in layers:
             if (read := taps.get(layer.data)) is not None:
                 self._behind[read.inside[-1]] = layer.match.anchor

@@ -48,7 +48,8 @@ class MovedImage:
 def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
     """Return the rearranged image that an operator writes.
 
-    Return None if it is no such operator, or if intermediate results have other readers.
+    Return None if the operator does not write such an image, or if intermediate results have other
+    readers.
     """
     chain = [binding]
     for operator in (RESHAPE, PERMUTE, RESHAPE):
@@ -161,7 +162,7 @@ def _put_together(
     (image, result), block = images, len(places)
     channels = tirx.Ramp(0, 1, block)
     needed, vector = np.unique(places // block, return_inverse=True)
-    loaded = [tirx.BufferLoad(image, [at[0], int(each), *pixel, channels]) for each in needed]
+    loaded = [tirx.BufferLoad(image, [at[0], int(channel), *pixel, channels]) for channel in needed]
     chosen = tirx.Shuffle(loaded, [int(i) for i in vector * block + places % block])
     T.buffer_store(result, chosen, [*at, *pixel, channels])
 

@@ -44,11 +44,11 @@ def scheduling(lanes: int) -> Pass:
     """
 
     def run(module: IRModule, _: object) -> IRModule:
-        made = IRModule(dict(module.functions), attrs=module.attrs)
+        result = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in (function.attrs or {}):
-                made.update_func(name, scheduled(function, lanes))
-        return made
+                result.update_func(name, scheduled(function, lanes))
+        return result
 
     return module_pass(run, opt_level=0, name="TilewrightGeneric")
 
@@ -65,14 +65,14 @@ def joining_rows(lanes: int) -> Pass:
     """
 
     def run(module: IRModule, _: object) -> IRModule:
-        made = IRModule(dict(module.functions), attrs=module.attrs)
+        result = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             attrs = function.attrs or {}
             if not isinstance(function, tirx.PrimFunc) or KERNEL in attrs:
                 continue
             if int(attrs.get(PATTERN, 0)) > REDUCTION and _is_by_rows(function, lanes):
-                made.update_func(name, function.with_attr(PATTERN, REDUCTION))
-        return made
+                result.update_func(name, function.with_attr(PATTERN, REDUCTION))
+        return result
 
     return module_pass(run, opt_level=0, name="TilewrightJoinRows")
 
@@ -89,7 +89,7 @@ def _is_by_rows(function: PrimFunc, lanes: int) -> bool:
 def rows_of_task(
     function: PrimFunc, lanes: int, rows: int, whole: tuple[int, int], read: int
 ) -> PrimFunc | None:
-    """Return what a function does to the rows of one task, as in `row_loops.by_task`.
+    """Return a function that computes only the rows of one task, as in `row_loops.by_task`.
 
     Args:
         function: the function.
@@ -97,9 +97,6 @@ def rows_of_task(
         rows: number of rows per task.
         whole: total number of rows, and elements per row.
         read: number of the parameter of which each row reads only itself.
-
-    Returns:
-        The function for a task, or None if the function does not work row by row.
     """
     try:
         sch = Schedule(IRModule({"main": function}))
@@ -115,14 +112,14 @@ def scheduled(function: PrimFunc, lanes: int) -> PrimFunc:
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
-        made = _by_rows(sch, lanes)
-        if made is None:
+        new_function = _by_rows(sch, lanes)
+        if new_function is None:
             for name in _blocks(sch):
                 _schedule(sch, sch.get_sblock(name))
-            made = sch.mod["main"]
+            new_function = sch.mod["main"]
     except (ScheduleError, ValueError):  # sizes are dynamic, or the function has other loops
         return function
-    return made.with_attrs(function.attrs) if function.attrs else made
+    return new_function.with_attrs(function.attrs) if function.attrs else new_function
 
 
 def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
@@ -153,7 +150,7 @@ def _inline(sch: Schedule) -> None:
 
 
 def _schedule(sch: Schedule, block: Block) -> None:
-    """Schedule one loop nest. Raises `ScheduleError` or `ValueError`."""
+    """Schedule one loop nest. Raises `ScheduleError` or `ValueError` if that is impossible."""
     loops = sch.get_loops(block)
     if not loops:
         return

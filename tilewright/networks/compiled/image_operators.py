@@ -196,7 +196,7 @@ def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
     else:
         positions = (indices + 0.5) * length / wanted - 0.5
     first = np.floor(positions)
-    lower, upper = (np.clip(each, 0, length - 1).astype(np.int32) for each in (first, first + 1))
+    lower, upper = (np.clip(tap, 0, length - 1).astype(np.int32) for tap in (first, first + 1))
     return ResizeTaps(lower, upper, (positions - first).astype(np.float32))
 
 
@@ -279,11 +279,11 @@ def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
         if any(constant.value.numpy().size != 1 for constant in constants):
             return None
         numbers += [float(constant.value.numpy().item()) for constant in constants]
-        others = [arg for arg in binding.args if isinstance(arg, relax.Var)]
+        operands = [arg for arg in binding.args if isinstance(arg, relax.Var)]
         if binding.op == "relax.nn.avg_pool3d":
             pool = binding
-        at = others[0] if others else None
-        square = all(other.same_as(source) for other in others)
+        at = operands[0] if operands else None
+        square = all(other.same_as(source) for other in operands)
     if (
         len(numbers) != 3
         or pool is None

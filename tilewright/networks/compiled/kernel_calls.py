@@ -251,8 +251,8 @@ class _RewrittenMain:
         part = part_of(self._flat, binding)
         if part is not None and part.axis == 0 and part.through is not None:
             value = self.tensors.plain(part.source)
-            made = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
-            self.tensors.put(binding.var, plain=made)
+            result = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
+            self.tensors.put(binding.var, plain=result)
             return
         if (response := self._responses.get(binding.var)) is not None:
             block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
@@ -261,11 +261,11 @@ class _RewrittenMain:
                 self.tensors.packed(binding.var, block)  # later operators read the packed form
             return
         shuffle = self._shuffles.get(binding.var)
-        if shuffle is not None and (found := self.tensors.shuffled(shuffle)) is not None:
-            self.tensors.put(binding.var, packed=found[0], block=found[1])
+        if shuffle is not None and (packed_form := self.tensors.shuffled(shuffle)) is not None:
+            self.tensors.put(binding.var, packed=packed_form[0], block=packed_form[1])
             return
-        if (made := resized(self.tensors, binding)) is not None:
-            image, block = made
+        if (result := resized(self.tensors, binding)) is not None:
+            image, block = result
             if block:
                 self.tensors.put(binding.var, packed=image, block=block)
             else:
@@ -274,24 +274,24 @@ class _RewrittenMain:
         narrow = binding.var in self._in_bfloat16
         wide = narrow or self._in_bfloat16.block(binding.var) > 0
         if norm is not None and norm.op == NORM and binding.value.index == 0:
-            found = packed_norm(self.tensors, norm, self._flat, wide=wide)
+            packed_form = packed_norm(self.tensors, norm, self._flat, wide=wide)
         elif binding.op == CONCAT:
-            found = packed_concat(self.tensors, binding, bfloat16=narrow)
+            packed_form = packed_concat(self.tensors, binding, bfloat16=narrow)
         else:
             by_var = self._flat.by_var
-            found = packed_result(self.tensors, binding, by_var, bfloat16=narrow, wide=wide)
-        if found is not None:
-            expression, block = found
-            made = self.tensors.emit(expression)
-            if str(made.ty.dtype) == BFLOAT16:
-                self.tensors.put_bfloat16(binding.var, made, block)
+            packed_form = packed_result(self.tensors, binding, by_var, bfloat16=narrow, wide=wide)
+        if packed_form is not None:
+            expression, block = packed_form
+            result = self.tensors.emit(expression)
+            if str(result.ty.dtype) == BFLOAT16:
+                self.tensors.put_bfloat16(binding.var, result, block)
             elif narrow and binding.op in NARROWED:
-                self.tensors.put_bfloat16(binding.var, self.tensors.narrow(made), block)
+                self.tensors.put_bfloat16(binding.var, self.tensors.narrow(result), block)
             else:
-                self.tensors.put(binding.var, packed=made, block=block)
+                self.tensors.put(binding.var, packed=result, block=block)
             return
-        if (made := reduced(self.tensors, binding)) is not None:
-            self.tensors.put(binding.var, plain=made)
+        if (result := reduced(self.tensors, binding)) is not None:
+            self.tensors.put(binding.var, plain=result)
             return
         known = {var: self.tensors.plain(var) for var in variables(binding.value)}
         if binding.op in SHAPES and binding.shape is not None and len(known) == 1:
@@ -325,7 +325,7 @@ class _RewrittenMain:
     def _joined_rows(self, binding: Binding) -> bool:
         """Emit a concatenation of rows that a recurrence wrote one after another.
 
-        Returns whether the binding is such a concatenation.
+        Return True if the binding is such a concatenation.
         """
         (parts,), shape = binding.args, binding.shape or ()
         axis = binding.value.attrs.axis
@@ -335,15 +335,15 @@ class _RewrittenMain:
             return False
         pieces: list[tuple[RelaxExpr, int, int]] = []  # tensor, first row, one past the last row
         for field in parts.fields:
-            made, row = self._rows.get(field, (self.tensors.plain(field), -1))
-            if pieces and row > 0 and pieces[-1][0].same_as(made) and pieces[-1][2] == row:
-                pieces[-1] = made, pieces[-1][1], row + 1
+            rows, row = self._rows.get(field, (self.tensors.plain(field), -1))
+            if pieces and row > 0 and pieces[-1][0].same_as(rows) and pieces[-1][2] == row:
+                pieces[-1] = rows, pieces[-1][1], row + 1
             else:
-                pieces.append((made, row, row + 1))
+                pieces.append((rows, row, row + 1))
         joined = [
-            made if row < 0 or (row, end) == (0, (shape_of(made) or ())[0])
-            else self.tensors.emit(_some_rows(made, row, end))
-            for made, row, end in pieces
+            rows if row < 0 or (row, end) == (0, (shape_of(rows) or ())[0])
+            else self.tensors.emit(_some_rows(rows, row, end))
+            for rows, row, end in pieces
         ]  # fmt: skip
         whole = joined[0] if len(joined) == 1 else self.tensors.emit(relax.op.concat(joined, 0))
         self.tensors.put(binding.var, plain=whole)
@@ -387,9 +387,9 @@ class _RewrittenMain:
         """Return a tensor that is read in blocks of channels, reshaped to an image if necessary."""
         if not block or shape_of(var) == shape_of(image):
             return var
-        made = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
-        self.tensors.put(made, plain=made)
-        return made
+        reshaped = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
+        self.tensors.put(reshaped, plain=reshaped)
+        return reshaped
 
     def _operand(
         self, number: int, var: RelaxVar, wanted: list[tuple[int, ...]],
@@ -468,8 +468,8 @@ def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
 
 def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
     """Return the shape of a packed tensor with another block size."""
-    n, count, height, width, each = shape
-    return n, count * each // block, height, width, block
+    n, count, height, width, old_block = shape
+    return n, count * old_block // block, height, width, block
 
 
 def _some_rows(matrix: RelaxExpr, begin: int, end: int) -> RelaxExpr:

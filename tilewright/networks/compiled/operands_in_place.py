@@ -146,15 +146,15 @@ def elsewhere(body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace)
         place: maps indices of the old buffer to indices of the new one.
     """
 
-    def load(found: BufferLoad) -> Expression:
-        if not found.source.same_as(old):
-            return found
-        return tirx.BufferLoad(new, list(place(found.indices)))
+    def load(access: BufferLoad) -> Expression:
+        if not access.source.same_as(old):
+            return access
+        return tirx.BufferLoad(new, list(place(access.indices)))
 
-    def store(found: BufferStore) -> Statement:
-        if not found.buffer.same_as(old):
-            return found
-        return tirx.BufferStore(new, found.value, list(place(found.indices)))
+    def store(access: BufferStore) -> Statement:
+        if not access.buffer.same_as(old):
+            return access
+        return tirx.BufferStore(new, access.value, list(place(access.indices)))
 
     return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
 
@@ -211,7 +211,7 @@ def frame_taps(
 
 
 def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
-    chain, mask, var, made = [], None, data, shape_of(data)
+    chain, mask, var, shape = [], None, data, shape_of(data)
     if (beside := _alone(flat, var, RESHAPE)) is not None:
         var = beside.args[0]
         chain.append(beside)
@@ -231,11 +231,11 @@ def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
     source = shape_of(var)
     if mask is None and places is None:
         return None
-    if source is None or made is None or len(source) != 4 or len(made) != 4:
+    if source is None or shape is None or len(source) != 4 or len(shape) != 4:
         return None
-    if made[1] % source[1] or made[2:] != source[2:]:
+    if shape[1] % source[1] or shape[2:] != source[2:]:
         return None
-    count = made[0], made[1] // source[1]
+    count = shape[0], shape[1] // source[1]
     frames = np.arange(source[0]) if places is None else places
     # A model's own indices may count from the end, and its mask may select single pixels.
     mask_fits = mask is None or mask.shape == (frames.size, 1, 1, 1)
@@ -287,17 +287,17 @@ def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
 def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
     """Return a kernel's function whose data are packed frames, (frames, c / block, h, w, block)."""
     function = _in_loops(function)
-    old, *others = function.params
+    old, *other_params = function.params
     block = int(old.shape[4])
     frames, channels, height, width = taps.shape
     new = tirx.decl_buffer(
         (frames, channels // block, height, width, block), old.dtype, name=str(old.name)
     )
 
-    def load(found: BufferLoad) -> Expression:
-        if not found.source.same_as(old):
-            return found
-        n, c, *pixel = found.indices
+    def load(access: BufferLoad) -> Expression:
+        if not access.source.same_as(old):
+            return access
+        n, c, *pixel = access.indices
         tap = tirx.indexdiv(c, channels // block)
         frame = n * taps.step + tap * taps.apart + taps.first
         place = [tirx.max(tirx.min(frame, frames - 1), 0), tirx.indexmod(c, channels // block)]
@@ -306,7 +306,7 @@ def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
         return tirx.Select(inside, number, tirx.const(0, old.dtype))
 
     body = tvm_ffi.structural_map(function.body, (TensorLoad, load))
-    return tirx.PrimFunc([new, *others], body, function.ret_type).with_attrs(function.attrs)
+    return tirx.PrimFunc([new, *other_params], body, function.ret_type).with_attrs(function.attrs)
 
 
 def _in_loops(function: PrimFunc) -> PrimFunc:

@@ -80,10 +80,10 @@ def packed_result(
         return None
     if binding.op in EACH or (binding.op in QUANTISING and _is_by_tensor(binding)):
         first, *rest = binding.args
-        made = relax.Call(
+        result = relax.Call(
             binding.value.op, [tensors.packed(first, block), *rest], binding.value.attrs
         )
-        return made, block
+        return result, block
     if binding.op in PAIRS:
         return _pair(tensors, binding, block)
     if binding.op == WHERE:
@@ -107,8 +107,8 @@ def reduced(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
     if not block or not _is_over_pixels(binding):
         return None
     packed = tensors.packed(binding.args[0], block)
-    made = tensors.emit(REDUCTIONS[binding.op](packed, list(SPATIAL)))
-    return tensors.reshaped(made, shape)
+    reduction = tensors.emit(REDUCTIONS[binding.op](packed, list(SPATIAL)))
+    return tensors.reshaped(reduction, shape)
 
 
 def packed_concat(
@@ -227,14 +227,14 @@ def _pool(
     if (window := _window(binding)) is not None:
         return tensors.pooled(binding.args[0], block, window, bfloat16=bfloat16), block
     pool = relax.op.nn.max_pool2d if binding.op == MAX_POOL else relax.op.nn.avg_pool2d
-    made = pool(
+    pooled = pool(
         tensors.packed(binding.args[0], block),
         pool_size=list(attrs.pool_size), strides=list(attrs.strides),
         padding=list(attrs.padding), dilation=list(attrs.dilation),
         ceil_mode=bool(attrs.ceil_mode), count_include_pad=bool(attrs.count_include_pad),
         layout=f"NCHW{block}c",
     )  # fmt: skip
-    return made, block
+    return pooled, block
 
 
 def _window(binding: Binding) -> PoolWindow | None:
@@ -284,7 +284,7 @@ def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Rela
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
-    made = relax.op.image.resize2d(
+    resized_image = relax.op.image.resize2d(
         tensors.packed(binding.args[0], block), binding.args[1],
         layout=f"NCHW{block}c", method=attrs.method,
         coordinate_transformation_mode=attrs.coordinate_transformation_mode,
@@ -292,7 +292,7 @@ def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Rela
         cubic_exclude=int(attrs.cubic_exclude),
         extrapolation_value=float(attrs.extrapolation_value), out_dtype=attrs.out_dtype,
     )  # fmt: skip
-    return made, block
+    return resized_image, block
 
 
 def _is_over_pixels(binding: Binding) -> bool:
@@ -318,8 +318,8 @@ def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) 
     """
     n, c, h, w = shape_of(data) or ()
     rows = tensors.reshaped(tensors.packed(data, block), (n, c * h * w))
-    made = tensors.copied_rows(rows, relax.const(places, "int64"))
-    return tensors.reshaped(made, (len(places), c // block, h, w, block))
+    copied_rows = tensors.copied_rows(rows, relax.const(places, "int64"))
+    return tensors.reshaped(copied_rows, (len(places), c // block, h, w, block))
 
 
 def _choice(

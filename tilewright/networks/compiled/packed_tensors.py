@@ -87,9 +87,9 @@ class PackedTensors:
         source = self._source.get(expression, expression)
         if shape_of(source) == tuple(shape):
             return source
-        made = self.emit(relax.op.reshape(source, tuple(shape)))
-        self._source[made] = source
-        return made
+        result = self.emit(relax.op.reshape(source, tuple(shape)))
+        self._source[result] = source
+        return result
 
     def put(
         self,
@@ -191,10 +191,10 @@ class PackedTensors:
             return None
         form = self.bfloat16 if stored else self.packed
         image = form(found.source, block)
-        made = self._builder.emit_te(
+        result = self._builder.emit_te(
             put_beside(image, found), image, primfunc_name_hint="pixels_beside"
         )
-        return (self.narrow(made) if bfloat16 and not stored else made), block
+        return (self.narrow(result) if bfloat16 and not stored else result), block
 
     def shuffled(self, found: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
         """Shuffle channels on packed tensors.
@@ -208,10 +208,10 @@ class PackedTensors:
         function = shuffle_function(found, block).with_attr("op_pattern", OPAQUE)
         name = self._builder.add_func(function.without_attr("global_symbol"), "shuffled")
         image = self.packed(found.source, block)
-        made = self.emit(
+        result = self.emit(
             relax.call_tir(name, [image], relax.TensorType(shape_of(image), "float32"))
         )
-        return made, block
+        return result, block
 
     def normalised(self, found: LocalResponse) -> RelaxExpr:
         """Return a local response normalisation in the model's layout, (n, c, h, w)."""

@@ -44,9 +44,11 @@ def compiling_functions(target: Any, pipeline: str, folder: Path) -> Any:
         groups = _groups(functions)
 
         def compile_group(number: int) -> Any:
-            made = tvm.tirx.build(tvm.IRModule(groups[number]), target=target, pipeline=pipeline)
+            compiled_group = tvm.tirx.build(
+                tvm.IRModule(groups[number]), target=target, pipeline=pipeline
+            )
             path = str(folder / f"functions{number}.o")
-            made.write_to_file(path)
+            compiled_group.write_to_file(path)
             names = [str(function.attrs["global_symbol"]) for function in groups[number].values()]
             return tvm.runtime.load_static_library(path, names)
 

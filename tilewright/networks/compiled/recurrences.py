@@ -105,8 +105,8 @@ def recurrences(flat: FlatGraph) -> list[Recurrence]:
         if binding.op == "relax.matmul" and (step_name := _STEP.fullmatch(binding.node)):
             steps[step_name[1]].append(binding)
     order = {binding.var: number for number, binding in enumerate(flat.bindings)}
-    made = (_Steps(flat, order, products).recurrence() for products in steps.values())
-    return [recurrence for recurrence in made if recurrence is not None]
+    candidates = (_Steps(flat, order, products).recurrence() for products in steps.values())
+    return [recurrence for recurrence in candidates if recurrence is not None]
 
 
 class _Unlike(Exception):
@@ -229,8 +229,8 @@ class _Step:
             return self._constant(value, offset)
         if value.same_as(self._product.var):
             return "sums", offset
-        if (given := self._given(value, offset)) is not None:
-            return given
+        if (input_element := self._given(value, offset)) is not None:
+            return input_element
         binding = self._flat.by_var.get(value)
         if binding is None or self._steps.order[value] < self._steps.order[self._product.var]:
             return self._state(value, offset)
@@ -325,8 +325,8 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
         return Part(split.args[0], axis, begin, binding.shape[axis], split.var)
     if binding.op != "relax.strided_slice" or binding.shape is None:
         return None
-    source, *given = binding.args
-    numbers = [_integers(argument) for argument in given]  # the strides are optional
+    source, *slice_arguments = binding.args
+    numbers = [_integers(argument) for argument in slice_arguments]  # the strides are optional
     if len(numbers) not in (3, 4) or any(values is None or len(values) != 1 for values in numbers):
         return None
     (axis,), (begin,), _, *strides = (values or [] for values in numbers)
@@ -439,18 +439,18 @@ def recurrence_function(
             _multiply(states[0], weights, sums, (gates // width, size, width), bfloat16)
             row = found.first + step * found.by
             with T.serial(0, size // VECTOR) as j:
-                for made, expression in zip(new_states, found.states, strict=True):
+                for new_state, expression in zip(new_states, found.states, strict=True):
                     with T.vectorized(0, VECTOR) as i:
                         at = j * VECTOR + i
                         read = _Reader(sums, rows, row, states, constants, at)
-                        T.buffer_store(made, read.number(expression), [at])
+                        T.buffer_store(new_state, read.number(expression), [at])
             place = step if found.by == 1 else steps - 1 - step
-            for number, (state, made) in enumerate(zip(states, new_states, strict=True)):
+            for number, (state, new_state) in enumerate(zip(states, new_states, strict=True)):
                 with T.serial(0, size // VECTOR) as j, T.vectorized(0, VECTOR) as i:
                     at = j * VECTOR + i
-                    T.buffer_store(state, made[at], [at])
+                    T.buffer_store(state, new_state[at], [at])
                     if number == 0:
-                        T.buffer_store(out, made[at], [place, at])
+                        T.buffer_store(out, new_state[at], [place, at])
     return builder.get()
 
 
@@ -490,7 +490,7 @@ class _Reader:
         self._states, self._constants = states, constants
 
     def number(self, expression: Formula) -> Expression:
-        """Return the TensorIR expression."""
+        """Convert one expression to TensorIR."""
         kind, *rest = expression
         if kind == "sums":
             return self._sums[self._at + rest[0]]

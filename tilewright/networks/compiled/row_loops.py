@@ -91,12 +91,12 @@ class RowStore:
 
 @dataclass(frozen=True, eq=False)
 class RowNest:
-    """A loop nest.
+    """A loop nest over rows.
 
     Attributes:
         outer: variables that select the row.
-        inner: variables along the row; empty if the nest maps numbers of rows.
-        stores: what it stores.
+        inner: variables along the row; empty if the nest maps one number per row.
+        stores: the stores in the nest's body.
     """
 
     outer: Sequence[LoopVar]
@@ -105,17 +105,17 @@ class RowNest:
 
     @property
     def reduces(self) -> bool:
-        """Whether it reduces a row to a number."""
+        """Whether the nest reduces each row to one number."""
         return self.stores[0].combiner is not None
 
     @property
     def maps(self) -> bool:
-        """Whether it maps a row to a row."""
+        """Whether the nest computes a row from rows, element by element."""
         return bool(self.inner) and not self.reduces
 
     @property
     def loads(self) -> list[BufferLoad]:
-        """The values that it reads."""
+        """Loads in the nest's body."""
         return [load for store in self.stores for load in _parts_of_type(store.value, TensorLoad)]
 
 
@@ -135,7 +135,7 @@ class Rows:
 
     @property
     def run(self) -> int:
-        """Number of contiguous elements."""
+        """Number of contiguous elements of a row."""
         return math.prod(self.inner[-self.joined :])
 
 
@@ -351,7 +351,7 @@ class _Piece:
 
 
 class _Writer:
-    """Writes the function."""
+    """Builder of a function that computes rows one after another."""
 
     def __init__(
         self, function: PrimFunc, nests: Sequence[RowNest], rows: Rows, lanes: int
@@ -367,7 +367,7 @@ class _Writer:
         self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
     def written(self, worth_threads: int) -> PrimFunc:
-        """Return the function."""
+        """Build the function for all rows."""
         count = math.prod(self._rows.outer)
         threads = count > 1 and count * math.prod(self._rows.inner) >= worth_threads
         shares = min(count, SHARES) if threads else 1
@@ -465,7 +465,7 @@ class _Writer:
         piece: _Piece,
         partial: Mapping[RowStore, Sequence[TirBuffer]],
     ) -> None:
-        """Write what a nest does to one vector of a row."""
+        """Add the computation of one vector of a row."""
         for store in nest.stores:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
                 at = (*places, piece.start + lane)

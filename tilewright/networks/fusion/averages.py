@@ -46,8 +46,8 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the averages that write the given tensors with the convolutions before them."""
-    made = {c.output: _averaged(c, a) for a, c in _pairs(graph) if a.output in outputs}
-    return with_layers(graph, made, {layer.output for layer in made.values()})
+    fused_layers = {c.output: _averaged(c, a) for a, c in _pairs(graph) if a.output in outputs}
+    return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:

@@ -32,7 +32,7 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
     Siblings are layers that read the same tensor.
     """
-    found: list[FusionChoice] = []
+    choices: list[FusionChoice] = []
     refused: list[Refused] = []
     trial = graph
     for layers in _groups(graph, {layer.output for layer in graph.layers}):
@@ -47,16 +47,16 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
         if len(members) < 2:
             continue
         trial = _joined(trial, members)
-        found += [
+        choices += [
             FusionChoice("siblings", layer.name, (layer.output,), layer.data) for layer in members
         ]
-    taken = {name for choice in found for name in choice.layers}
-    known = {each.name for each in refused}
+    taken = {name for choice in choices for name in choice.layers}
+    known = {candidate.name for candidate in refused}
     for layer in graph.layers:
-        others = sum(each.data == layer.data for each in graph.layers) > 1
-        if others and layer.output not in taken and layer.name not in known:
+        has_siblings = sum(candidate.data == layer.data for candidate in graph.layers) > 1
+        if has_siblings and layer.output not in taken and layer.name not in known:
             refused.append(Refused("siblings", layer.name, _why_alone(layer)))
-    return found, refused
+    return choices, refused
 
 
 def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
@@ -222,7 +222,7 @@ def _epilogue(
 
 
 def _numbers(layer: Layer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return what is added to each channel's sums and its right shift, two arrays of shape (o,)."""
+    """Return the value added to each channel's sums, and its right shift, both of shape (o,)."""
     channels = layer.workload.out_channels
     bias, shifts = np.zeros(channels, np.int32), np.zeros(channels, np.int32)
     for op in layer.workload.epilogue:

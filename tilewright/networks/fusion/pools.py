@@ -28,8 +28,8 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the max-pools that write the given tensors with the convolutions before them."""
-    made = {c.output: _pooled(c, p) for p, c in _pairs(graph) if p.output in outputs}
-    return with_layers(graph, made, {layer.output for layer in made.values()})
+    fused_layers = {c.output: _pooled(c, p) for p, c in _pairs(graph) if p.output in outputs}
+    return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def _pooled(convolution: Layer, pool: Layer) -> Layer:

@@ -45,8 +45,8 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
     """Fuse the shortcuts with the convolutions that write the given tensors."""
     pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
-    made = {last.output: _summed(first, last) for first, last in pairs}
-    return with_layers(graph, made, {first.output for first, _ in pairs})
+    fused_layers = {last.output: _summed(first, last) for first, last in pairs}
+    return with_layers(graph, fused_layers, {first.output for first, _ in pairs})
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:

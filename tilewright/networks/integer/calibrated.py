@@ -83,12 +83,12 @@ def _integers(
             name: to_int8(values[tensor], None).reshape(graph.values[name].shape)
             for name, tensor in written.items()
         }
-        given = {
+        quantised_inputs = {
             # layers read a sequence as an image of height one
             name: to_int8(feed[source], graph.values[name].scale).reshape(graph.values[name].shape)
             for name, source in graph.quantised.items()
         }
-        values_by_feed.append({**feed, **known, **given})
+        values_by_feed.append({**feed, **known, **quantised_inputs})
     return values_by_feed
 
 
@@ -107,8 +107,8 @@ def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str,
             largest[layer.output] = int(np.abs(sums).max(initial=0))
         if layer.output not in known:
             shape = graph.values[layer.output].shape
-            made = layer_reference(layer, known, graph.blocks.in_channels)
-            known[layer.output] = made.reshape(shape)
+            output = layer_reference(layer, known, graph.blocks.in_channels)
+            known[layer.output] = output.reshape(shape)
     return largest
 
 
@@ -141,11 +141,11 @@ def _first_pass(layer: Layer, shift: int | None) -> Layer:
     )
     if shift is None or shift >= current_shift:
         return layer
-    made = finish_epilogue(
+    finished = finish_epilogue(
         Requantisation(np.array([FINE_BITS + shift])), (), layer.workload.out_channels
     )
-    workload = layer.workload.with_steps(made.epilogue)
-    return replace(layer, workload=workload, bias=made.bias)
+    workload = layer.workload.with_steps(finished.epilogue)
+    return replace(layer, workload=workload, bias=finished.bias)
 
 
 def _second_pass(layer: Layer, shift: int | None) -> Layer:

@@ -269,11 +269,11 @@ class _Extraction:
         ]
 
     def _reads(self) -> dict[str, set[str]]:
-        """Return which values have to be computed before each tensor, by name."""
+        """Return, for each tensor, the values that have to be computed before it."""
         return {name: self._sources(read) for name, read in self._reads_itself().items()}
 
     def _reads_itself(self) -> dict[str, set[str]]:
-        """Return which tensors each tensor is directly computed from, by name."""
+        """Return, for each tensor, the tensors from which it is computed directly."""
         reads: dict[str, set[str]] = {}
         for layer in self._layers.steps:
             reads[layer.output] = {

@@ -131,14 +131,14 @@ class Products:
         values = values - zero_points.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
         return values, self._along(value, steps, axis)
 
-    def _along(self, value: Any, each: Real, axis: int) -> Real:
+    def _along(self, value: Any, per_channel: Real, axis: int) -> Real:
         """Distribute values per scale, (scales,), along an axis of a constant.
 
         Returns an array of shape (1,), or with one value per index of the axis.
         """
-        if len(set(each.tolist())) == 1:
-            return each[:1]
-        whole = np.moveaxis(along_channels(self._t.flat, value, each), axis, 0)
+        if len(set(per_channel.tolist())) == 1:
+            return per_channel[:1]
+        whole = np.moveaxis(along_channels(self._t.flat, value, per_channel), axis, 0)
         rows = whole.reshape(len(whole), -1)
         if (rows != rows[:, :1]).any():
             raise NotALayer("its weights have scales along what is summed")
@@ -360,7 +360,7 @@ T = TypeVar("T")
 
 
 def reached(made: T | None) -> T:
-    """Return `made`. Raises `NotALayer` if it is None, because the scales are too far apart."""
+    """Return `made`, or raise `NotALayer` if it is None because the scales differ too much."""
     if made is None:
         raise NotALayer(FAR_APART)
     return made

@@ -150,7 +150,7 @@ class QdqTensors:
         return self._owners.get(var) or (None if view is None else view.value)
 
     def held(self) -> dict[Any, HeldTensor]:
-        """Return how islands compute the variables that are views of int8 values."""
+        """Return, for each variable that is a view, the int8 tensor that islands read."""
         held_tensors = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]

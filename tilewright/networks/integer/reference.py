@@ -86,8 +86,8 @@ def of_shortcut(
     assert workload is not None
     shape = (workload.batch, workload.in_channels, workload.height, workload.width)
     tensors = {"data": _as_image(values[shortcut.data], shape), "weight": shortcut.weight}
-    given = {"bias": shortcut.bias, "shr_channel": shortcut.shifts}
-    tensors |= {name: array for name, array in given.items() if array is not None}
+    shortcut_tensors = {"bias": shortcut.bias, "shr_channel": shortcut.shifts}
+    tensors |= {name: array for name, array in shortcut_tensors.items() if array is not None}
     return {f"shortcut_{name}": array for name, array in tensors.items()}
 
 

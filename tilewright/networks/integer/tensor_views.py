@@ -137,10 +137,10 @@ def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
             range of channels.
     """
     args: Any = binding.value.args
-    fields = [[_integer(each) for each in arg.fields] for arg in args[1:]]
-    if len(fields) < 3 or len(fields[0]) != 1 or any(None in each for each in fields):
+    fields = [[_integer(field) for field in arg.fields] for arg in args[1:]]
+    if len(fields) < 3 or len(fields[0]) != 1 or any(None in field for field in fields):
         return None
-    axis, begin, end = (each[0] for each in fields[:3])
+    axis, begin, end = (field[0] for field in fields[:3])
     if len(fields) > 3 and fields[3] != [1]:
         return None
     if axis % len(shape) != channel_axis(shape):

@@ -250,10 +250,10 @@ def _check_tensor(tensor: onnx.TensorProto, path: Path) -> None:
     if is_stub(tensor):
         _check_external(tensor, path)
     elif tensor.HasField("raw_data") and tensor.data_type in COMPUTABLE:
-        expected, found = tensor_bytes(tensor), len(tensor.raw_data)
-        if expected != found:
+        expected, held = tensor_bytes(tensor), len(tensor.raw_data)
+        if expected != held:
             raise ModelFileError(
-                f"tensor '{tensor.name}' in '{path}' holds {found} bytes where its shape {shape} "
+                f"tensor '{tensor.name}' in '{path}' holds {held} bytes where its shape {shape} "
                 f"needs {expected}; the file is damaged, export it again"
             )
 

@@ -132,8 +132,8 @@ class _Proof:
         )
 
     def run(self) -> None:
-        first, *others = ([_form(node) for node in graph.graph.node] for graph in self.graphs)
-        if any(other != first for other in others):
+        first, *other_forms = ([_form(node) for node in graph.graph.node] for graph in self.graphs)
+        if any(other != first for other in other_forms):
             raise _NotProved("its operators depend on the size")
         self.right.update(name for name in self.tensors[0] if self._is_right_constant(name))
         for info in data_inputs(self.graphs[0].model):
@@ -231,7 +231,7 @@ Rule = Callable[[_Proof, onnx.NodeProto], None]
 
 
 def _form(node: onnx.NodeProto) -> tuple[object, ...]:
-    """Return what must be the same for an operator at each size."""
+    """Return the properties of an operator that must be the same at each size."""
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     return node.name, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
 

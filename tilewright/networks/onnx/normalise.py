@@ -378,8 +378,8 @@ def _merge_pads(normal: NormalGraph) -> None:
             automatic = any(a.name == "auto_pad" and a.s != b"NOTSET" for a in conv.attribute)
             if spatial is None or automatic:
                 break
-            given = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
-            conv_pads = given or [0] * len(spatial)
+            explicit_pads = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
+            conv_pads = explicit_pads or [0] * len(spatial)
             replace_attribute(
                 conv, "pads", [a + b for a, b in zip(conv_pads, spatial, strict=True)]
             )

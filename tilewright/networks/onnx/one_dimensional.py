@@ -254,11 +254,11 @@ class _ImageWriter:
         """Return whether a node reduces the whole length of a sequence, with constant axes."""
         if node.op_type not in REDUCTIONS or node.input[0] not in self._images:
             return False
-        given = [list(a.ints) for a in node.attribute if a.name == "axes"]
+        axes_lists = [list(a.ints) for a in node.attribute if a.name == "axes"]
         if len(node.input) > 1 and node.input[1] in self._constants:
             tensor = self._constants[node.input[1]]
-            given = [] if is_stub(tensor) else [numpy_helper.to_array(tensor).ravel().tolist()]
-        return given in ([[2]], [[-1]])
+            axes_lists = [] if is_stub(tensor) else [numpy_helper.to_array(tensor).ravel().tolist()]
+        return axes_lists in ([[2]], [[-1]])
 
     def _reduction(self, node: onnx.NodeProto) -> None:
         keeps = next((a.i for a in node.attribute if a.name == "keepdims"), 1)

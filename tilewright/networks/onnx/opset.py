@@ -74,7 +74,7 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Name operators after their position as normalisation does: conversions add operators."""
+    """Name operators after their position, as normalisation does, before conversions add others."""
     for position, node in enumerate(graph.node):
         node.name = printable(node.name) or f"{node.op_type}_{position}"
 

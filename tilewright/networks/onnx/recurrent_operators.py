@@ -113,9 +113,9 @@ def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
             for attribute in [a for a in node.attribute if a.name == "layout"]:
                 node.attribute.remove(attribute)
             for index in (0, INITIAL_H, INITIAL_C):
-                if given := input_at(node, index):
-                    node.input[index] = f"{name}/{given}/steps_first"
-                    before.append(_transposed(given, node.input[index], [1, 0, 2]))
+                if input_name := input_at(node, index):
+                    node.input[index] = f"{name}/{input_name}/steps_first"
+                    before.append(_transposed(input_name, node.input[index], [1, 0, 2]))
             for index, result in enumerate(node.output):
                 if result:
                     node.output[index] = f"{name}/{result}/steps_first"

@@ -128,13 +128,13 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for each in _graphs(graph):
-        yield from each.node
+    for nested in _graphs(graph):
+        yield from nested.node
 
 
 def _types(graph: onnx.GraphProto) -> Iterator[onnx.TypeProto.Tensor]:
-    for each in _graphs(graph):
-        for info in (*each.input, *each.output, *each.value_info):
+    for nested in _graphs(graph):
+        for info in (*nested.input, *nested.output, *nested.value_info):
             kind = info.type
             while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
                 sequence = kind.HasField("sequence_type")

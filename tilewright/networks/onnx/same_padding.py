@@ -63,8 +63,8 @@ def same_pads(node: onnx.NodeProto, kernel: Sequence[int], image: Sequence[int])
     """
     mode = _automatic(node)
     ones = [1] * len(kernel)
-    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
-    strides, dilations = given.get("strides", ones), given.get("dilations", ones)
+    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
     begins, ends = [], []
     for size, taps, stride, dilation in zip(image, kernel, strides, dilations, strict=True):
         reach = dilation * (taps - 1) + 1

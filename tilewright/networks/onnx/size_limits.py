@@ -217,7 +217,7 @@ class _Estimate:
     def _results(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], asked: Container[str]
     ) -> dict[str, _Known]:
-        """Return what is known of an operator's results.
+        """Return shapes, types and known values of an operator's results.
 
         A result whose shape depends on unknown values counts as 0 bytes. Values are computed only
         for results in `asked`.
@@ -351,7 +351,7 @@ _NOTHING = _Known(None, 0)
 
 
 def _stored(tensor: onnx.TensorProto) -> _Known:
-    """Return a tensor of the file, which needs no memory beyond that of the file."""
+    """Describe a tensor that is stored in the file, so that it needs no additional memory."""
     shape = tuple(tensor.dims)
     small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
     small = small and tensor.data_type in COMPUTABLE
@@ -377,7 +377,7 @@ def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[st
 
 
 def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
-    """Yield the tensors whose types a graph states."""
+    """Yield the tensors whose types are stated in a graph."""
     for info in (*graph.value_info, *graph.input, *graph.output):
         if info.type.WhichOneof("value") == "tensor_type":
             yield info.name, _Known(static_shape(info), info.type.tensor_type.elem_type)

@@ -118,9 +118,9 @@ class _Rewriter:
 
         Its attribute `opset` selects the definition of Softmax, independently of the model's opset.
         """
-        given = {a.name: a.i for a in node.attribute}
-        axis = given.get("axis", -1)  # the default is the same in all opsets, unlike Softmax's
-        opset = given.get("opset", self._opset)
+        attributes = {a.name: a.i for a in node.attribute}
+        axis = attributes.get("axis", -1)  # the default is the same in all opsets, unlike Softmax's
+        opset = attributes.get("opset", self._opset)
         inputs = [*node.input, ""]
         if opset >= ONE_AXIS > self._opset and axis != -1:
             return None

@@ -322,9 +322,9 @@ class _PixelWriter:
             name = f"{self._base}/{tail}"
             self._normal.add_tensor(stub(name, shape, weight.data_type))
             return name
-        given = numpy_helper.to_array(weight).reshape(up.groups, inputs, up.channels, *taps)
+        by_groups = numpy_helper.to_array(weight).reshape(up.groups, inputs, up.channels, *taps)
         # Zeros at index −1, for a missing tap.
-        filled = np.pad(given, ((0, 0),) * 3 + ((0, 1),) * AXES)
+        filled = np.pad(by_groups, ((0, 0),) * 3 + ((0, 1),) * AXES)
         chosen = filled[:, :, :, rows[:, :, None, None], columns]
         arranged = chosen.transpose(0, 3, 5, 2, 1, 4, 6).reshape(shape)
         return self._tensor(tail, np.ascontiguousarray(arranged))
@@ -337,5 +337,5 @@ class _PixelWriter:
             name = f"{self._base}/{tail}"
             self._normal.add_tensor(stub(name, (int(bias.dims[0]) * pixels,), bias.data_type))
             return name
-        given = numpy_helper.to_array(bias).reshape(up.groups, 1, up.channels)
-        return self._tensor(tail, np.tile(given, (1, pixels, 1)).reshape(-1))
+        by_groups = numpy_helper.to_array(bias).reshape(up.groups, 1, up.channels)
+        return self._tensor(tail, np.tile(by_groups, (1, pixels, 1)).reshape(-1))

@@ -257,8 +257,8 @@ def unroll_recurrent(normal: NormalGraph) -> None:
         unrolled = _Unrolled(normal, node, shapes, tensors)
         unrolled.write()
         nodes += unrolled.writer.nodes
-        for each in unrolled.writer.nodes:
-            normal.add_operator(each)
+        for new_node in unrolled.writer.nodes:
+            normal.add_operator(new_node)
         steps = f"unrolled into {unrolled.steps} steps, whose operators follow"
         normal.absorbed[node.name] = Absorbed(unrolled.projections[0], steps)
     if len(nodes) != len(normal.graph.node):
@@ -380,13 +380,13 @@ class _Unrolled:
 
     def _initial(self, place: int, direction: int, name: str) -> str:
         """Return the name of an initial state, "" if it is zero."""
-        given = input_at(self._node, place)
-        if not given or (place == INITIAL_C and self._node.op_type != "LSTM"):
+        state = input_at(self._node, place)
+        if not state or (place == INITIAL_C and self._node.op_type != "LSTM"):
             return ""
         if len(directions_of(self._node)) > 1:
-            given = self.writer.split(given, [1, 1], 0, f"{name}_split")[direction]
+            state = self.writer.split(state, [1, 1], 0, f"{name}_split")[direction]
         shape = self.writer.integers(f"{name}_shape", [self._batch, self._hidden])
-        return self.writer.emit("Reshape", [given, shape], name)
+        return self.writer.emit("Reshape", [state, shape], name)
 
     def _whole(self, states: Sequence[Sequence[str]], output: str) -> None:
         """Write the states of all steps as (steps, directions, batch, hidden)."""

@@ -114,15 +114,15 @@ class Frames:
         images, depth = self.shapes[volumes][0:3:2]
         inside = (places >= 0) & (places < depth)
         chosen = (np.arange(images)[:, None] * depth + np.where(inside, places, 0)).ravel()
-        made = source
+        gathered = source
         if not np.array_equal(chosen, np.arange(images * depth)):
             where = self._constant(f"{result}/places", chosen)
-            made = self.add("Gather", [source, where], f"{result}/gathered")
+            gathered = self.add("Gather", [source, where], f"{result}/gathered")
         if inside.all():
-            return made
+            return gathered
         mask = self._constant(f"{result}/inside", np.tile(inside, images).reshape(-1, 1, 1, 1))
         zero = self._constant(f"{result}/zero", np.zeros((), np.float32))
-        return self.add("Where", [mask, made, zero], f"{result}/padded")
+        return self.add("Where", [mask, gathered, zero], f"{result}/padded")
 
     def derived(self, name: str, tail: str, change: Callable[[Numbers], Numbers]) -> str:
         """Add a constant that is computed from another constant, and return its name.
@@ -273,11 +273,11 @@ class _FrameWriter:
             inputs = [read, self._frames.derived(weight, str(tap), partial(_one_tap, tap))]
             if tap == last:  # the original node computes the last tap, with the bias
                 node.input[0], node.input[1] = inputs
-                node.output[0] = made = f"{base}/product"
+                node.output[0] = product = f"{base}/product"
                 self._frames.nodes.append(node)
             else:
-                made = self._frames.add("Conv", inputs, f"{base}/product", **attributes)
-            total = self._frames.add("Add", [made, total], f"{base}/sum") if total else made
+                product = self._frames.add("Conv", inputs, f"{base}/product", **attributes)
+            total = self._frames.add("Add", [product, total], f"{base}/sum") if total else product
         self._frames.framed[result] = total
 
     def _windows(self, node: onnx.NodeProto, taps: int) -> Indices:
@@ -356,15 +356,15 @@ class _FrameWriter:
         node.input[0] = self._frames.of(data)
         _drop_depth(node)
         name = node.output[0]
-        node.output[0] = made = f"{name}/pooled"
+        node.output[0] = pooled = f"{name}/pooled"
         self._frames.nodes.append(node)
         taps = [
-            self._frames.gather(made, f"{made}/{tap}", data, column)
+            self._frames.gather(pooled, f"{pooled}/{tap}", data, column)
             for tap, column in enumerate(places.T)
         ]
         largest = taps[0]
         for tap, other in enumerate(taps[1:], 1):
-            largest = self._frames.add("Max", [largest, other], f"{made}/largest_{tap}")
+            largest = self._frames.add("Max", [largest, other], f"{pooled}/largest_{tap}")
         self._frames.framed[name] = largest
 
     def _is_per_pixel(self, node: onnx.NodeProto) -> bool:

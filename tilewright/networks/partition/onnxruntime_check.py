@@ -102,29 +102,31 @@ def has_branches(model: onnx.ModelProto) -> bool:
     return any(a.HasField("g") for node in model.graph.node for a in node.attribute)
 
 
-def _refuse(name: str, model: onnx.ModelProto, said: str) -> None:
+def _refuse(name: str, model: onnx.ModelProto, message: str) -> None:
     """Translate an error message of onnxruntime into one of our exceptions and raise it.
 
     Nothing is raised for other messages, which are caused by missing weights.
     """
     version = f"onnxruntime {onnxruntime.__version__}"
-    if "Unsupported model IR version" in said:
-        newest = said.rpartition("max supported IR version: ")[2]
+    if "Unsupported model IR version" in message:
+        newest = message.rpartition("max supported IR version: ")[2]
         raise ModelFileError(
             f"'{name}' has IR version {model.ir_version}, and {version} reads at most {newest}; "
             "save the model with an older version of the onnx package"
         )
-    if parts := re.search(r"domain (\S+) is till opset (\d+)", said):
+    if parts := re.search(r"domain (\S+) is till opset (\d+)", message):
         raise ModelFileError(
             f"'{name}' is written in opset {_opset(model)}, and {version} supports at most opset "
             f"{parts[2]}; export the model in an older opset"
         )
-    if parts := re.search(r"Node \((.*)\) Op \((\w+)\) \[ShapeInferenceError\] (.*)", said):
+    if parts := re.search(r"Node \((.*)\) Op \((\w+)\) \[ShapeInferenceError\] (.*)", message):
         raise ModelFileError(
             f"'{name}' contradicts itself: operator '{printable(parts[1]) or parts[2]}' "
             f"({parts[2]}): {parts[3]}; export it again"
         )
-    if parts := re.search(r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", said):
+    if parts := re.search(
+        r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", message
+    ):
         raise UnsupportedOperatorError(
             f"operator '{printable(parts[2]) or parts[1]}' ({parts[1]}) of '{name}' has no kernel "
             f"for its element types in {version}; cast its inputs to other types, or export the "

@@ -213,7 +213,10 @@ class LastRegions:
 
     @cached_property
     def reference(self) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
-        """Runs the whole network in onnxruntime: input arrays by name to output arrays by name."""
+        """Function that runs the whole network in onnxruntime.
+
+        It maps input arrays by name to output arrays by name.
+        """
         return ModelRunner(self.whole, [info.name for info in self.tensors])
 
     @property

@@ -96,7 +96,7 @@ class RegionSession:
             InputError: onnxruntime fails on these inputs.
         """
         try:
-            made = self._session.get().run(
+            arrays = self._session.get().run(
                 self._wanted, {name: known[name] for name in self.inputs}
             )
         except failures() as error:
@@ -104,7 +104,7 @@ class RegionSession:
                 f"onnxruntime stops while it computes: {first_line(error)}; check the values of "
                 "the inputs"
             ) from error
-        return dict(zip(self.outputs, made, strict=True))
+        return dict(zip(self.outputs, arrays, strict=True))
 
 
 class RegionCalls:
@@ -155,10 +155,10 @@ class RegionCalls:
     def _function(self, session: RegionSession) -> Callable[..., None]:
         def call(*tensors: Any) -> None:
             arrays = list(map(np.from_dlpack, tensors))
-            given = len(session.inputs)
+            input_count = len(session.inputs)
             try:
-                made = session.run(dict(zip(session.inputs, arrays[:given], strict=True)))
-                for (name, array), place in zip(made.items(), arrays[given:], strict=True):
+                results = session.run(dict(zip(session.inputs, arrays[:input_count], strict=True)))
+                for (name, array), place in zip(results.items(), arrays[input_count:], strict=True):
                     # Compiled code relies on the inferred shape and type.
                     if array.shape != place.shape or array.dtype != place.dtype:
                         raise InputError(

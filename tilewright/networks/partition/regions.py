@@ -128,7 +128,7 @@ class _Partitioner:
         self._outside = set(self._reasons)
 
     def regions(self) -> list[Region]:
-        """Return the regions after no more operators join them."""
+        """Let operators join the regions until none is left that should, and return the regions."""
         while self._absorb_between() or self._absorb_behind() or self._absorb_small():
             pass
         ordered = sorted(

@@ -236,8 +236,8 @@ def _reader(feed: Feed) -> Any:
             self._left: Iterator[Feed] = iter([feed])
 
         def get_next(self) -> dict[str, NDArray[Any]] | None:
-            found = next(self._left, None)
-            return None if found is None else dict(found)
+            sample = next(self._left, None)
+            return None if sample is None else dict(sample)
 
     return OneSample()
 

@@ -194,17 +194,17 @@ class _Planner:
     def _follow(
         self,
         groups: dict[str, Group],
-        others: Mapping[str, Group],
+        candidates: Mapping[str, Group],
         taken: set[str],
         reached: set[str],
     ) -> tuple[str, ...]:
-        """Add the groups in `others` that read only int8 tensors.
+        """Add the groups in `candidates` that read only int8 tensors.
 
         Returns the moves through which int8 data reach a group.
         """
         moving = []
         for node in self._normal.graph.node:
-            other = others.get(node.name)
+            other = candidates.get(node.name)
             if other is not None and reached.issuperset(other.operands):
                 if not taken & set(other.nodes):
                     groups[node.name] = other

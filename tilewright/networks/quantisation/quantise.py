@@ -176,10 +176,10 @@ def quantise(
     return Quantised(integer, exponents.activations, report)
 
 
-def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
+def _check_constants(normal: NormalGraph, plan: QuantisationPlan) -> None:
     """Raise `QuantisationError` if weights or a bias are not finite or too large for int8."""
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
-    for group in found.groups:
+    for group in plan.groups:
         biases = [("bias", nodes[name].input[place]) for name, place in group.biases]
         for kind, name in [("weights", group.weight), *biases]:
             if name is None:

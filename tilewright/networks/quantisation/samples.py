@@ -141,19 +141,19 @@ def _with_integers(model: onnx.ModelProto, inputs: Sequence[Input], samples: Sam
     Such inputs may be lengths, divisors or flags, so several kinds of integers are tried.
     """
     free = [
-        each.name
-        for each in inputs
-        if each.dtype.kind in "iu" and each.dtype.itemsize > 1 and not each.categories
+        spec.name
+        for spec in inputs
+        if spec.dtype.kind in "iu" and spec.dtype.itemsize > 1 and not spec.categories
     ]
     if not free:
         return samples
     reference = ModelRunner(model, [output.name for output in model.graph.output])
     kinds = {i.name: (i.shape, i.dtype.name) for i in inputs}
-    others = {name: array for name, array in samples.feeds[0].items() if name not in free}
-    base, _ = base_integers(kinds, free, others, reference, lone_integers(model))
+    other_inputs = {name: array for name, array in samples.feeds[0].items() if name not in free}
+    base, _ = base_integers(kinds, free, other_inputs, reference, lone_integers(model))
     integer_feeds: list[Mapping[str, NDArray[Any]]] = []
     for seed, kind in enumerate(("sizes", "small", "large", "negative")):
-        pair = accepted(kinds, kind, others, base, reference, seed)
+        pair = accepted(kinds, kind, other_inputs, base, reference, seed)
         integer_feeds.append(base if pair is None else {name: pair[0][name] for name in free})
 
     def in_turn(
@@ -281,9 +281,9 @@ def _read(file: Path) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def _stack(array: NDArray[Any], each: Input, source: str) -> NDArray[Any]:
+def _stack(array: NDArray[Any], spec: Input, source: str) -> NDArray[Any]:
     """Return an array as (samples, *shape of the input), in the input's type."""
-    shape = each.shape
+    shape = spec.shape
     if array.shape == shape:
         stack = array[None]
     elif array.shape[1:] == shape:
@@ -292,25 +292,25 @@ def _stack(array: NDArray[Any], each: Input, source: str) -> NDArray[Any]:
         stack = array.reshape(-1, *shape)
     else:
         raise InputError(
-            f"'{source}' gives '{each.name}' the shape {array.shape}, and the input's is {shape}; "
+            f"'{source}' gives '{spec.name}' the shape {array.shape}, and the input's is {shape}; "
             f"give one sample of that shape or several as (samples, "
             f"{', '.join(map(str, shape))})"
         )
-    if not _fits(array.dtype, each.dtype):
+    if not _fits(array.dtype, spec.dtype):
         raise InputError(
-            f"'{source}' gives '{each.name}' as {array.dtype}, and the input is {each.dtype}; "
+            f"'{source}' gives '{spec.name}' as {array.dtype}, and the input is {spec.dtype}; "
             "convert the array"
         )
     with np.errstate(over="ignore", invalid="ignore"):  # values that do not fit are rejected below
-        converted = np.ascontiguousarray(stack, each.dtype)
-    if each.dtype.kind == "f" and not np.isfinite(converted).all():
+        converted = np.ascontiguousarray(stack, spec.dtype)
+    if spec.dtype.kind == "f" and not np.isfinite(converted).all():
         raise InputError(
-            f"'{source}' has values in '{each.name}' that are not finite numbers of type "
-            f"{each.dtype}; take them out"
+            f"'{source}' has values in '{spec.name}' that are not finite numbers of type "
+            f"{spec.dtype}; take them out"
         )
-    if each.dtype.kind in "iu" and (converted != stack).any():
+    if spec.dtype.kind in "iu" and (converted != stack).any():
         raise InputError(
-            f"'{source}' has values in '{each.name}' beyond {each.dtype}; take them out"
+            f"'{source}' has values in '{spec.name}' beyond {spec.dtype}; take them out"
         )
     return converted
 
@@ -324,16 +324,16 @@ def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return given == wanted or given.kind in kinds.get(wanted.kind, "")
 
 
-def _drawn(each: Input, random: np.random.Generator) -> NDArray[Any]:
-    if each.dtype.kind == "f":
-        return random.standard_normal(each.shape).astype(each.dtype)
-    if each.dtype.kind == "b":
-        return np.ones(each.shape, each.dtype)
+def _drawn(spec: Input, random: np.random.Generator) -> NDArray[Any]:
+    if spec.dtype.kind == "f":
+        return random.standard_normal(spec.shape).astype(spec.dtype)
+    if spec.dtype.kind == "b":
+        return np.ones(spec.shape, spec.dtype)
     # A quantised tensor, rather than a flag or an index.
-    if each.dtype.itemsize == 1 and not each.categories:
-        info = np.iinfo(each.dtype)
-        return random.integers(info.min, info.max + 1, each.shape).astype(each.dtype)
-    return random.integers(0, each.categories or 2, each.shape).astype(each.dtype)
+    if spec.dtype.itemsize == 1 and not spec.categories:
+        info = np.iinfo(spec.dtype)
+        return random.integers(info.min, info.max + 1, spec.shape).astype(spec.dtype)
+    return random.integers(0, spec.categories or 2, spec.shape).astype(spec.dtype)
 
 
 def _table_sizes(normal: NormalGraph) -> dict[str, int]:

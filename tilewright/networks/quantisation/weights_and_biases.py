@@ -125,26 +125,28 @@ class _QdqWriter:
         return infer_types(self._copy)
 
     def _dequantised(
-        self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], own: NDArray[np.int64],
+        self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], exponents: NDArray[np.int64],
         axis: int,
     ) -> str:  # fmt: skip
         """Store a constant as integers and return the name of its dequantised tensor.
 
-        `own` contains one exponent, (1,), or one per channel along `axis`, (channels,).
+        `exponents` contains one exponent, (1,), or one per channel along `axis`, (channels,).
         """
         kind = steps.dtype.name
-        key = (name, tuple(own.tolist()), kind)
+        key = (name, tuple(exponents.tolist()), kind)
         if key in self._integers:
             return self._integers[key]
         stored, back = self._fresh(f"{name}/{kind}"), self._fresh(f"{name}/dequantised")
         self._tensors[stored] = numpy_helper.from_array(np.ascontiguousarray(steps), stored)
-        if own.size == 1:
-            inputs = [stored, self._scale(int(own[0])), self._zero(kind)]
+        if exponents.size == 1:
+            inputs = [stored, self._scale(int(exponents[0])), self._zero(kind)]
             node = self._node("DequantizeLinear", inputs, back, name)
         else:
             scale = self._fresh(f"{name}/{kind}/scales")
-            self._tensors[scale] = numpy_helper.from_array(np.ldexp(np.float32(1), own), scale)
-            zero = self._shared(f"zero/{kind}/{own.size}", np.zeros(own.size, kind))
+            self._tensors[scale] = numpy_helper.from_array(
+                np.ldexp(np.float32(1), exponents), scale
+            )
+            zero = self._shared(f"zero/{kind}/{exponents.size}", np.zeros(exponents.size, kind))
             node = self._node("DequantizeLinear", [stored, scale, zero], back, name)
             node.attribute.append(helper.make_attribute("axis", axis))
         self._before.append(node)

@@ -120,11 +120,15 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
     An index has one number per dimension.
     """
     result, indices = output(operator), given(operator, 0)
-    shape, own = writer.tensors[result].shape, writer.tensors[indices].shape
+    shape, indices_shape = writer.tensors[result].shape, writer.tensors[indices].shape
     # The input is a list of indices or a single index.
-    count = own[0] if len(own) == 2 or (own and len(shape) == 1) else 1
-    if not shape or (count and math.prod(own) != count * len(shape)):
-        raise Missing(f"its indices of the shape {list(own)} do not fit {len(shape)} dimensions")
+    count = (
+        indices_shape[0] if len(indices_shape) == 2 or (indices_shape and len(shape) == 1) else 1
+    )
+    if not shape or (count and math.prod(indices_shape) != count * len(shape)):
+        raise Missing(
+            f"its indices of the shape {list(indices_shape)} do not fit {len(shape)} dimensions"
+        )
     wide, final = (
         writer.add("shape", np.array(sizes, np.int64)) for sizes in ((count, len(shape)), shape)
     )

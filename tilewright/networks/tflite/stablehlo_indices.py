@@ -273,7 +273,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sort(writer: Writer, operator: TfliteOperator) -> None:
-    """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others alike."""
+    """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others accordingly."""
     places, results = operator.inputs, operator.outputs
     shape = writer.tensors[given(operator, 0)].shape
     axis = operator.integer("Dimension", -1)

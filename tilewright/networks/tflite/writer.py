@@ -397,10 +397,10 @@ class Writer:
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             outputs.append(helper.make_tensor_value_info(output, kind, shape))
         nodes = self._graph.needed([info.name for info in outputs])
-        made = {name for node in nodes for name in node.output}
+        computed = {name for node in nodes for name in node.output}
         return helper.make_graph(
             nodes, self._operator, list(inputs), outputs, self._graph.constants(nodes),
-            value_info=[info for name, info in self._infos.items() if name in made],
+            value_info=[info for name, info in self._infos.items() if name in computed],
         )  # fmt: skip
 
     # Sizes that depend on values, and complex numbers.
@@ -497,13 +497,13 @@ class Writer:
                     helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
                 )
         nodes = self._graph.needed([self._names[place] for place in self.source.outputs])
-        made = {name for node in nodes for name in node.output} - set(self._names.values())
+        computed = {name for node in nodes for name in node.output} - set(self._names.values())
         graph = helper.make_graph(
             nodes, "tflite",
             [self._info(place, FILED) for place in dict.fromkeys(self.source.inputs)],
             [self._info(place, FILED) for place in dict.fromkeys(self.source.outputs)],
             self._graph.constants(nodes),
-            value_info=[info for name, info in self._infos.items() if name in made],
+            value_info=[info for name, info in self._infos.items() if name in computed],
         )  # fmt: skip
         opsets = [helper.make_opsetid("", self.opset)]
         if any(node.domain == FOREIGN for node in nodes):

@@ -39,8 +39,8 @@ def c_compiler() -> str:
         CompilerMissing: none of them is installed.
     """
     for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     raise CompilerMissing(
         "the target cpu links its kernels with the machine's C compiler, and there is none (looked "
         "for $CC, cc, gcc, clang); install one, on Debian and Ubuntu with: apt install gcc"

@@ -255,11 +255,11 @@ def streamed(
     """
     if tensors.workload.operator == "batch_matmul":  # both operands are activations, not weights
         return [arguments]
-    data, weights, *others = arguments
+    data, weights, *other_arguments = arguments
     weight_values = weights.numpy()
     copies = stream_bytes // weight_values.nbytes if weight_values.nbytes >= LARGE else 0
     copied_weights = (tvm.runtime.tensor(weight_values) for _ in range(copies))
-    return [arguments, *([data, copy, *others] for copy in copied_weights)]
+    return [arguments, *([data, copy, *other_arguments] for copy in copied_weights)]
 
 
 def pin(threads: int, start: Callable[[], object]) -> None:

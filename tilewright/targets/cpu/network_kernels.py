@@ -222,25 +222,25 @@ def _replace_buffer(body: Statement, old: TirBuffer, new: TirBuffer, spec: CpuSp
         inside = tirx.indexmod(block, ratio) * old_block
         return [n, tirx.indexdiv(block, ratio), y, x, inside + i]
 
-    def load(found: BufferLoad) -> Expression:
-        if not found.source.same_as(old):
-            return found
-        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(found.indices)))
+    def load(node: BufferLoad) -> Expression:
+        if not node.source.same_as(old):
+            return node
+        bits = tirx.Cast("uint32", tirx.BufferLoad(new, place(node.indices)))
         return tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(16, "uint32")))
 
     def stores(within: Statement, lanes: int) -> Statement:
-        def store(found: BufferStore) -> Statement:
-            if not found.buffer.same_as(old):
-                return found
-            value = bfloat16_of(found.value, lanes, spec)
-            return tirx.BufferStore(new, value, place(found.indices))
+        def store(node: BufferStore) -> Statement:
+            if not node.buffer.same_as(old):
+                return node
+            value = bfloat16_of(node.value, lanes, spec)
+            return tirx.BufferStore(new, value, place(node.indices))
 
         return tvm_ffi.structural_map(within, (tirx.BufferStore, store))
 
-    def loop(found: For) -> Statement:
-        if found.kind != tirx.ForKind.VECTORIZED:
-            return found
-        return stores(found, int(found.extent))
+    def loop(node: For) -> Statement:
+        if node.kind != tirx.ForKind.VECTORIZED:
+            return node
+        return stores(node, int(node.extent))
 
     body = tvm_ffi.structural_map(body, (ir.TensorLoad, load))
     return stores(tvm_ffi.structural_map(body, (tirx.For, loop)), 1)

@@ -77,7 +77,7 @@ class SampleTensors:
         self.added = {"bias": _normal(rng, (w.out_channels,)), "residual": _normal(rng, out)}
         factors = [self.data, self.weights]
         if w.dtype == "bfloat16":
-            factors = [widened_array(rounded_array(each)) for each in factors]
+            factors = [widened_array(rounded_array(factor)) for factor in factors]
         self.expected = reference(w, *factors, **self.added)
 
     def arguments(self, values: KnobValues) -> list[RuntimeTensor]:
@@ -327,12 +327,14 @@ def integer_reference(
     if w.operator == "batch_matmul":  # each of its products is a dense layer
         dense = replace(w, operator="dense", batch=w.height, height=1)
 
-        def matrix_operands(each: int) -> dict[str, Array]:
-            return {n: a if n in A_CHANNEL else a[each] for n, a in added.items()}
+        def matrix_operands(matrix: int) -> dict[str, Array]:
+            return {n: a if n in A_CHANNEL else a[matrix] for n, a in added.items()}
 
         outputs = [
-            integer_reference(dense, data[each], weights[each].T, matrix_operands(each), out[1:])
-            for each in range(w.batch)
+            integer_reference(
+                dense, data[matrix], weights[matrix].T, matrix_operands(matrix), out[1:]
+            )
+            for matrix in range(w.batch)
         ]
         return np.stack(outputs)
 

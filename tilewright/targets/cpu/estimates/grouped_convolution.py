@@ -142,9 +142,9 @@ def _channels(
 def _groups(
     w: Workload, machine: CpuMachine, knobs: Knobs, ib: int, ob: int
 ) -> tuple[Array, Array, Array]:
-    """Return the same as `_channels` for grouped convolutions.
+    """Return cycles, vectors of sums and registers of a grouped tile, like `_channels`.
 
-    Their tiles have several blocks and read all channels of their groups.
+    A grouped tile has several blocks of output channels and reads all channels of their groups.
     """
     spec, blocks = machine.spec, knobs["tile_blocks"]
     span = np.empty_like(blocks)

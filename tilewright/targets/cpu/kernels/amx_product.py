@@ -114,9 +114,9 @@ class TileBlocks:
         """
         if self.lines == 1:
             return 0, tile_start(index, self.rows, self.block_rows)
-        each = tiles(self.rows, self.block_rows)
-        return tirx.indexdiv(index, each), tile_start(
-            tirx.indexmod(index, each), self.rows, self.block_rows
+        blocks_per_line = tiles(self.rows, self.block_rows)
+        return tirx.indexdiv(index, blocks_per_line), tile_start(
+            tirx.indexmod(index, blocks_per_line), self.rows, self.block_rows
         )
 
     def first_column(self, index: Expression) -> Expression:
@@ -327,7 +327,7 @@ def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOper
 
 
 def _pieces(b: TileBlocks, blocks: int) -> int:
-    """Return the number of pieces into which the depth is cut for a number of blocks of rows."""
+    """Return into how many pieces the depth is cut, given the number of blocks of rows."""
     weights = 4 * b.steps * b.words * b.block_columns
     return min(tiles(weights, NEAR), b.steps) if blocks >= FEWEST_BLOCKS else 1
 

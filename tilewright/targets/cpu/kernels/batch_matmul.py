@@ -70,7 +70,7 @@ class BatchMatmul:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return explicit loops that compute the same as `function`."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         return multiply(workload, GemmShape.of(workload, spec), values, packed=False)
 
     def pack_weights(
@@ -114,7 +114,7 @@ class BatchMatmulInt8(BatchMatmul):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return explicit loops that compute the same as `function`."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         return multiply(
             workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))
         )

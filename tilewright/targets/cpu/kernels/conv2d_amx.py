@@ -93,7 +93,7 @@ class ConvolutionTiles:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Return explicit loops, which need no schedule."""
+        """Build the function with explicit loops, which need no schedule."""
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b))
 
@@ -369,23 +369,23 @@ class _Image:
         self, start: Expression, n: Expression, c: Expression, place: tuple[Expression, Expression]
     ) -> None:
         """Copy all channels of a block at one pixel, with zeros for missing channels."""
-        _, blocks, _, _, each = self.shapes[0]
+        _, blocks, _, _, data_block = self.shapes[0]
         channels, copied_channels = self.layout.channels, self.layout.blocks * self.layout.channels
-        count = tiles(channels, each)
+        count = tiles(channels, data_block)
 
         def zeros(first: Expression, lanes: int) -> None:
             with T.vectorized(0, lanes) as i:
                 T.buffer_store(self.data, tirx.const(0, self.numbers.kind), [start + first + i])
 
         def move(block: int) -> None:
-            with T.vectorized(0, each) as i:
+            with T.vectorized(0, data_block) as i:
                 value = self.a.data[(n, c * count + block, *place, i)]
                 if not self.stored:
-                    value = self.numbers.stored(value, each, self.spec)
-                T.buffer_store(self.data, value, [start + block * each + i])
+                    value = self.numbers.stored(value, data_block, self.spec)
+                T.buffer_store(self.data, value, [start + block * data_block + i])
 
         for block in range(count):
-            if self.layout.blocks == 1 or copied_channels == blocks * each:
+            if self.layout.blocks == 1 or copied_channels == blocks * data_block:
                 if block < blocks:
                     move(block)
             else:
@@ -393,8 +393,8 @@ class _Image:
                     with T.Then():
                         move(block)
                     with T.Else():
-                        zeros(block * each, each)
-        held = min(count, blocks) * each
+                        zeros(block * data_block, data_block)
+        held = min(count, blocks) * data_block
         if self.layout.blocks == 1 and held < channels:
             zeros(held, channels - held)
 

@@ -136,7 +136,10 @@ class ConvolutionInt8:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return explicit loops that compute the same as `function`, or Winograd's schedule."""
+        """Build a function with explicit loops that is equivalent to `function`.
+
+        With Winograd's algorithm, `function` itself is scheduled.
+        """
         if _transforms(values):
             return winograd.schedule(function, workload, spec, values)
         return direct_function(workload, spec, values)
@@ -257,14 +260,17 @@ class _Convolution:
         self.a = Arguments(w, *self.shapes)
         copies = must_copy(t.ib, w, self.dot) or v["copy"] > 0
         full_copy = self._copy_all() if copies and v["copy"] != COPY_CHUNK else None
-        oc, yc, xc = (count // each for count, each in zip(t.tiles, t.chunk, strict=True))
+        oc, yc, xc = (
+            count // chunk_tiles for count, chunk_tiles in zip(t.tiles, t.chunk, strict=True)
+        )
         with self._tasks(w.batch * oc * yc * xc) as (index,):
             if v["chunks_first"]:
                 n, y, x, o = split_index(index, w.batch, yc, xc, oc)
             else:
                 n, o, y, x = split_index(index, w.batch, oc, yc, xc)
             first_tile = tuple(
-                tile_of_axis * each for tile_of_axis, each in zip((o, y, x), t.chunk, strict=True)
+                tile_of_axis * chunk_tiles
+                for tile_of_axis, chunk_tiles in zip((o, y, x), t.chunk, strict=True)
             )
             if full_copy is not None:
                 read = self._read_copy(n, full_copy)

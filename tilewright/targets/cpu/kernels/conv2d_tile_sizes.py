@@ -233,14 +233,14 @@ def _tile(
     """
     room = spec.registers - 2
 
-    def fits(each: int, pixels: int) -> bool:
+    def fits(wide: int, pixels: int) -> bool:
         if dots:
-            return each * pixels <= room + dot_product(spec).numbers // 4 - each
-        return each * pixels + each + 1 <= spec.registers  # sums, weights and one number
+            return wide * pixels <= room + dot_product(spec).numbers // 4 - wide
+        return wide * pixels + wide + 1 <= spec.registers  # sums, weights and one number
 
     def worth(tile: tuple[int, int, int]) -> float:
-        each, high, long = tile
-        adds, loads = each * high * long, each + high * long
+        wide, high, long = tile
+        adds, loads = wide * high * long, wide + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
         whole = 1.0 if covered == rows * columns else copied
         wait: float = max(loads, LATENCY)
@@ -249,9 +249,9 @@ def _tile(
         return adds / (max(adds, wait) + loads / 8 + 1) * rows * columns / covered * whole
 
     candidates = [
-        (each, even_parts(rows, high), even_parts(columns, long))
-        for each, high, long in product((1, 2, 3, 4, 5, 6, 8), range(1, 9), range(1, room + 1))
-        if blocks % each == 0 and fits(each, high * long)
+        (wide, even_parts(rows, high), even_parts(columns, long))
+        for wide, high, long in product((1, 2, 3, 4, 5, 6, 8), range(1, 9), range(1, room + 1))
+        if blocks % wide == 0 and fits(wide, high * long)
     ]
     return max(candidates, key=worth)
 

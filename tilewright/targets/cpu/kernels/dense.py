@@ -57,7 +57,7 @@ class Dense:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return explicit loops that compute the same as `function`."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         return multiply(workload, GemmShape.of(workload, spec), values, packed=True)
 
     def pack_weights(

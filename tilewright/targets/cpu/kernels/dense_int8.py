@@ -84,7 +84,7 @@ class DenseInt8(Dense):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return explicit loops that compute the same as `function`."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         share = share_of(dot_product(spec))
         return multiply(workload, GemmShape.of(workload, spec), values, True, share)
 

@@ -168,7 +168,7 @@ class Depthwise:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return explicit loops that compute the same as `function`."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))
         windows = WindowLoops(w, values, taps, block, block)

@@ -360,7 +360,7 @@ class Grouped:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """Return explicit loops that compute the same as `function`."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         pairs = multiplies_pairs(spec, ob)

@@ -74,7 +74,7 @@ class MatmulTiles:
         return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Return explicit loops, which need no schedule."""
+        """Build the function with explicit loops, which need no schedule."""
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Matrices(workload, spec, b))
 
