@@ -23,6 +23,7 @@ def failures() -> tuple[type[Exception], ...]:
 def quiet_options() -> Any:
     """Return session options without log output and without busy-waiting threads."""
     options = onnxruntime.SessionOptions()
+    # 4 is fatal: errors are reported as exceptions.
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

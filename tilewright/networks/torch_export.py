@@ -88,6 +88,7 @@ def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
             f"{INSTALL}"
         ) from None
     try:
+        # PyTorch raises exceptions of many types for a file that it cannot load.
         program = torch.export.load(path)
     except Exception as error:
         raise ModelFileError(

@@ -62,6 +62,7 @@ class LoadedLibrary:
         self._regions = regions
         self._module = tvm_ffi.load_module(str(path))
         self._weights = (tvm_ffi.Array(list(map(_tensor, weights))),) if weights else ()
+        # Each thread has its own virtual machine, since a machine holds the state of a call.
         self._caller = threading.local()
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:

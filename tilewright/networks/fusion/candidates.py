@@ -142,6 +142,7 @@ def with_layers(
         made: replacement for the layer that writes a tensor, by name of the tensor.
         gone: tensors whose layers are removed.
     """
+    # By identity, since comparing layers would compare their arrays.
     layers = {id(layer): made.get(layer.output, layer) for layer in graph.layers}
     kept = [s for s in graph.steps if not isinstance(s, Layer) or s.output not in gone]
     return with_steps(graph, [layers.get(id(step), step) for step in kept])

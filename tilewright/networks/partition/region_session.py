@@ -144,6 +144,7 @@ class RegionCalls:
     @contextmanager
     def raising(self) -> Iterator[None]:
         """Reraise an exception of a region with its original type."""
+        # TVM turns an exception of a registered function into its own error type.
         self._caller.error = None
         try:
             yield

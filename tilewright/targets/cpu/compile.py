@@ -75,6 +75,7 @@ def llvm_target(spec: CpuSpec) -> TvmTarget:
     Args:
         spec: the processor.
     """
+    # Code for another kind of machine must not assume this machine's instructions.
     default_cpu = "generic" if spec.triple else tvm.get_global_func("target.llvm_get_system_cpu")()
     attributes: dict[str, str | int] = {
         "kind": "llvm",
@@ -157,6 +158,7 @@ class Compiler:
             return Compiled(failure="schedule", reason=f"schedule: {_first_line(error)}")
         same_hash = self._known.setdefault(int(tvm_ffi.structural_hash(function)), [])
         for known, compiled in same_hash:
+            # Different functions may have the same hash.
             if tvm_ffi.structural_equal(known, function):
                 return compiled
         result = compile_function(function, spec)

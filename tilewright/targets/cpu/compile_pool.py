@@ -79,6 +79,7 @@ class CompilePool:
             CompilerMissing: there is no C compiler.
             CompilerDown: TVM cannot be loaded in a compile process.
         """
+        # Fail before any process starts if there is no C compiler.
         c_compiler()
         keys = [(workload.id, spec, tuple(sorted(values.items()))) for values in batch]
         distinct = dict(zip(keys, batch, strict=True))
@@ -110,6 +111,7 @@ class CompilePool:
     def _keep(self, results: dict[Key, Compiled]) -> None:
         with self._lock:
             self._known.update(results)
+            # Dictionaries keep the order of insertion, so that the oldest results are removed.
             for key in list(self._known)[: max(len(self._known) - KEPT, 0)]:
                 del self._known[key]
 

@@ -94,6 +94,7 @@ class CpuBench:
         path = Path(self._folder.name) / f"{next(self._numbers)}.so"
         path.write_bytes(library.tobytes())
         module = tvm.runtime.load_module(str(path))
+        # The loaded library stays in memory without its file.
         path.unlink()
         return module
 
@@ -153,6 +154,7 @@ class CpuBench:
         arguments = tensors.arguments(values)
         self._call(self.load(library), tensors, arguments)
         errors = tensors.apart(arguments[-1].numpy())
+        # NaN counts as wrong, since it is not less than or equal to anything.
         return int((~(errors <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
 
     def peak(self) -> float:
@@ -228,6 +230,7 @@ class CpuBench:
             return float(evaluator(*argument_sets[0]).results[0])
 
         def run(repeats: int, calls: int) -> Repeats:
+            # Only the first call after a flush finds cold caches.
             calls = 1 if self.timing.flush_bytes else calls
             seconds, quiet = np.empty(repeats), np.empty(repeats, np.bool_)
             for repeat in range(repeats):

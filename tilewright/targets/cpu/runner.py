@@ -210,6 +210,7 @@ def quiet_machine(*, alone: bool) -> Iterator[None]:
         alone: lock it exclusively, for timing. Otherwise share it with other processes that
             compile.
     """
+    # All processes of an installation share this source file, so that it serves as lock file.
     file = os.open(__file__, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -283,6 +283,7 @@ def random_integers(
         for op in w.epilogue
         if op.kind in ("shr", "shl", "shr_channel")
     )
+    # 74 is the standard deviation of the data, which are uniform over the range of int8.
     spread = min(max(INTERESTING * 2.0**shift / (74 * np.sqrt(fan_in)), 1.0), 64.0)
     drawn = np.clip(np.rint(rng.normal(0, spread, weights)), -128, 127).astype(np.int8)
     extreme = rng.random(weights) < 1 / 256
@@ -401,6 +402,7 @@ class RandomQuantised:
             return int(rng.choice(np.array([least, most, int(rng.integers(least, most + 1)), 0])))
 
         fan_in = int(np.prod(weights[1:]))
+        # 74 is the standard deviation of a uniform distribution over the range of int8.
         scales = SPREAD / (74 * 74 * np.sqrt(fan_in)) * rng.uniform(0.3, 2, w.out_channels)
         steps = [step for step in w.epilogue if step.kind in NUMBERS]
         mean_scales = {

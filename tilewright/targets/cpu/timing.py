@@ -167,11 +167,14 @@ def time_kernel(
     while True:
         calls = max(1, round(timing.repeat / once))
         reference_calls = max(1, round(min(calls * once, LONGEST) / quiet_reference))
+        # A slow kernel gets fewer repeats per turn, so that a turn takes at most a quarter of
+        # `cap`.
         turn = max(1, min(timing.turn, int(timing.cap / once / 4)))
         if not record.reference:
             record.reference.append(reference(turn, reference_calls))
         record.kernel.append(kernel(turn, calls))
         record.reference.append(reference(turn, reference_calls))
+        # The first estimate may include warming up.
         once = min(once, record.fastest())
         corrected = record.corrected(quiet_reference)
         if _is_done(corrected, record.undisturbed(), time.perf_counter() - began, timing):

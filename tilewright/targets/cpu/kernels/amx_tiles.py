@@ -184,7 +184,10 @@ class AmxTiles:
         rows = [self.rows] * (sums + self.down) + [self.words] * (TILES - sums - self.down)
         row_bytes = [_ROW_BYTES] * sums + [self.words * WORD] * self.down
         row_bytes += [_ROW_BYTES] * (TILES - len(row_bytes))
-        layout = bytes([1, 0, *[0] * 14])  # palette 1: eight tiles of up to 1 KiB
+        # The 64 bytes that LDTILECFG reads: palette, start row, 14 reserved bytes, then the bytes
+        # per row (16 bits) and the rows (8 bits) of 16 tiles, of which palette 1 has the first
+        # eight.
+        layout = bytes([1, 0, *[0] * 14])
         layout += b"".join(size.to_bytes(2, "little") for size in [*row_bytes, *[0] * 8])
         layout += bytes([*rows, *[0] * 8])
         sizes = T.alloc_buffer((len(layout) // 8,), "uint64", scope="local")

@@ -97,6 +97,7 @@ class CpuTiling:
             size: rows and columns of the output.
         """
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
+        # Two registers remain for the operands of a multiply-add.
         room = (spec.registers - 2) // values["tile_oc"]
         columns = even_parts(size[1], max(1, min(values["tile_ow"], room)))
         rows = even_parts(size[0], max(1, min(values["tile_oh"], room // columns)))

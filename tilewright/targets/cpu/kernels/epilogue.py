@@ -429,6 +429,7 @@ def exp(x: Expression) -> Expression:
         return _let(tirx.floor(x * _number(log2(e)) + _number(0.5)), lambda n: parts(x, n))
 
     def parts(x: Expression, n: Expression) -> Expression:
+        # log 2 in two parts. The first has few bits, so that its product with n is exact.
         rest = x - n * _number(0.693359375)
         rest = rest - n * _number(log(2) - 0.693359375)
         # n is in the lowest bits of the sum. Converting NaN to an integer would be undefined.

@@ -265,6 +265,7 @@ class DotProduct:
         """Flip the highest bit of each number in `lanes` int32 if the instruction requires it."""
         if not self.flip(w.data_dtype):
             return step
+        # 0x80808080 as a signed number: the highest bit of each byte.
         return tirx.bitwise_xor(step, _spread(tirx.const(-0x7F7F7F80, "int32"), lanes))
 
 

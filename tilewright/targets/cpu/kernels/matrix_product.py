@@ -158,6 +158,7 @@ class GemmShape:
                 (rows, vectors)
                 for rows in knobs["tile_rows"]
                 for vectors in knobs["tile_vectors"]
+                # One register remains for the broadcast number.
                 if rows * vectors + vectors + products < spec.registers
             ),
             key=cost,
