@@ -92,6 +92,7 @@ def _compiled(
                 relax_pipeline=tvm.ir.transform.Sequential(passes),
             )
     except Exception as error:
+        # TVM raises exceptions of many types.
         reason = f": {plain(error)}" if plain(error) else ""
         raise UncompilableError(
             f"TVM {tvm.__version__} cannot compile it for this processor{reason}",
@@ -113,5 +114,6 @@ def _linked(executable: VMExecutable, folder: Path) -> bytes:
             "a network's library is linked by a C compiler, and there is none: install gcc or clang"
         )
     path = folder / "network.so"
+    # Without symbols and a build ID, so that equal code gives equal libraries.
     executable.export_library(str(path), options=["-s", "-Wl,--build-id=none"])
     return path.read_bytes()

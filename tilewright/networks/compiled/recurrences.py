@@ -232,6 +232,7 @@ class _Step:
         if (input_element := self._given(value, offset)) is not None:
             return input_element
         binding = self._flat.by_var.get(value)
+        # What was computed before the product belongs to an earlier step: it is a state.
         if binding is None or self._steps.order[value] < self._steps.order[self._product.var]:
             return self._state(value, offset)
         self.inside.add(value)
@@ -276,6 +277,7 @@ class _Step:
             part = part_of(self._flat, binding)
             if part is None:
                 return None
+            # This part is a row of the inputs. Parts along the other axis only add to the offset.
             if part.axis == 0:
                 source = shape_of(part.source) or ()
                 if len(source) != 2 or part.length != 1:
@@ -380,6 +382,7 @@ def sums_of(gates: int, registers: int) -> int:
         gates: number of columns of the weights.
         registers: number of vectors of 16 values that fit into the processor's registers.
     """
+    # Two registers remain for a vector of weights and for a number of the state.
     most = max(1, min(MOST_VECTORS, registers - 2))
     return VECTOR * next(n for n in range(most, 0, -1) if gates % (n * VECTOR) == 0)
 

@@ -73,6 +73,7 @@ def integer_graph(
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
 
     def accept_pools(workload: Workload) -> None:
+        # Which pools remain separate is only known after the extraction: see `_refused_pools`.
         if pool is None or workload.operator != "max_pool":
             accept(workload)
 
@@ -96,6 +97,7 @@ def integer_graph(
     pools = dict(_refused_pools(graph, accept))
     if not pools:
         return graph
+    # Extract again with the refused pools on the CPU.
     graph = replace(extracted((*keep_float, *pools)), regions=imported.regions)
     return replace(graph, left={node: pools.get(node, why) for node, why in graph.left.items()})
 
@@ -236,6 +238,7 @@ class _Extraction:
             self._layers.write(match)
         except self._no_layer as error:
             self._left[match.anchor.node] = str(error)
+            # Remove what was written before the layer turned out to be impossible.
             del self._tensors.nodes[nodes:], self._layers.steps[steps:]
             return False
         return True
@@ -288,6 +291,7 @@ class _Extraction:
         reads = self._reads_itself()
         later: set[str] = set(results)
         steps: list[Step] = []
+        # From the last to the first, since an island only outputs the values that are read later.
         for run in reversed(runs):
             items = [item for item in run.items if isinstance(item, CpuNode)]
             if items:

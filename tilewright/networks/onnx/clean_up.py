@@ -74,6 +74,7 @@ def simplify_powers(normal: NormalGraph) -> None:
                 "Cast", [node.input[1]], [name], name=f"{node.name}/exponent", to=base
             )
             node.input[1] = name
+            # A constant exponent is cast here, so that it stays a constant.
             if (known := tensors.get(cast.input[0])) is not None and not is_stub(known):
                 dtype = helper.tensor_dtype_to_np_dtype(base)
                 normal.add_tensor(

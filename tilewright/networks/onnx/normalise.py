@@ -98,6 +98,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
         normal.add_operator(transposition)
     fix_inputs(normal, input_shapes)
     infer_shapes(normal)
+    # Each folded shape may make further shapes static, and so more shape arithmetic constant.
     while True:
         make_scalars(normal)
         folded = fold_shape_arithmetic(normal)
@@ -206,6 +207,7 @@ def _inlined(
         copy.name = f"{node.name}/{inner.name or f'{inner.op_type}_{position}'}"
         inlined.append(copy)
         _rename(copy, names)
+    # The result of the If keeps its name.
     for result, outer in results.items():
         source = names.get(result, result)
         inlined.append(
@@ -237,6 +239,7 @@ def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
         "value_float": lambda: np.float32(attribute.f),
         "value_floats": lambda: np.array(attribute.floats, np.float32),
     }
+    # Text and sparse constants stay operators.
     if attribute.name not in kinds:
         return None
     return numpy_helper.from_array(np.asarray(kinds[attribute.name]()))
@@ -284,6 +287,7 @@ def _remove_pass_through(normal: NormalGraph) -> None:
                 not without_subgraphs
                 or source in outputs
                 or source not in makers
+                # other readers need the old name
                 or users[source] != 1
             ):
                 continue

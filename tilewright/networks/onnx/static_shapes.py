@@ -252,6 +252,7 @@ def complete_shapes(normal: NormalGraph) -> bool:
         return True
     exposed = weights_as_inputs(normal.model)
     outputs = {info.name for info in exposed.graph.output}
+    # onnxruntime only reports the types of outputs, so that the missing tensors become outputs.
     exposed.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in missing if name not in outputs
     )

@@ -191,6 +191,7 @@ class _Partitioner:
                 outside = i in self._outside
                 level = max(int(outside), least[cluster_of[i]] if i in cluster_of else 0)
                 for j in node.before:
+                    # Each change between compiled code and onnxruntime begins a new level.
                     level = max(level, levels[j] + ((j in self._outside) != outside))
                 levels.append(level)
             highest = [max(levels[i] for i in cluster) for cluster in clusters]
@@ -209,6 +210,7 @@ class _Partitioner:
                 late.add(i)
                 levels[i] = LAST
         for group in self._connected(levels):
+            # No compiled operator depends on the group, so that it can run after all compiled code.
             if early.isdisjoint(group.nodes):
                 for i in group.nodes:
                     levels[i] = LAST
@@ -237,6 +239,7 @@ class _Partitioner:
         clusters, early = self._clusters(), set[int]()
         while True:
             size = len(early)
+            # In reverse order, one pass follows whole chains. Clusters may require further passes.
             for i in reversed(range(len(self._nodes))):
                 after = self._nodes[i].after
                 if i in self._outside and any(j not in self._outside or j in early for j in after):
@@ -282,6 +285,8 @@ class _Partitioner:
             names = [name for i in cluster & early for name in self._nodes[i].writes]
             if any(name in self._outputs and not self._is_passable(name) for name in names):
                 everything = range(len(self._nodes))
+                # If moving the operators that depend on the cluster is not enough, nothing is
+                # compiled.
                 return self._absorb(self._reached(cluster)) or self._absorb(everything)
         return False
 

@@ -150,6 +150,8 @@ def choose_exponents(
             alike.join(group.tensors)
     weights = _Weights(normal, plan)
     added = [group for group in plan.groups if group.residual is not None]
+    # Raising one exponent may require raising others. It ends within as many rounds as there are
+    # exponents between -LIMIT and LIMIT.
     for _ in range(2 * LIMIT):
         exponents = alike.highest(asked)
         raised_exponents = {

@@ -218,6 +218,7 @@ class _Planner:
                     reached.add(node.output[0])
         wanted = {name for group in groups.values() for name in group.tensors}
         moves = []
+        # Keep only the moves through which int8 data reach a group.
         for node in reversed(moving):
             if node.output[0] in wanted:
                 moves.append(node.name)

@@ -86,6 +86,7 @@ def _convert_inner(writer: Writer, prefix: str) -> None:
         writer.begin(f"{prefix}/{name}", operator.kind, in_floats=_computes_floats(graph, operator))
         if reason := _convert_operator(writer, operator):
             raise Missing(f"in its graph, '{name}': {printable(operator.kind)}: {reason}")
+    # The operator that executes the graph adds the nodes that follow.
     writer.begin(prefix)
 
 

@@ -492,6 +492,7 @@ class Writer:
         """Return the finished ONNX model."""
         for place in dict.fromkeys(self.source.outputs):
             stored, name = self.stored(place), self._names[place]
+            # The tensor already has the name of another one, such as an input.
             if stored != name:
                 self._graph.append(
                     helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
