@@ -458,7 +458,7 @@ class _Tasks(_Rows):
         task: LoopVar,
         task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement | None:
-        """Return what one task computes of a product; None if the kernel has other tasks."""
+        """Return a task's statements for a product, or None if the kernel has other tasks."""
         count = self._heads * self._height // self._rows
         w = replace(product.workload, batch=count, height=self._rows)
         try:

@@ -76,7 +76,7 @@ class PoolWindow:
 
 
 def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
-    """Return a pool of a packed image as a TE tensor.
+    """Apply a pool to a packed image and return the result as a TE tensor.
 
     Args:
         image: image (n, c / block, h, w, block), in float32 or as uint16 that hold bfloat16.

@@ -42,7 +42,7 @@ vectors."""
 
 @dataclass
 class PackedTensor:
-    """The forms of a value in which it is available.
+    """The available forms of a value.
 
     Attributes:
         shape: its shape in the model.
@@ -156,7 +156,7 @@ class PackedTensors:
         )
 
     def pooled(self, var: RelaxVar, block: int, window: PoolWindow, *, bfloat16: bool) -> RelaxExpr:
-        """Return a pool of a value, packed in blocks of `block` channels.
+        """Apply a pool to a value and return the result in blocks of `block` channels.
 
         Args:
             var: the variable of the value.
@@ -250,7 +250,7 @@ class PackedTensors:
         return image, block
 
     def block_of(self, var: RelaxVar) -> int:
-        """Return the block size of a variable, 0 if it is only available in the model's layout."""
+        """Return the block size of a variable, or 0 if the variable only has the model's layout."""
         return self._known[var].block if var in self._known else 0
 
     def _value(self, var: RelaxVar) -> PackedTensor:

@@ -76,7 +76,7 @@ def _body(
     buffers: Sequence[TirBuffer], shapes: list[list[int]], row: int, width: int,
     combined: Callable[[Expression, Expression], Expression],
 ) -> Statement:  # fmt: skip
-    """Write the loops.
+    """Build the loops of a scatter.
 
     A task processes the same part of every row, so that updates of one element are applied in
     order.

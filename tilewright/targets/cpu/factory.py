@@ -77,7 +77,7 @@ def _check_code(specification: Mapping[str, Json]) -> None:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    """Return parts of this processor: powers of two of threads, with every vector width."""
+    """Return parts of this processor: each power of two of threads with each vector width."""
     host = this_machine()
     threads = sorted({host.threads} | {1 << k for k in range(host.threads.bit_length())})
     specifications = [

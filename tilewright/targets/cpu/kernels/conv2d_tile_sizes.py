@@ -257,7 +257,7 @@ def _tile(
 
 
 def _nearest(knob: Knob, wanted: int) -> int:
-    """Return the knob's value that is nearest to `wanted` by factor."""
+    """Return the knob's value that is nearest to `wanted` in ratio."""
 
     def apart(value: int) -> float:
         return max((value + 1) / (wanted + 1), (wanted + 1) / (value + 1))

@@ -40,7 +40,7 @@ class DenseInt8(Dense):
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the knobs of a matrix product. Some processors fix `pack_data`.
+        """Return the knobs of a matrix product; some processors need `pack_data`.
 
         Args:
             workload: the workload.

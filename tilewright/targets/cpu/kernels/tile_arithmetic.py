@@ -19,7 +19,7 @@ def divisors(number: int, at_most: int) -> tuple[int, ...]:
 
 
 def nearest_divisor(number: int, wanted: int) -> int:
-    """Return the divisor of `number` that is nearest to `wanted` by factor.
+    """Return the divisor of `number` that is nearest to `wanted` in ratio.
 
     Args:
         number: the number.
