@@ -161,6 +161,7 @@ def _elementwise(flat: FlatGraph, binding: Binding, compute: Any) -> tuple[Any, 
     if bound is None or bound.size != 1 or shape_of(x) != binding.shape or not binding.shape:
         return None
     builder = relax.BlockBuilder()
+    # The function that TVM's importer writes for this operation, to compare with.
     call = builder.call_te(compute, relax.Var("x", x.ty), relax.Var("number", number.ty))
     wanted = builder.get()[call.args[0]]
     if not tvm_ffi.structural_equal(flat.module[binding.args[0]], wanted):

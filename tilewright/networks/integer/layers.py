@@ -155,6 +155,7 @@ class Layers:
         if output is None:
             if match.operator != "elementwise" or steps.upper is not None:
                 raise NotALayer("nothing quantises its result")
+            # A ReLU without a quantisation after it keeps the scale of its input.
             output = product.scale
         bounds = bounds_of(output, steps.relu, steps.upper)
         layer_name, value = name or match.anchor.node, name or match.result.node
@@ -259,6 +260,7 @@ class Layers:
         n, _, h, w = whole.shape
         workload = Workload("conv2d", n, 2 * c, h, w, c, post=())
         product = MatmulLayer(workload, whole.name, Scale(call.output.step), call.product.shape)
+        # The bias subtracts the zero points, since the concatenated tensor has a scale of its own.
         zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
         joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
         return self._scaled(joined, weight[:, :, None, None])
@@ -287,6 +289,8 @@ class Layers:
         zeros, activates = call.output.zero_point * np.exp2(r.shifts), call.activation is not None
         if activates:
             _check_behind(r, zeros)
+        # Added to the sums: the output's zero point, the bias, and the zero points of residual and
+        # data.
         constants = [
             np.broadcast_to(0 * zeros if activates else zeros, (call.channels,)),
             call.bias / steps if call.bias is not None else np.zeros(0),

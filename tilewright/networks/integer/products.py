@@ -126,6 +126,7 @@ class Products:
         weight_quantisation = quantisation(binding)
         assert weight_quantisation is not None
         steps, zeros = steps_of(binding.node, weight_quantisation)
+        # uint8 values and their zero points are represented by int8 values that are 128 smaller.
         values = integers.astype(np.int64) - (128 if weight_quantisation.dtype == "uint8" else 0)
         zero_points = self._along(value, zeros.astype(np.float64), axis)
         values = values - zero_points.astype(np.int64).reshape(-1, *[1] * (values.ndim - axis - 1))
@@ -408,6 +409,8 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
         return np.zeros(0)
     if not max(w.pad_top, w.pad_left, w.pad_bottom, w.pad_right):
         return np.asarray(-zero * weight.sum(axis=(1, 2, 3)), np.float64)
+    # A convolution of ones gives the sum of the weights at each pixel, without those in the
+    # padding.
     ones = np.ones((1, w.in_channels, w.height, w.width), np.int8)
     fine = np.rint(weight * (1 << FINE_BITS))  # as integers, which `reference` expects
     alone = replace(w, batch=1).with_steps(())
@@ -416,7 +419,7 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
 
 
 class Behind:
-    """What follows the sums of a call.
+    """The operations that follow the sums of a call.
 
     Args:
         match: the matched operators.

@@ -140,6 +140,7 @@ def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsamplin
     lengths = {len(kernel), len(stride), len(extra)} == {AXES} and len(pads) == 2 * AXES
     if not (named and lengths) or numbers.get("dilations", ones) != ones:
         return None
+    # `normalise` has replaced `output_shape` and `auto_pad` by `pads` where their meaning is clear.
     if "output_shape" in numbers or kernel != weight[2:] or min(*pads, *extra, *data) < 0:
         return None
     if groups < 1 or data[1] % groups:

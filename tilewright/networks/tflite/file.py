@@ -384,6 +384,7 @@ class _FlatbufferReader:
             raw = buffer.DataAsNumpy()
         if not length or not dtype:
             return None
+        # A damaged file may use the same data for many tensors, so that the sum is limited, too.
         self._constant_bytes += length
         if table.Sparsity() is not None and kind != "INT4":
             return self._dense(table.Sparsity(), name, raw, shape, dtype)
@@ -398,6 +399,7 @@ class _FlatbufferReader:
             self._refuse("uses the same data for tensors of more than 2 GiB")
         if kind == "INT4":  # two numbers per byte, the first one in the lower half
             self._constant_bytes += count
+            # The shifts extend the sign of each four-bit number.
             pairs = raw.view(np.int8)
             return np.stack([pairs << 4 >> 4, pairs >> 4], -1).ravel()[:count].reshape(shape)
         values: NDArray[Any] = raw.view(np.dtype(dtype).newbyteorder("<")).reshape(shape)
