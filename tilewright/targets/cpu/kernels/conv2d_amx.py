@@ -344,6 +344,7 @@ class _Image:
         data_height, data_width = self.shapes[0][2:4]
         if self.layout.folded:
             stride = 1
+        # Columns before `begin` and from `end` on lie in the padding.
         begin = min(max(0, tiles(w.pad_left - phase, stride)), width)
         end = max(min(width, tiles(data_width + w.pad_left - phase, stride)), begin)
         channels, border = self.layout.channels, self.numbers.border(self.a.zero)

@@ -349,6 +349,7 @@ class Share:
                     at = c * self.vector + i
                     place = [*self._place(row, column), r, at]
                     T.buffer_store(partial, self._total(sums, r, at), place)
+        # The last part of the depth adds the initial values and applies the epilogue.
         done = (steps - 1) * v["tile_depth"]
         with self._tiles() as (row, column):
             sums = self._sums(partial_and_initial(row, column))

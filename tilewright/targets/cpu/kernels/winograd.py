@@ -296,6 +296,7 @@ def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues)
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     names = ("padded", "patch", "half", "left", "part", "back", "square", "out")
     if w.dequantises:
+        # Integers are converted where the data are read, without a buffer.
         for name in ("image", "reals"):
             sch.compute_inline(sch.get_sblock(name))
     border, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
