@@ -86,7 +86,7 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tilewright.evaluation.engines.process:_peak_bytes",
         "tilewright.evaluation.engines.process:_waited",
         "tilewright.evaluation.engines.timing:_stolen",
-        "tilewright.targets.cpu.machine:_said", "tilewright.targets.cpu.runner:quiet_machine",
+        "tilewright.targets.cpu.machine:_read_text", "tilewright.targets.cpu.runner:quiet_machine",
     ),
     "it is in the user's own workspace": ("tilewright.tuning.open_trials:store_url",),
     "it hashes bytes, whatever they are": (

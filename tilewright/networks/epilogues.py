@@ -1,47 +1,51 @@
-"""Derives what follows the sums of an operator: the epilogue of an int8 accelerator, of a float32
-kernel and of a kernel that computes a quantised layer in integers.
+"""Derive the epilogue of a layer: the operations that are applied to its accumulator.
 
-**An int8 accelerator.** `networks.integer` computes what a quantised network becomes;
-`int8_epilogue` predicts it, before scales are known. The rule, for float and quantised models
-alike: int8 data times int8 weights, summed in int32, then
+There are three kinds of epilogues.
+
+**Int8 accelerator.** `networks.integer` computes the exact epilogue of a quantised network.
+`int8_epilogue` predicts it before the scales are known. Float and quantised models follow the same
+rule: int8 data are multiplied by int8 weights and summed in int32, then
 
     [bias] [residual] [offset]  >> shift,  min 127,  max low
 
-`bias` where the model adds a constant a channel; it includes the constant that rounds the shift. An
-`offset` rounds where there is no bias. `residual` is a second int8 tensor at a scale of its own.
-`low` is 0 behind a relu or a clip at zero (the upper bound of a clip is where the scale puts 127),
-else −128. A maximum keeps its scale: it has nothing to shift. A float model has no scales yet: its
-shift is 8. A quantised model's shift is log2(s_out / (s_data · s_weight)), exact where that is a
-whole number. Where output channels have scales of their own and no residual is added, it is
-`>> channel`, and there is always a bias.
+- `bias` is present if the model adds a constant per channel. It includes the constant that makes
+  the shift round to nearest.
+- `offset` is that rounding constant in a layer without a bias.
+- `residual` is a second int8 tensor with its own scale.
+- `low` is 0 after a ReLU or a clip at zero, otherwise −128. The upper bound of a clip needs no
+  operation, because the scale maps it to 127.
+- A max-pool keeps its scale and therefore has no shift.
+- The shift of a float model is 8, since its scales are not known yet. The shift of a quantised
+  model is log2(s_out / (s_data · s_weight)), which is exact if this is an integer.
+- If output channels have different scales and no residual is added, the shift is per channel (`>>
+  channel`), and there is always a bias.
+- A non-linear activation (`targets.steps`) follows the additions, and the rounding offset follows
+  the activation.
 
-An activation of the model that is a step by itself (`targets.steps`) follows what is added, and the
-rounding offset follows the activation.
+Schedules do not depend on these constants, so workloads are tuned in their canonical form
+(`targets.workload.canonical`). `EpilogueMode` selects what the form contains:
 
-Schedules depend on none of the constants, so what is tuned is the canonical form
-(`targets.workload.canonical`). Three ways to write it down:
+- `full` (the default): the operations that the network needs.
+- `per-channel`: the same, for a float model that will be quantised with one scale per channel.
+- `plain`: `>> 8, min 127, max 0` after every convolution and matrix product, as in the published
+  VTA benchmarks, so that each shape is one workload. Use it to compare with these benchmarks and
+  with the published schedules of the stock compiler. It does not compute the network's result.
 
-- `full` (the default): the steps that the network needs.
-- `per-channel`: likewise, of a float model that will be quantised with scales a channel.
-- `plain`: the published VTA benchmarks' `>> 8, min 127, max 0` behind every convolution and
-  product, so that one shape is one workload. It is for comparisons with those benchmarks and with
-  the stock compiler's published schedules. It computes no network.
-
-**A float32 kernel**, with its sums in registers:
+**Float32 CPU kernel**, with its sums in registers:
 
     [bias] [residual]  [max 0]  [min upper]
 
-A kernel clips at whole numbers (`targets.epilogue.EpilogueOp` holds integers): a relu and a relu6
-are its own, a clip at another bound follows it.
+A kernel clips only at integers, because `targets.epilogue.EpilogueOp` holds integers. It therefore
+includes a ReLU and a ReLU6; a clip at a fractional bound runs as a separate operator.
 
-**A kernel for a quantised layer** on a processor:
+**CPU kernel of a quantised layer**:
 
     dequantise  [bias]  [add]  [max 0]  [min upper]  [round ...]  [quantise]
 
-The kernel reads the integers that the model dequantises, and writes those that it quantises. Where
-the model dequantises these only to add or clip and to quantise again, the kernel does that, too.
-It rounds (`round`) as often as the model does. A clip that the model's integers make by themselves
-is left out.
+The kernel reads the integers that the model dequantises and writes the integers that the model
+quantises. If the model dequantises the result again only to add or clip and then requantise, the
+kernel does that as well. It rounds (`round`) as often as the model does. A clip that the range of
+the output's integer type already performs is left out.
 """
 
 from __future__ import annotations
@@ -58,14 +62,26 @@ from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp
 from tilewright.targets.steps.quantised import BYTES, LIMITS, TensorScale
 
 EpilogueMode = Literal["full", "per-channel", "plain"]
-"""Form in which an epilogue is written down."""
+"""Which operations an epilogue contains; see the module's documentation."""
 FLOAT_SHIFT = 8
+"""Right shift in the epilogue of a float model, whose scales are not known yet."""
 RESIDUAL_SHIFT = 8
-"""Bits a residual is shifted by where no scale says it: more than one weight can hold."""
+"""Left shift of a residual whose scale is not known yet: more bits than one int8 weight can
+hold."""
 
 
 def int8_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
-    """Return the operations on the accumulator of an int8 accelerator, by the rule above."""
+    """Return the predicted epilogue of a call on an int8 accelerator.
+
+    The rule is described in the module's documentation.
+
+    Args:
+        call: the layer with its fused steps.
+        mode: which operations the epilogue contains.
+
+    Returns:
+        The operations on the int32 accumulator, in execution order.
+    """
     if mode == "plain":
         return DEFAULT_EPILOGUE
     kinds = {step.kind for step in call.steps}
@@ -89,16 +105,21 @@ def int8_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]
 
 
 def _is_by_channel(call: FusedCall, mode: EpilogueMode, counts_alike: bool) -> bool:
-    """Whether output channels have different shifts."""
-    given = call.weight_quantisation
+    """Return whether output channels have different shifts."""
+    quantisation = call.weight_quantisation
     if call.operator not in PRODUCTS or counts_alike:
         return False
-    return mode == "per-channel" if given is None else len(set(given.scale)) > 1
+    return mode == "per-channel" if quantisation is None else len(set(quantisation.scale)) > 1
 
 
 def requantise_shift(call: FusedCall) -> tuple[int, bool]:
-    """Return the right shift from the accumulator's scale to the output's, and whether it is exact.
-    If channels have shifts of their own, return the median, and whether all of them are exact."""
+    """Return the right shift from the accumulator's scale to the output's scale.
+
+    Returns:
+        shift: the shift in bits. If channels have different shifts, this is their median. It is
+            `FLOAT_SHIFT` if a scale is unknown.
+        exact: whether all scale ratios are powers of two, so that shifting is exact.
+    """
     data, weight, out = call.data_quantisation, call.weight_quantisation, _written(call)
     if not (data and weight and out and data.scale and weight.scale and out.scale):
         return FLOAT_SHIFT, True
@@ -112,7 +133,11 @@ def requantise_shift(call: FusedCall) -> tuple[int, bool]:
 
 
 def int8_obstacle(call: FusedCall) -> tuple[str, str] | None:
-    """Return why an int8 accelerator cannot run the call, and the next step; None if it can."""
+    """Return why an int8 accelerator cannot run a call.
+
+    Returns:
+        The reason and the suggested next step, or None if the accelerator can run the call.
+    """
     for role, quantisation in (
         ("data", call.data_quantisation),
         ("weights", call.weight_quantisation),
@@ -126,28 +151,30 @@ def int8_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def int8_notes(call: FusedCall) -> list[str]:
-    """Return remarks for a report on what the int8 form of a call changes."""
-    found = []
+    """Return remarks for the operator report about how the int8 version of a call differs."""
+    notes = []
     if not requantise_shift(call)[1]:
-        found.append("its scales are no powers of two apart: two passes")
+        notes.append("its scales are no powers of two apart: two passes")
     weight, kinds = call.weight_quantisation, {step.kind for step in call.steps}
     if weight and len(set(weight.scale)) > 1 and "activation" in kinds:
-        found.append("its weights get one scale, for its sums are told apart by sign and size")
+        notes.append("its weights get one scale, for its sums are told apart by sign and size")
     if weight and len(set(weight.scale)) > 1 and "add" in kinds:
-        found.append("its weights get one scale, for a tensor is added to its sums")
+        notes.append("its weights get one scale, for a tensor is added to its sums")
     if _data_zero(call) or _out_zero(call):
-        found.append("zero points go into constants that are added")
-    return found
+        notes.append("zero points go into constants that are added")
+    return notes
 
 
 def _written(call: FusedCall) -> Quantisation | None:
-    """Return the scale that the call writes: that of its last quantisation, since a relu behind it
-    keeps the scale."""
+    """Return the quantisation of the call's output, or None if the call is not requantised.
+
+    This is the quantisation of its last `quantise` step; a ReLU after it keeps the scale.
+    """
     return next((s.quantisation for s in reversed(call.steps) if s.kind == "quantise"), None)
 
 
 def _zeros(quantisation: Quantisation) -> list[int]:
-    """Return zero points as int8: uint8 data are int8 after 128 is subtracted."""
+    """Return the zero points as int8 values. 128 is subtracted from those of uint8 tensors."""
     offset = 128 if quantisation.dtype == "uint8" else 0
     return [zero - offset for zero in quantisation.zero_point or (0,)]
 
@@ -162,12 +189,18 @@ def _out_zero(call: FusedCall) -> int:
 
 
 LARGEST_BOUND = (1 << 15) - 1
+"""Largest upper bound of a clip that fits into a signed 16-bit immediate."""
 
 ELSEWHERE = "no convolution or product: compiled without a schedule of its own"
+"""Reason shown for an operator that has no schedule."""
 
 
 def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
-    """Return why no float kernel computes the call, and the next step; None if one does."""
+    """Return why no float32 kernel computes a call.
+
+    Returns:
+        The reason and the suggested next step, or None if there is a kernel.
+    """
     if call.operator not in ("conv2d", "dense", "matmul"):
         return ELSEWHERE, ""
     if call.dtype != "float32":
@@ -176,50 +209,58 @@ def float_obstacle(call: FusedCall) -> tuple[str, str] | None:
 
 
 def is_quantised_call(call: FusedCall) -> bool:
-    """Return whether a tensor of the call is quantised."""
+    """Return whether any tensor of the call is quantised."""
     quantised = (call.data_quantisation, call.weight_quantisation)
     return any(quantised) or any(step.quantisation for step in call.steps)
 
 
 def float_steps(call: FusedCall) -> tuple[FusedStep, ...]:
-    """Return the fused steps that a float kernel does. The steps behind them stay operators of
-    their own, and so do the roundings of a quantised model."""
-    for place, step in enumerate(call.steps):
+    """Return the fused steps that a float32 kernel performs.
+
+    The kernel stops at the first step that it cannot do: a non-linear activation, a step that
+    quantises or dequantises, or a clip whose upper bound is fractional or too large. That step and
+    the later ones remain separate operators.
+    """
+    for index, step in enumerate(call.steps):
         upper = step.upper
         if step.step is not None or step.kind in ("quantise", "dequantise"):
-            return call.steps[:place]
+            return call.steps[:index]
         if upper is not None and (upper != int(upper) or upper > LARGEST_BOUND):
-            return call.steps[:place]
+            return call.steps[:index]
     return call.steps
 
 
 def float_epilogue(call: FusedCall, mode: EpilogueMode) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue of a float kernel, which does `float_steps`. In mode `plain` it is empty,
-    so that one shape is one workload."""
+    """Return the epilogue of a float32 kernel that performs `float_steps`.
+
+    In mode `plain` the epilogue is empty, so that each shape is one workload.
+    """
     if mode == "plain":
         return ()
-    found: list[EpilogueOp] = []
+    operations: list[EpilogueOp] = []
     for step in float_steps(call):
-        if step.kind == "bias" and not found:  # several are one
-            found.append(EpilogueOp("bias"))
+        if step.kind == "bias" and not operations:  # several biases are added up to one
+            operations.append(EpilogueOp("bias"))
         elif step.kind == "add":
-            found.append(EpilogueOp("residual"))
+            operations.append(EpilogueOp("residual"))
         elif step.kind in ("relu", "clip"):
-            found.append(EpilogueOp("max", 0))
+            operations.append(EpilogueOp("max", 0))
             if step.upper is not None:
-                found.append(EpilogueOp("min", int(step.upper)))
-    return tuple(found)
+                operations.append(EpilogueOp("min", int(step.upper)))
+    return tuple(operations)
 
 
 def computes_integers(call: FusedCall) -> bool:
-    """Return whether a layer is computed in integers if there is a kernel for it, and not in
-    float32 on dequantised numbers."""
+    """Return whether a layer reads integers directly instead of dequantised float32 values."""
     return call.reads_integers
 
 
 def quantised_steps(call: FusedCall) -> tuple[FusedStep, ...]:
-    """Return the steps that the kernel of a quantised layer does: its fused steps, then the further
-    ones. If any of them writes integers, the last step is the last one that does."""
+    """Return the steps that the kernel of a quantised layer performs.
+
+    These are the fused steps followed by the `further` ones, up to the first step that the kernel
+    cannot do. If any of them quantises, the steps after the last `quantise` are left out.
+    """
     steps = (*call.steps, *call.further)
     end = next((i for i in range(len(steps)) if not _follows(steps, i)), len(steps))
     written = [i for i in range(end) if steps[i].kind == "quantise"]
@@ -227,41 +268,41 @@ def quantised_steps(call: FusedCall) -> tuple[FusedStep, ...]:
 
 
 def quantised_epilogue(call: FusedCall) -> tuple[EpilogueOp, ...]:
-    """Return the epilogue of the kernel of a quantised layer, which does `quantised_steps`."""
+    """Return the epilogue of the kernel of a quantised layer, which performs `quantised_steps`."""
     data, steps = call.data_quantisation, quantised_steps(call)
     assert data is not None
-    found = [EpilogueOp("dequantise", BYTES.index(data.dtype))]
-    for place, step in enumerate(steps):
-        said = step.quantisation
-        if step.kind == "bias" and len(found) == 1:  # several are one
-            found.append(EpilogueOp("bias"))
-        elif step.kind == "add" and said is not None:
-            found.append(EpilogueOp("add_dequantised", BYTES.index(said.dtype)))
+    operations = [EpilogueOp("dequantise", BYTES.index(data.dtype))]
+    for index, step in enumerate(steps):
+        quantisation = step.quantisation
+        if step.kind == "bias" and len(operations) == 1:  # several biases are added up to one
+            operations.append(EpilogueOp("bias"))
+        elif step.kind == "add" and quantisation is not None:
+            operations.append(EpilogueOp("add_dequantised", BYTES.index(quantisation.dtype)))
         elif step.kind in ("relu", "clip"):
-            found += _clip(step, _written_next(steps, place)) or ()
-        elif step.kind == "quantise" and said is not None and place + 1 == len(steps):
-            found.append(EpilogueOp("quantise", BYTES.index(said.dtype)))
+            operations += _clip(step, _written_next(steps, index)) or ()
+        elif step.kind == "quantise" and quantisation is not None and index + 1 == len(steps):
+            operations.append(EpilogueOp("quantise", BYTES.index(quantisation.dtype)))
         elif step.kind == "quantise":
-            found.append(EpilogueOp("round"))
-    return tuple(found)
+            operations.append(EpilogueOp("round"))
+    return tuple(operations)
 
 
 def quantised_scales(steps: Sequence[FusedStep]) -> list[TensorScale]:
     """Return the scales of the tensors that `quantised_steps` add, round to and write."""
     return [
-        TensorScale(said.dtype, said.scale[0], said.zero_point[0])
+        TensorScale(quantisation.dtype, quantisation.scale[0], quantisation.zero_point[0])
         for step in steps
-        if step.kind in ("add", "quantise") and (said := step.quantisation) is not None
+        if step.kind in ("add", "quantise") and (quantisation := step.quantisation) is not None
     ]
 
 
 def _follows(steps: Sequence[FusedStep], place: int) -> bool:
-    """Return whether a kernel can do a step after the steps before it."""
+    """Return whether a kernel can perform the step at index `place` after the steps before it."""
     step, before = steps[place], steps[:place]
     if step.kind == "bias":
-        return all(each.kind == "bias" for each in before)
+        return all(earlier.kind == "bias" for earlier in before)
     if step.kind == "add":
-        return step.reads_integers and all(each.kind != "add" for each in before)
+        return step.reads_integers and all(earlier.kind != "add" for earlier in before)
     if step.kind in ("relu", "clip"):
         return _clip(step, _written_next(steps, place)) is not None
     if step.kind == "dequantise":
@@ -270,16 +311,19 @@ def _follows(steps: Sequence[FusedStep], place: int) -> bool:
 
 
 def _written_next(steps: Sequence[FusedStep], place: int) -> Quantisation | None:
-    """Return the integers that are written directly behind a step, if any."""
-    behind = steps[place + 1] if place + 1 < len(steps) else None
-    if behind is None or behind.kind != "quantise" or not _is_written(behind.quantisation):
+    """Return the quantisation of the `quantise` step that follows index `place` directly.
+
+    Return None if there is no such step or a kernel cannot write its integers.
+    """
+    following = steps[place + 1] if place + 1 < len(steps) else None
+    if following is None or following.kind != "quantise" or not _is_written(following.quantisation):
         return None
-    return behind.quantisation
+    return following.quantisation
 
 
-def _is_written(given: Quantisation | None) -> bool:
-    """Return whether a kernel can write these integers."""
-    return given is not None and given.dtype in BYTES and len(given.scale) == 1
+def _is_written(quantisation: Quantisation | None) -> bool:
+    """Return whether a kernel can write integers of this quantisation."""
+    return quantisation is not None and quantisation.dtype in BYTES and len(quantisation.scale) == 1
 
 
 def _clip(step: FusedStep, written: Quantisation | None) -> tuple[EpilogueOp, ...] | None:
@@ -287,14 +331,14 @@ def _clip(step: FusedStep, written: Quantisation | None) -> tuple[EpilogueOp, ..
     least, most = 0, math.inf
     if written is not None:
         least, most = LIMITS[written.dtype]
-    found = []
+    operations = []
     zero = 0 if written is None else written.zero_point[0]
     if written is None or zero > least:
-        found.append(EpilogueOp("max", 0))
+        operations.append(EpilogueOp("max", 0))
     if step.upper is None or (
         written is not None and round(step.upper / written.scale[0]) + zero >= most
     ):
-        return tuple(found)
+        return tuple(operations)
     if step.upper != int(step.upper) or step.upper > LARGEST_BOUND:
         return None
-    return (*found, EpilogueOp("min", int(step.upper)))
+    return (*operations, EpilogueOp("min", int(step.upper)))

@@ -1,4 +1,4 @@
-"""Defines what can be wrong with a model file. Each message names the cause and the next step."""
+"""Exceptions about model files and networks. Each message states the cause and the next step."""
 
 from __future__ import annotations
 
@@ -8,54 +8,67 @@ from tilewright.core.errors import TilewrightError
 
 
 class ModelFileError(TilewrightError):
-    """A file that is missing, is no model, is damaged, or asks for data it must not have."""
+    """Raised if a model file is missing, damaged or not a model, or refers to forbidden data."""
 
 
 class DynamicShapeError(TilewrightError):
-    """An input whose size is unknown before the model runs, or a wrong shape given for it."""
+    """Raised if an input's size is unknown before inference, or if a given shape is wrong."""
 
 
 class InputError(TilewrightError):
-    """Arrays that do not fit the inputs of the network they are given to."""
+    """Raised if the arrays passed to a network do not fit its inputs."""
 
 
 REFUSED_INPUTS = "the network refuses its inputs: "
-"""Begins the message of an error that compiled code raises for an index that lies outside its
-tensor, or a divisor of zero."""
+"""Start of the message that compiled code raises for an out-of-range index or a division by
+zero."""
 
 
 def refused_inputs(error: Exception) -> Exception:
-    """Return the `InputError` that an exception of compiled code stands for, or the exception."""
-    said = last_line(error)
-    if REFUSED_INPUTS not in said:
+    """Translate an exception of compiled code about input values into an `InputError`.
+
+    Args:
+        error: an exception from running compiled code.
+
+    Returns:
+        An `InputError` if the message contains `REFUSED_INPUTS`, otherwise `error` itself.
+    """
+    message = last_line(error)
+    if REFUSED_INPUTS not in message:
         return error
-    return InputError(f"{said[said.index(REFUSED_INPUTS) :]}; check their values")
+    return InputError(f"{message[message.index(REFUSED_INPUTS) :]}; check their values")
 
 
 class UnsupportedOperatorError(TilewrightError):
-    """An operator that the importer cannot express."""
+    """Raised if the importer cannot express an operator."""
 
 
 class NothingToOffload(TilewrightError):
-    """A model that runs, but of which no operator suits the accelerator."""
+    """Raised if no operator of a valid model suits the accelerator."""
 
 
 class QuantisationError(TilewrightError):
-    """A model that cannot be quantised, options of quantising that make no sense, or a quantised
-    model whose scales an accelerator that shifts cannot represent."""
+    """Raised if a model cannot be quantised, or a quantised model cannot run on the accelerator.
+
+    Possible causes are options that contradict each other, and scales that an accelerator cannot
+    represent because it only shifts.
+    """
 
 
 class NothingToQuantise(QuantisationError):
-    """A model without any operator that can run in int8."""
+    """Raised if a model has no operator that can run in int8."""
 
 
 class ImportFailedError(TilewrightError):
-    """A well-formed model that the importer could not translate or the compiler could not build."""
+    """Raised if the importer cannot translate or the compiler cannot build a valid model."""
 
 
 class OperatorImportError(ImportFailedError):
-    """One operator that the importer could not translate; `operator` is its name, "" where nobody
-    knows which it was."""
+    """Raised if the importer cannot translate one operator.
+
+    Attributes:
+        operator: name of the operator, "" if it is not known.
+    """
 
     def __init__(self, message: str, operator: str) -> None:
         super().__init__(message)
@@ -63,8 +76,11 @@ class OperatorImportError(ImportFailedError):
 
 
 class UncompilableError(ImportFailedError):
-    """A network that the compiler could not build; `operators` names those that fail alone, none
-    where nobody knows which do."""
+    """Raised if the compiler cannot build a network.
+
+    Attributes:
+        operators: names of the operators that fail to compile by themselves; empty if not known.
+    """
 
     def __init__(self, message: str, operators: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -72,24 +88,30 @@ class UncompilableError(ImportFailedError):
 
 
 BUILD_AGAIN = "copy the artifact again, or build it again from its model"
-"""Next step after an artifact turned out to be damaged."""
+"""Next step that is suggested for a damaged artifact."""
 
 
 class ArtifactError(TilewrightError):
-    """A folder that is no artifact, is damaged or of another version, or cannot be made."""
+    """Raised if a folder is not an artifact, is damaged or outdated, or cannot be created."""
 
 
 class InaccurateError(ArtifactError):
-    """Outputs are further from the source model's than the tolerance allows."""
+    """Raised if outputs differ from those of the source model by more than the tolerance."""
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says, without onnxruntime's numbers of errors, or the kind
-    of error where it says nothing."""
+    """Return the first line of a library's error message.
+
+    The error-code prefix of onnxruntime is removed. If the message is empty, return the name of the
+    exception class.
+    """
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
 
 
 def last_line(error: Exception) -> str:
-    """The last line of what a library says, where TVM and ONNX put the cause."""
+    """Return the last line of a library's error message, where TVM and ONNX state the cause.
+
+    If the message is empty, return the name of the exception class.
+    """
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

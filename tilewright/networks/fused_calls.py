@@ -1,5 +1,4 @@
-"""Describes what the importer found worth offloading: one `FusedCall` a call of a fused
-subgraph."""
+"""Data types for operators that can be offloaded, with the steps that are fused into them."""
 
 from __future__ import annotations
 
@@ -10,17 +9,24 @@ from typing import Literal
 from tilewright.targets.epilogue import EpilogueOp
 
 StepKind = Literal["bias", "add", "relu", "clip", "activation", "quantise", "dequantise"]
+"""Kinds of fused steps; see `FusedStep`."""
 CallOperator = Literal[
     "conv2d", "dense", "matmul", "max_pool", "average_pool", "add", "elementwise"
 ]
+"""Kinds of operators that can be offloaded; see `FusedCall`."""
 PRODUCTS: frozenset[CallOperator] = frozenset(("conv2d", "dense"))
 """The operators that multiply data by constant weights."""
 
 
 @dataclass(frozen=True)
 class Quantisation:
-    """real = scale · (integer − zero_point), one value or one a channel; `dtype` of the integer.
-    What is computed while the network runs is empty."""
+    """Quantisation of a tensor: real = scale · (integer − zero_point).
+
+    Attributes:
+        dtype: element type of the integers.
+        scale: one value, or one per channel. Empty if it is computed at run time.
+        zero_point: one value, or one per channel. Empty if it is computed at run time.
+    """
 
     dtype: str
     scale: tuple[float, ...]
@@ -29,12 +35,19 @@ class Quantisation:
 
 @dataclass(frozen=True)
 class FusedStep:
-    """One operation fused behind the convolution or product, in order of execution.
+    """One operation that is fused into a layer, after its accumulation.
 
-    `bias` adds a constant a channel, `add` a tensor of the output's shape; `clip` cuts at 0 below
-    and at `upper` above. An `activation` is a `step` of an epilogue. `quantisation` is what a
-    `quantise` writes, a `dequantise` reads, and the tensor of an `add` comes in;
-    it `reads_integers` where a kernel can read that tensor before it is dequantised.
+    Attributes:
+        kind: `bias` adds a constant per channel, `add` adds a tensor of the output's shape, `relu`
+            clips at 0, `clip` clips at 0 and at `upper`, `activation` applies `step`, and
+            `quantise` and `dequantise` convert.
+        node: name of the operator in the source model.
+        quantisation: quantisation that a `quantise` step writes, that a `dequantise` step reads, or
+            that the other operand of an `add` step has.
+        upper: upper bound of a `clip`.
+        step: the epilogue operation of an `activation`.
+        reads_integers: whether a kernel can read the other operand of an `add` as integers, before
+            it is dequantised.
     """
 
     kind: StepKind
@@ -47,21 +60,36 @@ class FusedStep:
 
 @dataclass(frozen=True)
 class FusedCall:
-    """An operator that an accelerator could be given, and the steps fused behind it.
+    """An operator that can be offloaded, with the steps that are fused into it.
 
-    `conv2d` (NCHW, weights OIHW) and `dense` (x·W with W of shape (in, out)) have constant weights;
-    the second operand of a `matmul`, (…, in, out), is an activation and its shape `weight_shape`.
-    `max_pool` and `average_pool` read windows of `kernel` pixels, the whole image where the pool is
-    global. An `add` is a sum of two tensors of one shape that follows nothing, an `elementwise` an
-    activation or requantisation alone: `steps` says which, and begins with the anchor itself.
-
-    `node` names the operator in the source model. The quantisations are None in a float model.
-    `inputs` are the activations it reads: data, then a matmul's other operand or the tensor that is
-    added. Each is named by the operator that writes it or the network's input, before it is
-    dequantised; `output` in the same way. A product `reads_integers` where a kernel can read data
-    and weights before they are dequantised. Then `further` steps follow those fused: integers are
-    dequantised, added to or clipped, and quantised again. `dtype` is the type of the data's
-    numbers.
+    Attributes:
+        operator: the kind of operator. `conv2d` (data NCHW, weights OIHW) and `dense` (x·W) have
+            constant weights; the second operand of `matmul` is an activation. `max_pool` and
+            `average_pool` reduce windows. `add` is a sum of two tensors of the same shape that is
+            not fused into another operator. `elementwise` is an activation or requantisation by
+            itself; its first step is the operator.
+        node: name of the operator in the source model.
+        data_shape: shape of the data.
+        weight_shape: shape of the weights, (in, out) for `dense`; shape (…, in, out) of the second
+            operand for `matmul`.
+        output_shape: shape of the output.
+        strides: vertical and horizontal stride in elements.
+        padding: padding in elements: top, left, bottom, right.
+        dilation: vertical and horizontal dilation in elements.
+        groups: number of convolution groups.
+        steps: fused steps in execution order.
+        data_quantisation: quantisation of the data, None in a float model.
+        weight_quantisation: quantisation of the weights, None in a float model.
+        kernel: height and width of a pool's window, the whole image for a global pool.
+        count_include_pad: whether an average pool counts padding.
+        inputs: the activations that the call reads: the data, then the second operand of a `matmul`
+            or `add` step. Each is named after the operator that writes it, before dequantisation,
+            or after the network input.
+        output: name of the operator that writes the output.
+        reads_integers: whether a kernel can read data and weights as integers.
+        further: steps after the fused ones that the kernel of a quantised layer can include:
+            dequantise, add or clip, and quantise again.
+        dtype: element type of the data.
     """
 
     operator: CallOperator
@@ -86,7 +114,7 @@ class FusedCall:
 
     @property
     def out_channels(self) -> int:
-        """Channels of the output, all groups together."""
+        """Number of output channels, summed over all groups."""
         if self.operator in PRODUCTS:
             return self.weight_shape[0 if self.operator == "conv2d" else 1]
         return self.output_shape[1 if len(self.output_shape) == 4 else -1]
@@ -94,9 +122,14 @@ class FusedCall:
 
 @dataclass(frozen=True)
 class Partitioned:
-    """What the importer says about a model: its calls in execution order, the operators that
-    depend on weights alone and so run once, when the model is loaded, and the multiply-accumulates
-    of every operator that does any, also of those no accelerator could be given."""
+    """Result of importing and partitioning a model.
+
+    Attributes:
+        calls: the operators that can be offloaded, in execution order.
+        constant_nodes: names of operators that depend only on weights, so that they run once, when
+            the model is loaded.
+        macs: multiply-accumulates by operator name. It includes operators that cannot be offloaded.
+    """
 
     calls: tuple[FusedCall, ...]
     constant_nodes: frozenset[str]
@@ -104,9 +137,9 @@ class Partitioned:
 
     @property
     def fused_calls(self) -> tuple[FusedCall, ...]:
-        """The calls that multiply by constant weights: convolutions and products."""
+        """The calls that multiply by constant weights: convolutions and matrix products."""
         return tuple(call for call in self.calls if call.operator in PRODUCTS)
 
 
 NOTHING = Partitioned((), frozenset(), {})
-"""What is said of a model that cannot be imported."""
+"""Result for a model of which nothing is compiled."""

@@ -1,6 +1,4 @@
-"""Holds what is known of an imported model: all that was examined before it meets an accelerator,
-and the whole network with its weights.
-"""
+"""Data types for an imported model: its analysis, and the whole network with its weights."""
 
 from __future__ import annotations
 
@@ -22,20 +20,30 @@ if TYPE_CHECKING:
 
 
 JOINED = "joins the region of"
-"""How the reason of an operator begins that could be compiled by itself."""
+"""Start of the reason shown for an operator that could be compiled but joins a neighbour's
+region."""
 
 
 @dataclass(frozen=True)
 class Examined:
-    """All that was learned about a model, independent of any accelerator.
+    """Analysis of a model, independent of any accelerator.
 
-    `unsupported` maps an operator that nobody runs to (reason, next step); `regions` are what
-    onnxruntime runs; `readers` an operator to those that read
-    its results; `shapes` an operator to the shape of its first result. `results` are the operators
-    that write what the network gives. Of some kinds of files nobody knows readers and results.
-    `region_macs` are the multiply-accumulates of operators in regions, where their shapes are
-    known; `notes` what else a user should know, in sentences. `constant_outputs`
-    are outputs that depend on no input.
+    Attributes:
+        name: name of the model for messages.
+        inputs: shape of each input, by input name.
+        operators: all operators of the model in normal form.
+        absorbed: operators that the normalisation merged into others, by name.
+        unsupported: operators that can neither be compiled nor run in onnxruntime: name to (reason,
+            next step).
+        readers: names of the operators that read an operator's results, by operator name. Empty if
+            the file format does not tell.
+        shapes: shape of each operator's first result, by operator name.
+        found: the operators that can be offloaded.
+        results: names of the operators that write outputs of the network.
+        region_macs: multiply-accumulates of the operators in regions whose shapes are known.
+        regions: the parts of the network that onnxruntime runs.
+        notes: further remarks for the user, as sentences.
+        constant_outputs: names of outputs that depend on no input.
     """
 
     name: str
@@ -54,22 +62,22 @@ class Examined:
 
     @cached_property
     def writers(self) -> Mapping[str, tuple[str, ...]]:
-        """The operators whose results an operator reads."""
-        found: dict[str, list[str]] = {}
+        """Names of the operators whose results an operator reads, by operator name."""
+        writers_by_reader: dict[str, list[str]] = {}
         for writer, readers in self.readers.items():
             for reader in readers:
-                found.setdefault(reader, []).append(writer)
-        return {name: tuple(writers) for name, writers in found.items()}
+                writers_by_reader.setdefault(reader, []).append(writer)
+        return {name: tuple(writers) for name, writers in writers_by_reader.items()}
 
     @cached_property
     def outside(self) -> Mapping[str, str]:
-        """The operators that onnxruntime runs, and why."""
-        found: dict[str, str] = {}
+        """The operators that onnxruntime runs: operator name to reason."""
+        reasons: dict[str, str] = {}
         for region in self.regions:
             joined = f"{JOINED} '{region.causes[0].name}'" if region.causes else NOTHING
-            found |= dict.fromkeys(region.nodes, joined)
-            found |= {cause.name: cause.reason for cause in region.causes}
-        return found
+            reasons |= dict.fromkeys(region.nodes, joined)
+            reasons |= {cause.name: cause.reason for cause in region.causes}
+        return reasons
 
 
 Array = NDArray[Any]
@@ -77,12 +85,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A network with its weights: a flat view of the module, whose parameters are `inputs`, and
-    who computes it without any of that: arrays by input name in, by output name out.
+    """A whole network with its weights, ready to be compiled.
 
-    The module calls onnxruntime for `regions`. `constants` are single integers that the network
-    holds, `halves` the outputs that are float16 in its file and float32 here.
-    Inputs of one that `is_undrawable` cannot be drawn.
+    Attributes:
+        flat: flat view of the Relax module.
+        inputs: names of the network inputs, in the order of the module's parameters.
+        outputs: names of the network outputs.
+        reference: runs the source model: arrays by input name to arrays by output name.
+        reference_name: name of the reference implementation for messages.
+        regions: the regions that the module calls in onnxruntime.
+        constants: single integers that the network contains. They are tried as input values.
+        halves: names of outputs that are float16 in the model file and float32 here.
+        is_undrawable: whether random inputs cannot be drawn for this network.
     """
 
     flat: FlatGraph
@@ -96,7 +110,14 @@ class Whole:
     is_undrawable: bool = False
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
-        """As `seeded_inputs`, in the shapes of its own inputs."""
+        """Draw random inputs in the shapes and types of the network's inputs.
+
+        Args:
+            seed: seed of the random generator.
+
+        Returns:
+            Arrays by input name, as `sample_values.seeded_inputs` draws them.
+        """
         types = (parameter.ty for parameter in self.flat.module["main"].params)
-        kinds = (([int(size) for size in each.shape], str(each.dtype)) for each in types)
-        return seeded_inputs(dict(zip(self.inputs, kinds, strict=True)), seed)
+        specs = (([int(size) for size in ty.shape], str(ty.dtype)) for ty in types)
+        return seeded_inputs(dict(zip(self.inputs, specs, strict=True)), seed)

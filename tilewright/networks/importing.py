@@ -1,4 +1,4 @@
-"""Imports what is compiled of a network: an operator that TVM does not take joins a region."""
+"""Import a network into TVM. Operators that TVM cannot import are moved to onnxruntime regions."""
 
 from __future__ import annotations
 
@@ -37,10 +37,15 @@ POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool
 
 @dataclass(frozen=True, eq=False)
 class ImportedWhole:
-    """The normal form of the compiled part of a network, what the importer makes of it, and the
-    models of the regions that it calls. `model` is that part before it was normalised, None where
-    it is the whole network; `dynamic` are operators whose results have shapes that TVM does not
-    know."""
+    """The compiled part of a network after import.
+
+    Attributes:
+        normal: the part in normal form.
+        flat: flat view of the Relax module that TVM's importer made of it.
+        regions: models of the onnxruntime regions that the module calls.
+        model: the part before normalisation, None if it is the whole network.
+        dynamic: names of operators whose result shapes TVM does not know before inference.
+    """
 
     normal: NormalGraph
     flat: FlatGraph
@@ -53,8 +58,21 @@ def import_whole(
     name: str, model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]],
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> ImportedWhole:  # fmt: skip
-    """Import a model with its weights, all regions of which are called by compiled code. Raises as
-    `import_fixed` and as `normalise`."""
+    """Import a model with its weights; compiled code calls all of its onnxruntime regions.
+
+    Args:
+        name: name of the model for messages.
+        model: the model with its weights.
+        input_shapes: shape for each dynamic input, by input name.
+        refused: operators that are not to be compiled: name to reason.
+
+    Returns:
+        The compiled part of the network.
+
+    Raises:
+        UnsupportedOperatorError: nothing of the model can be compiled.
+        DynamicShapeError: an input's shape is unknown or wrong.
+    """
     return import_fixed(name, fixed_graph(to_qdq(model), input_shapes), refused)
 
 
@@ -73,8 +91,10 @@ def import_fixed(
 
 
 def fused_calls(normal: NormalGraph) -> tuple[FusedCall, ...]:
-    """Return the calls that an accelerator could run of a model in normal form, which stays as it
-    is."""
+    """Return the operators of a normalised model that could be offloaded.
+
+    The model is not modified.
+    """
     from tilewright.networks.relax.partition import partition
 
     imported = import_compiled(weightless_graph(normal), {}, weightless=True)
@@ -94,9 +114,14 @@ def _first_cause(regions: Sequence[Region]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """What the importer makes of a model: the compiled part, None if nothing is compiled, the graph
-    that was partitioned, and its regions. `refused` says which operators the importer does not
-    take, and why."""
+    """Result of partitioning and importing a model.
+
+    Attributes:
+        core: the compiled part, None if nothing is compiled.
+        fixed: the graph with static shapes that was partitioned.
+        regions: the parts of the graph that onnxruntime runs.
+        refused: operators that cannot be compiled: name to reason.
+    """
 
     core: ImportedWhole | None
     fixed: NormalGraph
@@ -105,7 +130,7 @@ class Imported:
 
     @property
     def has_layers(self) -> bool:
-        """Whether something is compiled that sums products, or pools."""
+        """Whether the compiled part contains a pool or an operator with multiply-accumulates."""
         if self.core is None:
             return False
         normal = self.core.normal
@@ -114,7 +139,7 @@ class Imported:
 
     @property
     def last(self) -> list[Region]:
-        """The regions that run behind all compiled code."""
+        """The regions that run after all compiled code."""
         return [region for region in self.regions if region.last]
 
 
@@ -122,14 +147,19 @@ def import_compiled(
     graph: NormalGraph, refused: Mapping[str, str], *, weightless: bool = False,
     keep_last: bool = False,
 ) -> Imported:  # fmt: skip
-    """Partition a graph and import what is compiled. An operator that the importer does not take
-    joins a region.
+    """Partition a graph and import the part that is compiled.
+
+    Import is repeated until it succeeds. Each operator that fails moves to a region before the next
+    attempt.
 
     Args:
-        graph: the graph with static shapes, as `fixed_graph` makes it; it stays as it is.
-        refused: why further operators are not compiled, by name.
-        weightless: tensors without data are inputs.
-        keep_last: also the regions that run last are called by compiled code.
+        graph: the graph with static shapes, as `fixed_graph` makes it. It is not changed.
+        refused: further operators that are not to be compiled: name to reason.
+        weightless: turn tensors without data into inputs.
+        keep_last: let compiled code also call the regions that would run after it.
+
+    Returns:
+        The compiled part, the partitioned graph and its regions.
     """
     known = dict(refused)
     while True:
@@ -166,14 +196,17 @@ def import_compiled(
 
 
 def _runs(fixed: NormalGraph, region: Region) -> bool:
-    """Whether onnxruntime takes a region. With static shapes, those of a branch that is never taken
-    may contradict each other; the network as it stands in its file has fewer."""
+    """Return whether onnxruntime accepts a region.
+
+    Only models with branches can fail: with static shapes, the shapes in a branch that is never
+    taken may contradict each other.
+    """
     model = region_model(fixed, region).model
     return not has_branches(model) or opens(model)
 
 
 def _has_uncompilable_input(fixed: NormalGraph) -> bool:
-    """Whether no compiled function takes an input: one of text, or without elements."""
+    """Return whether an input holds text or has no elements; compiled functions accept neither."""
     inputs = data_inputs(fixed.model)
     return any(
         info.type.tensor_type.elem_type not in COMPUTABLE or 0 in (static_shape(info) or ())
@@ -184,8 +217,10 @@ def _has_uncompilable_input(fixed: NormalGraph) -> bool:
 def _import_core(
     fixed: NormalGraph, regions: Sequence[Region], weightless: bool, keep_last: bool
 ) -> ImportedWhole:
-    """Import a graph with one operator in place of each region; without the regions that run last.
-    Where there are no regions, the graph itself is rewritten."""
+    """Import a graph in which one operator replaces each region, without the regions that run last.
+
+    If there are no regions, `fixed` itself is rewritten.
+    """
     inner = [region for region in regions if keep_last or not region.last]
     last = [region for region in regions if region not in inner]
     models = tuple(region_model(fixed, region) for region in inner)
@@ -202,15 +237,25 @@ def _import_core(
 
 
 def _origin(name: str, operators: Collection[str]) -> str | None:
-    """Return the operator that one of a rewritten graph was made for: it begins with its name."""
+    """Return the source operator of a rewritten operator, or None if there is none.
+
+    The name of a rewritten operator begins with the name of its source.
+    """
     while name and name not in operators:
         name = name.rpartition("/")[0]
     return name or None
 
 
 def _flat(model: onnx.ModelProto, named: onnx.ModelProto) -> tuple[FlatGraph, tuple[str, ...]]:
-    """What TVM's importer makes of a model, with the data inputs of the one `named`; operators
-    whose output shapes depend on data."""
+    """Import a model into TVM.
+
+    Args:
+        model: the model to import.
+        named: model whose data inputs become the parameters.
+
+    Returns:
+        The flat view of the module, and the operators whose output shapes depend on data.
+    """
     from tilewright.networks.relax.bindings import dynamic_nodes
     from tilewright.networks.relax.importer import import_onnx
 

@@ -1,5 +1,6 @@
-"""Makes one graph of integer layers of a network on an accelerator, to inspect, to tune and to
-build.
+"""Convert a network into a graph of integer layers for an accelerator, and report on it.
+
+The same graph serves the operator report, tuning and the build.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ from tilewright.targets.workload import Workload, canonical
 
 @dataclass(frozen=True, eq=False)
 class InIntegers:
-    """A network's graph, how it was quantised (as a manifest states it), and warnings."""
+    """A network as a graph of integer layers.
+
+    Attributes:
+        graph: the integer layers and the parts that stay on the CPU.
+        quantisation: how the network was quantised, as the artifact's manifest states it.
+        warnings: warnings of the quantisation for the user.
+    """
 
     graph: IntegerGraph
     quantisation: Mapping[str, Json]
@@ -49,16 +56,34 @@ def in_integers(
     pool: PoolRule | None = None, apart: bool = False, judged: bool = True,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> InIntegers:  # fmt: skip
-    """The layers and CPU islands of a model with its weights and static shapes, `fixed`, which
-    stays as it is: a float one in int8 by `samples`, a quantised one in its own scales, of whose
-    `samples` only the fineness of first passes depends. `calls` are those that were found in it, if
-    they are known.
+    """Convert a model with its weights to integer layers and CPU islands.
 
-    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `pool` is a rule
-    for max-pools behind convolutions, by default what is estimated to be sooner; nothing is pooled
-    `apart`. `per_channel` is of float models, `exact` of quantised ones. `judged` is of float
-    models, that of `quantise`; `refused` is that of `integer_graph`. Raises as `quantise` and
-    `integer_graph`.
+    A float model is quantised to int8 first. A quantised model keeps its own scales.
+
+    Args:
+        fixed: the model with its weights and static shapes. It is not changed.
+        accelerator: the accelerator that runs the layers.
+        decisions: the offloading decision for each call. Calls that are faster on the CPU stay
+            there.
+        calls: the calls of the model if they are known already; otherwise they are searched for.
+        name: name of the network.
+        keep_float: names of operators that stay on the CPU.
+        samples: calibration samples. For a quantised model, they
+            only determine the step of first passes (see `integer.calibrated`).
+        per_channel: quantise the weights of a float model with one scale per channel.
+        exact: how the scales of a quantised model are handled; see `integer_graph`.
+        pool: decides whether a max-pool is merged into the convolution before it. By default it is
+            merged if that is estimated to be faster.
+        apart: never merge max-pools into convolutions.
+        judged: measure the quality of the quantisation of a float model; see `quantise`.
+        refused: operators that are not to be compiled: name to reason.
+
+    Returns:
+        The graph, the quantisation settings and warnings.
+
+    Raises:
+        QuantisationError: the model cannot be quantised or represented on the accelerator.
+        InputError: the samples do not fit the model.
     """
     if is_quantised(fixed.model):
         graph = quantised_graph(
@@ -83,7 +108,7 @@ def in_integers(
 
 
 def _pooled_on(accelerator: Accelerator) -> PoolRule:
-    """Max-pools go into the convolution before them where that is estimated to be sooner."""
+    """Return a rule that merges a max-pool into the convolution before it where that is faster."""
     return lambda convolution, after: pool_where_faster(convolution, after, accelerator)
 
 
@@ -93,12 +118,28 @@ def quantised_graph(
     pool: PoolRule | None = None, apart: bool = False,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> IntegerGraph:  # fmt: skip
-    """The layers and CPU islands of a model that is quantised already, with its weights and static
-    shapes, which stays as it is.
+    """Convert a model that is already quantised to integer layers and CPU islands.
 
-    The CPU keeps `keep_float`, and what `decisions` say it is done with sooner. `samples` say how
-    finely first passes count. `pool` is a rule for max-pools behind convolutions, by default what
-    is estimated to be sooner; nothing is pooled `apart`. Raises as `integer_graph`.
+    Args:
+        fixed: the quantised model with its weights and static shapes. It is not changed.
+        accelerator: the accelerator that runs the layers.
+        decisions: the offloading decision for each call. Calls that are faster on the CPU stay
+            there.
+        name: name of the network.
+        keep_float: names of operators that stay on the CPU.
+        samples: calibration samples that determine the step of first passes.
+        exact: how scales that are not powers of two apart are handled; see `integer_graph`.
+        pool: decides whether a max-pool is merged into the convolution before it. By default it is
+            merged if that is estimated to be faster.
+        apart: never merge max-pools into convolutions.
+        refused: operators that are not to be compiled: name to reason.
+
+    Returns:
+        The graph of integer layers.
+
+    Raises:
+        QuantisationError: the scales cannot be represented on the accelerator.
+        InputError: the samples do not fit the model.
     """
     on_cpu = (*keep_float, *cheaper_on_cpu(decisions))
     made = graph_as_it_is(fixed, on_cpu)
@@ -112,7 +153,7 @@ def quantised_graph(
 
 
 def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
-    """A graph whose layers round as the accelerator does."""
+    """Return the graph with layers that round to even if the accelerator does."""
     if not accelerator.rounds_to_even:
         return graph
     steps = (
@@ -122,7 +163,10 @@ def _in_form(graph: IntegerGraph, accelerator: Accelerator) -> IntegerGraph:
 
 
 def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:
-    """The operators that could be offloaded and, by cost, are not."""
+    """Return the names of operators that are estimated to be faster on the CPU.
+
+    Operators that cannot be offloaded are not included.
+    """
     return tuple(
         each.fused.node for each in decisions
         if each.workload is None and each.accelerator_seconds is not None
@@ -130,8 +174,14 @@ def cheaper_on_cpu(decisions: Sequence[OffloadDecision]) -> tuple[str, ...]:
 
 
 def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
-    """What is tuned for a graph: (workload, calls an inference, names), by first use. A layer's
-    first pass has a name of its own."""
+    """Return the workloads to tune for a graph.
+
+    Layers with the same canonical workload are tuned once. The first pass of a two-pass layer has a
+    name of its own.
+
+    Returns:
+        One (workload, calls per inference, operator names) per workload, in the order of first use.
+    """
     found: dict[Workload, list[Layer]] = {}
     for layer in graph.layers:
         found.setdefault(canonical(layer.workload), []).append(layer)
@@ -142,7 +192,7 @@ def workloads_of(graph: IntegerGraph) -> list[ExtractedWorkload]:
 
 
 def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
-    """A report on a model with what becomes of each operator in its graph."""
+    """Return a report that states where each operator runs in the given integer graph."""
     owners: dict[str, Layer] = {}
     for layer in graph.layers:
         owners |= dict.fromkeys(layer.names, layer)  # a second pass comes after its first
@@ -163,7 +213,7 @@ def reported(report: ModelReport, graph: IntegerGraph) -> ModelReport:
 
 
 def with_nothing(report: ModelReport, reason: str) -> ModelReport:
-    """A report on a model of which nothing can be quantised, and why."""
+    """Return a report on a model of which nothing can be quantised, with the reason."""
     return replace(
         report,
         operators=tuple(
@@ -183,6 +233,7 @@ def _operator(
     on_cpu: set[str],
     quantised: bool,
 ) -> OperatorReport:
+    """Return the report of one operator, updated with what the integer graph does with it."""
     if own.status == "onnxruntime":
         return own
     layer = owners.get(own.name)

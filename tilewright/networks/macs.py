@@ -1,4 +1,4 @@
-"""Counts the multiply-accumulates of operators from the shapes they read and write."""
+"""Count the multiply-accumulates of operators from the shapes that they read and write."""
 
 from __future__ import annotations
 
@@ -13,51 +13,85 @@ from tilewright.networks.onnx.recurrent_operators import GATES
 
 @dataclass(frozen=True)
 class Operands:
-    """What an operator reads and writes: a shape for each input, None where it is not known, and
-    that of its first result. `equation` is that of an einsum."""
+    """Shapes of an operator's operands.
+
+    Attributes:
+        inputs: shape of each input, None if it is unknown.
+        output: shape of the first result.
+        equation: equation of an Einsum, otherwise empty.
+    """
 
     inputs: Sequence[Shape | None]
     output: Shape
     equation: str = ""
 
     def shape(self, place: int) -> Shape:
-        """Of an input. Raises `UnknownShape` where it is not there or not known."""
-        found = self.inputs[place] if place < len(self.inputs) else None
-        if found is None:
+        """Return the shape of the input at index `place`.
+
+        Raises:
+            UnknownShape: the input is missing or its shape is unknown.
+        """
+        shape = self.inputs[place] if place < len(self.inputs) else None
+        if shape is None:
             raise UnknownShape
-        return found
+        return shape
 
 
 class UnknownShape(Exception):
-    """An operand without a shape."""
+    """Raised if the shape of an operand is unknown."""
 
 
 def count(operator: str, operands: Operands) -> int:
-    """Multiply-accumulates of a call of `operator`, an ONNX or Relax name; 0 for one that sums no
-    products, and where shapes are missing."""
+    """Return the multiply-accumulates of one call of an operator.
+
+    Args:
+        operator: an ONNX or Relax operator name.
+        operands: the shapes of its operands.
+
+    Returns:
+        The number of multiply-accumulates. It is 0 for an operator that sums no products, and if a
+            required shape is unknown.
+    """
     rule = RULES.get(operator)
     try:
         return 0 if rule is None else rule(operands)
-    except (UnknownShape, IndexError, ValueError):  # of operands that contradict the operator
+    except (UnknownShape, IndexError, ValueError):  # the operands contradict the operator
         return 0
 
 
 def convolution(output: Shape, weight: Shape) -> int:
-    """Each output sums over the input channels of its group and the kernel: (O, I/groups, k…)."""
+    """Return the multiply-accumulates of a convolution.
+
+    Each output element sums over the input channels of its group and over the kernel.
+
+    Args:
+        output: shape of the output, (N, O, …).
+        weight: shape of the weights, (O, I/groups, kernel sizes…).
+    """
     return math.prod(output) * math.prod(weight[1:])
 
 
 def product(output: Shape, inner: int) -> int:
-    """A matrix product, batched or not, that sums over `inner` elements."""
+    """Return the multiply-accumulates of a matrix product, batched or not.
+
+    Args:
+        output: shape of the result.
+        inner: length of the dimension that is summed over.
+    """
     return math.prod(output) * inner
 
 
 def _convolution(place: int = 1) -> Rule:
+    """Return the rule for a convolution whose weights are the input at index `place`."""
     return lambda operands: convolution(operands.output, operands.shape(place))
 
 
 def _transposed(operands: Operands) -> int:
-    """Each input goes to the output channels of its group and the kernel: (I, O/groups, k…)."""
+    """Return the multiply-accumulates of a transposed convolution.
+
+    Each input element contributes to the output channels of its group and to the kernel. The
+    weights have shape (I, O/groups, kernel sizes…).
+    """
     return math.prod(operands.shape(0)) * math.prod(operands.shape(1)[1:])
 
 
@@ -66,12 +100,19 @@ def _product(operands: Operands) -> int:
 
 
 def _gemm(operands: Operands) -> int:
-    """Either operand may be transposed, so what is summed is what the result lacks."""
+    """Return the multiply-accumulates of a Gemm.
+
+    Either operand may be transposed, so the summed length is the size of the first operand divided
+    by the number of result rows.
+    """
     return product(operands.output, math.prod(operands.shape(0)) // operands.output[0])
 
 
 def _einsum(operands: Operands) -> int:
-    """TVM compiles one nest of loops over all indices, with a product of all operands inside."""
+    """Return the multiply-accumulates of an Einsum as TVM compiles it.
+
+    TVM emits one loop nest over all indices and multiplies all operands in its innermost loop.
+    """
     text = re.sub(r"\s", "", operands.equation).partition("->")[0]
     sizes: dict[str, int] = {}
     shapes = [operands.shape(place) for place in range(len(operands.inputs))]
@@ -82,40 +123,53 @@ def _einsum(operands: Operands) -> int:
 
 
 def _spelt_out(labels: str, rank: int) -> list[str]:
-    """One label a dimension; those an ellipsis stands for are counted from the right."""
+    """Return one label per dimension; dimensions of an ellipsis are numbered from the right."""
     before, dots, after = labels.partition("...")
     hidden = rank - len(before) - len(after) if dots else 0
-    return [*before, *(f"...{place}" for place in range(hidden, 0, -1)), *after]
+    return [*before, *(f"...{position}" for position in range(hidden, 0, -1)), *after]
 
 
 def _relax_attention(operands: Operands) -> int:
-    """Scores and their product with the values, all (batch, sequence, heads, size)."""
+    """Count both products of an attention in Relax.
+
+    Query, key and value have shape (batch, sequence, heads, size).
+    """
     batch, rows, heads, size = operands.shape(0)
     keys, value_size = operands.shape(1)[1], operands.shape(2)[3]
     return batch * heads * rows * keys * (size + value_size)
 
 
 def _attention(operands: Operands) -> int:
-    """ONNX's: (batch, heads, sequence, size), or (batch, sequence, heads · size)."""
+    """Count both products of ONNX's Attention.
+
+    Query, key and value have shape (batch, heads, sequence, size) or (batch, sequence, heads ·
+    size).
+    """
     query, key, value = (operands.shape(place) for place in range(3))
     return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _projected_attention(operands: Operands) -> int:
-    """onnxruntime's: (batch, sequence, inputs) by weights (inputs, 3 · size), then attention."""
+    """Count onnxruntime's Attention, which includes the projection.
+
+    The data have shape (batch, sequence, inputs), and the projection weights (inputs, 3 · size).
+    """
     (batch, rows, inputs), columns = operands.shape(0), operands.shape(1)[-1]
     return batch * rows * (inputs * columns + rows * columns * 2 // 3)
 
 
 def _recurrent(operands: Operands) -> int:
-    """A product with the data and one with the state, a step and a direction: data (steps, batch,
-    inputs), weights (directions, gates · hidden, inputs) and (directions, gates · hidden, hidden).
+    """Count a recurrent layer: one product with the data and one with the state per step.
+
+    The data have shape (steps, batch, inputs), and the weights (directions, gates · hidden, inputs)
+    and (directions, gates · hidden, hidden).
     """
     steps, weight, recurrence = (operands.shape(place) for place in range(3))
     return math.prod(steps[:2]) * (math.prod(weight) + math.prod(recurrence))
 
 
 Rule = Callable[[Operands], int]
+"""Computes multiply-accumulates from the shapes of the operands."""
 
 RULES: Mapping[str, Rule] = {
     operator: rule
@@ -139,12 +193,21 @@ RULES: Mapping[str, Rule] = {
     )
     for operator in operators
 }  # fmt: skip
+"""The counting rule of each operator, by ONNX or Relax name."""
 
 
 def graph_macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:
-    """Return the multiply-accumulates of operators of a graph, for those that do any."""
+    """Return the multiply-accumulates of operators of a graph.
+
+    Args:
+        normal: the graph.
+        names: names of the operators to count.
+
+    Returns:
+        Multiply-accumulates by operator name, without operators that have none.
+    """
     shapes = normal.shapes()
-    found = {}
+    macs_by_operator = {}
     for node in normal.graph.node:
         known = node.output[0] in shapes or node.op_type in GATES
         if node.name not in names or not known:
@@ -156,5 +219,5 @@ def graph_macs(normal: NormalGraph, names: Collection[str]) -> dict[str, int]:
         operands = Operands(
             [shapes.get(name) for name in node.input], shapes.get(node.output[0], ()), equation
         )
-        found[node.name] = count(operator, operands)
-    return {name: macs for name, macs in found.items() if macs}
+        macs_by_operator[node.name] = count(operator, operands)
+    return {name: macs for name, macs in macs_by_operator.items() if macs}

@@ -1,4 +1,4 @@
-"""Runs models with onnxruntime, tensors inside them included."""
+"""Run ONNX models with onnxruntime and read the values of their intermediate tensors."""
 
 from __future__ import annotations
 
@@ -16,24 +16,35 @@ from tilewright.networks.onnxruntime_options import failures, quiet_options
 onnxruntime = lazy_module("onnxruntime")
 
 Feed = Mapping[str, NDArray[Any]]
+"""Input arrays by input name."""
 
 
 class ModelRunner:
-    """Runs a model with onnxruntime as it stands, without optimisations. The session is made by the
-    first call and kept.
+    """Runs an ONNX model with onnxruntime, without graph optimisations.
+
+    The first call creates the session, which later calls reuse.
 
     Args:
         model: a model with its weights.
-        tensors: names of the values to return, of outputs or of tensors inside the model that are
-            floats or that a QuantizeLinear writes.
+        tensors: names of the tensors to return: outputs, or intermediate tensors that are float or
+            that a QuantizeLinear writes.
     """
 
     def __init__(self, model: onnx.ModelProto, tensors: Sequence[str]) -> None:
         self._model, self._names = model, list(dict.fromkeys(tensors))
 
     def __call__(self, feed: Feed) -> dict[str, NDArray[Any]]:
-        """Return the values by name, each in its own shape. Raises `InputError` where the model
-        does not run on the feed."""
+        """Run the model on one feed.
+
+        Args:
+            feed: input arrays by name.
+
+        Returns:
+            The requested tensors by name.
+
+        Raises:
+            InputError: the model does not run on the feed.
+        """
         try:
             values = self._session.run(self._names, dict(feed))
         except failures() as error:
@@ -41,7 +52,7 @@ class ModelRunner:
                 f"the model does not run on a sample: {first_line(error)}; check the values of "
                 "the calibration samples"
             ) from error
-        # Without names, onnxruntime gives every output, here those that are no tensors.
+        # Without names, onnxruntime returns every output, including those that are not tensors.
         return dict(zip(self._names, values, strict=True)) if self._names else {}
 
     @cached_property
@@ -49,16 +60,19 @@ class ModelRunner:
         model = self._model
         exposed = onnx.ModelProto()
         exposed.CopyFrom(model)
-        own = {output.name for output in model.graph.output}
-        kinds = _integer_types(model)
+        output_names = {output.name for output in model.graph.output}
+        integer_types = _integer_types(model)
         for name in self._names:
-            if name not in own:
-                kind = kinds.get(name, onnx.TensorProto.FLOAT)
-                exposed.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, None))
+            if name not in output_names:
+                element_type = integer_types.get(name, onnx.TensorProto.FLOAT)
+                exposed.graph.output.append(
+                    onnx.helper.make_tensor_value_info(name, element_type, None)
+                )
         options = quiet_options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if any(node.op_type == "ScatterND" for node in model.graph.node):
-            options.intra_op_num_threads = 1  # its threads lose sums that go to one place
+            # onnxruntime's threads lose additions to the same element.
+            options.intra_op_num_threads = 1
         return onnxruntime.InferenceSession(
             exposed.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
@@ -67,15 +81,23 @@ class ModelRunner:
 def run_feeds(
     model: onnx.ModelProto, tensors: Sequence[str], feeds: Collection[Feed]
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the values of these tensors of a model, as `ModelRunner` gives them, feed by feed.
-    Raises `InputError` where the model does not run on a feed."""
+    """Yield the values of tensors of a model, feed by feed.
+
+    Args:
+        model: a model with its weights.
+        tensors: names of the tensors to return, as for `ModelRunner`.
+        feeds: input arrays by name, one mapping per inference.
+
+    Raises:
+        InputError: the model does not run on a feed.
+    """
     runner = ModelRunner(model, tensors)
     for feed in feeds:
         yield runner(feed)
 
 
 def _integer_types(model: onnx.ModelProto) -> dict[str, int]:
-    """The element types of what the QuantizeLinear of a model write, by tensor."""
+    """Return the ONNX element type of each tensor that a QuantizeLinear of the model writes."""
     zeros = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     return {
         node.output[0]: zeros.get(node.input[2], onnx.TensorProto.UINT8)

@@ -1,6 +1,6 @@
-"""Opens models: ONNX, TensorFlow Lite and torch.export files, and built-in networks.
+"""Open models: ONNX, TensorFlow Lite and torch.export files, and built-in networks.
 
-`Source` is the contract of an opened model. `OnnxSource` implements it for an ONNX graph, which the
+`Source` is the interface of an opened model. `OnnxSource` implements it for ONNX graphs, which all
 other formats are converted to.
 """
 
@@ -63,7 +63,11 @@ TFLITE_SUFFIX = ".tflite"
 
 
 class Source(Protocol):
-    """A model that can be examined without its weights, and compiled with them."""
+    """Interface of an opened model: it can be examined without weights and compiled with them.
+
+    Attributes:
+        name: name of the model for messages.
+    """
 
     name: str
 
@@ -72,38 +76,72 @@ class Source(Protocol):
         follows starts from that. Raises as `examine`, and `UnsupportedOperatorError`."""
 
     def weighted(self) -> onnx.ModelProto:
-        """Return the model with its weights, in the types that are computed here. Raises
-        `ModelFileError`."""
+        """Return the model as an ONNX graph with its weights.
+
+        Raises:
+            ModelFileError: the weights cannot be read.
+        """
 
     def fixed(self) -> NormalGraph:
         """Return the model with its weights and static shapes, as `fixed_graph` makes it, which
         must not be changed. Raises as `examine`."""
 
     def examine(self) -> Examined:
-        """Return what the importer finds; operators that cannot be imported are part of it. Raises
-        `ModelFileError`, `DynamicShapeError` or `ImportFailedError`."""
+        """Analyse the model. Operators that cannot be imported are part of the result.
+
+        Raises:
+            ModelFileError: the model is not valid.
+            DynamicShapeError: an input shape is unknown or wrong.
+            ImportFailedError: the model cannot be imported.
+        """
 
     def split(self, *, without_layers: bool = False) -> tuple[Source | None, LastRegions | None]:
-        """Return the part of the model that is compiled, None if nothing is, and the regions that
-        onnxruntime runs behind that part. A part without products and pools is compiled only if it
-        is wanted `without_layers`. Raises as `examine`."""
+        """Split the model into its compiled part and the onnxruntime regions that run after it.
+
+        Args:
+            without_layers: also compile a model that has neither pools nor multiply-accumulates.
+
+        Returns:
+            The compiled part and the later regions, each None if there is none. Raises what
+                `examine` raises.
+        """
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
-        """Return the whole model as one region, which replaces `regions`. Raises
-        `UnsupportedOperatorError` for a model that is not an ONNX graph."""
+        """Return the whole model as one onnxruntime region.
+
+        Args:
+            regions: the regions that the model was split into, whose reasons are kept.
+            macs: multiply-accumulates of the whole model.
+
+        Raises:
+            UnsupportedOperatorError: the model is not an ONNX graph.
+        """
 
     def refusing(self, operators: Mapping[str, str]) -> Source:
         """Return the same model, read once, of which further operators are left to onnxruntime, by
         name with the reason."""
 
     def whole(self) -> Whole:
-        """Import the whole model with its weights. Raises as `examine`, and
-        `UnsupportedOperatorError`."""
+        """Import the whole model with its weights.
+
+        Raises:
+            UnsupportedOperatorError: nothing can be compiled, or an operator cannot be expressed.
+                Further errors are those of `examine`.
+        """
 
 
 def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = False) -> Source:
-    """Read and check an ONNX or TensorFlow Lite file in this process, or have PyTorch convert a
-    torch.export file, which `allow_code` permits. Raises `ModelFileError`."""
+    """Read and check a model file in this process.
+
+    Args:
+        path: an ONNX, TensorFlow Lite or torch.export file. PyTorch converts the latter in a child
+            process.
+        input_shapes: shape for each dynamic input, by input name.
+        allow_code: permit the code that a torch.export file may run when it is read.
+
+    Raises:
+        ModelFileError: the file cannot be read or is not a valid model.
+    """
     if path.suffix in TORCH_SUFFIXES:
         exported = convert_exported(path, allow_code=allow_code)
         check_sizes(exported)
@@ -120,8 +158,11 @@ def read_source(path: Path, input_shapes: InputShapes, *, allow_code: bool = Fal
 
 
 def external_files(path: Path) -> tuple[Path, ...]:
-    """Return the files of weights beside an ONNX file; none for another kind of file. Raises
-    `ModelFileError`."""
+    """Return the paths of the external weight files of an ONNX file; empty for other formats.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+    """
     if path.suffix in (*TORCH_SUFFIXES, TFLITE_SUFFIX):
         return ()
     return weight_files(path)
@@ -130,12 +171,18 @@ def external_files(path: Path) -> tuple[Path, ...]:
 def model_with_weights(
     source: str | Path, seed: int = 0, *, allow_code: bool = False
 ) -> onnx.ModelProto:
-    """Return a built-in network by name (`seed` draws its weights), an ONNX file with all its data,
-    or what a TensorFlow Lite or torch.export file is in ONNX. `allow_code` permits the code that
-    the latter may run when it is read.
+    """Return a model as ONNX with all its weights.
 
-    Raises `UnknownName`, `ModelFileError`, and `UnsupportedOperatorError` for operators of
-    TensorFlow Lite that cannot be expressed.
+    Args:
+        source: name of a built-in network, or path of an ONNX, TensorFlow Lite or torch.export
+            file.
+        seed: seed for the random weights of a built-in network.
+        allow_code: permit the code that a torch.export file may run when it is read.
+
+    Raises:
+        UnknownName: `source` is neither a built-in network nor an existing file.
+        ModelFileError: the file cannot be read or is not a valid model.
+        UnsupportedOperatorError: a TensorFlow Lite operator cannot be converted.
     """
     if str(source) in zoo.FAMILIES:
         return zoo.build(str(source), seed)
@@ -156,16 +203,16 @@ REPLACE = "replace this operator before converting the model, or cut it off"
 
 
 class OnnxSource:
-    """A model that is an ONNX graph.
+    """An opened model that is an ONNX graph.
 
     Args:
-        name: how messages call the model.
+        name: name of the model for messages.
         model: the model, which may lack the data of large tensors.
         weighted: returns the model with all its data.
-        input_shapes: sizes of the inputs that are dynamic.
-        missing: operators that could not be converted to ONNX, by name with the reason.
-        refused: operators of a known form that a compiler refused, by name with the reason.
-        imported: the result of an earlier import with weights, if there was one.
+        input_shapes: shape for each dynamic input, by input name.
+        missing: operators that could not be converted to ONNX: name to reason.
+        refused: operators that a compiler rejected: name to reason.
+        imported: the result of an earlier import, if there is one.
     """
 
     def __init__(
@@ -207,7 +254,7 @@ class OnnxSource:
         self.fixed()
 
     def weighted(self) -> onnx.ModelProto:
-        """The model with all of its data, in the types that are computed here."""
+        """Return the model with all its data."""
         return self._reference
 
     def fixed(self) -> NormalGraph:
@@ -226,7 +273,13 @@ class OnnxSource:
         return other
 
     def examine(self) -> Examined:
-        """Import without weight data and partition; operators nobody can import are set aside."""
+        """Import the model without weight data, partition it and return the analysis.
+
+        Raises:
+            ModelFileError: the model is not valid ONNX.
+            DynamicShapeError: an input shape is unknown or wrong.
+            ImportFailedError: the model cannot be imported.
+        """
         try:
             return self._examine()
         except UnicodeDecodeError:
@@ -265,7 +318,7 @@ class OnnxSource:
         )
 
     def _check_known(self) -> None:
-        """Raise as `check_known`, before any other work."""
+        """Check once, before any other work, that onnxruntime knows all operators."""
         if not self._known:
             self._accepted = check_known(self.name, without_weights(self._model))
             self._known = True
@@ -281,16 +334,23 @@ class OnnxSource:
         return fixed_graph(without_weights(to_qdq(self._model)), self._input_shapes)
 
     def _check_missing(self) -> None:
-        """Raise `UnsupportedOperatorError` for what could not be converted to ONNX."""
+        """Raise `UnsupportedOperatorError` if operators could not be converted to ONNX."""
         refuse_unsupported(self.name, self._missing)
 
     def split(
         self, *, without_layers: bool = False
     ) -> tuple[OnnxSource | None, LastRegions | None]:
-        """The part of the network that is compiled, with the regions inside it, and what
-        onnxruntime runs behind it. Without the first, nothing is compiled, as is a network that
-        neither multiplies nor pools, unless it is wanted `without_layers`. A network that was
-        examined is imported with its weights only where it has to be cut."""
+        """Split the model into its compiled part and the onnxruntime regions that run after it.
+
+        The weights of an examined model are loaded only if the model has to be cut.
+
+        Args:
+            without_layers: also compile a model that has neither pools nor multiply-accumulates.
+
+        Returns:
+            The compiled part, with the regions inside it, and the later regions. Each is None if
+                there is none.
+        """
         self._check_missing()
         self._check_known()
         if (known := self._examined) is not None:
@@ -321,8 +381,12 @@ class OnnxSource:
         return source, LastRegions(models, whole, half_outputs(self._whole_file))
 
     def as_region(self, regions: Sequence[Region], macs: int) -> LastRegions:
-        """The whole network as one region, as it stands in its file; `regions` are those that it
-        would have otherwise."""
+        """Return the whole model, as it is in its file, as one onnxruntime region.
+
+        Args:
+            regions: the regions that the model was split into, whose reasons are kept.
+            macs: multiply-accumulates of the whole model.
+        """
         self._check_missing()
         self._check_known()
         weighted = self._whole_file
@@ -343,8 +407,12 @@ class OnnxSource:
         return LastRegions((RegionModel(own, inputs, outputs, operators, causes, macs),), whole)
 
     def whole(self) -> Whole:
-        """What is compiled with the regions inside it, with onnxruntime as the reference; raises as
-        `import_fixed`."""
+        """Import the compiled part with the regions inside it. The reference is onnxruntime.
+
+        Raises:
+            UnsupportedOperatorError: nothing can be compiled, or an operator could not be converted
+                to ONNX.
+        """
         self._check_missing()
         core = None if self._imported is None else self._imported.core
         if core is None:
@@ -364,7 +432,12 @@ class OnnxSource:
 
 
 def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) -> None:
-    """Raises `UnsupportedOperatorError` naming the first operators that cannot be imported."""
+    """Raise `UnsupportedOperatorError` if any operators cannot be imported.
+
+    Args:
+        name: name of the model for messages.
+        unsupported: operator name to (reason, next step). The message shows the first three.
+    """
     if unsupported:
         shown = "; ".join(
             f"'{node}': {why} ({step})" for node, (why, step) in list(unsupported.items())[:3]
@@ -377,7 +450,7 @@ def refuse_unsupported(name: str, unsupported: Mapping[str, tuple[str, str]]) ->
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """ONNX's own checker, which is stricter than onnxruntime; raises `ModelFileError`."""
+    """Validate a model with ONNX's own checker, which is stricter than onnxruntime."""
     try:
         onnx.checker.check_model(weights_as_inputs(model))
     except onnx.checker.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Represents a trained network: what of it can be offloaded, and how it runs on the CPU."""
+"""A trained network: which parts can be offloaded to an accelerator, and how it runs on the CPU."""
 
 from __future__ import annotations
 
@@ -51,14 +51,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitNetwork:
-    """What is compiled of a network, None if nothing is, and what onnxruntime runs behind it."""
+    """A network split into a compiled part and the regions that onnxruntime runs after it.
+
+    Attributes:
+        compiled: the compiled part, None if nothing is compiled.
+        last: the regions that run after it, None if there are none.
+    """
 
     compiled: Network | None
     last: LastRegions | None
 
     def samples(self, calibration: Path | None) -> Samples:
-        """Samples of the inputs of the compiled part, in `calibration` or drawn. Raises as
-        `samples_for`."""
+        """Return calibration samples for the inputs of the compiled part.
+
+        Args:
+            calibration: path of the samples of the whole network; None for generated ones.
+
+        Raises:
+            InputError: the samples do not fit the model.
+        """
         assert self.compiled is not None
         if self.last is None:
             inputs = inputs_of(self.compiled.fixed)
@@ -68,11 +79,19 @@ class SplitNetwork:
 
 
 class Network:
-    """A network with static input shapes. TVM imports it on first use, once.
+    """A network with static input shapes. It is imported into TVM once, on first use.
 
-    What an int8 accelerator is tuned for are the layers that are built: a float network is
-    quantised by the samples in `calibration` (by default those of `samples_for`). Those of a
-    built-in network are `foretold` from its shapes: its weights are drawn, and change none.
+    Args:
+        source: the opened model.
+        input_shapes: shape for each dynamic input, by input name.
+        calibration: path of the calibration samples, by default those of `samples_for`. A float
+            network is quantised with them to find the layers that an int8 accelerator runs.
+        foretold: predict these layers from the shapes instead of quantising the network. Built-in
+            networks do this, because their weights are random.
+
+    Attributes:
+        name: name of the network.
+        input_shapes: the given input shapes.
     """
 
     def __init__(
@@ -92,12 +111,12 @@ class Network:
 
     @cached_property
     def examined(self) -> Examined:
-        """What the importer found, independent of any accelerator."""
+        """The result of the import, independent of any accelerator."""
         return self._source.examine()
 
     @cached_property
     def compiled(self) -> CompiledModule:
-        """The whole network built for this machine's CPU, in float or as quantised."""
+        """The whole network, built for this machine's CPU in float or with its own quantisation."""
         from tilewright.networks.relax.execute import CompiledModule
 
         whole = self.whole
@@ -105,7 +124,7 @@ class Network:
 
     @cached_property
     def whole(self) -> Whole:
-        """All of it with its weights, to be compiled. Raises as `Source.whole`."""
+        """The whole network with its weights, to be compiled. Raises what `Source.whole` raises."""
         return self._source.whole()
 
     def report(
@@ -117,15 +136,37 @@ class Network:
         epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
     ) -> ModelReport:
-        """What becomes of every operator on an accelerator with these blocks (elements) and nothing
-        else known: it gets all that it can run. Raises as `report_on`."""
+        """Report where each operator runs on an accelerator with the given block sizes.
+
+        Nothing else is known about the accelerator, so every operator that it can run is offloaded.
+
+        Args:
+            block_in: input channels per block, in elements.
+            block_out: output channels per block, in elements.
+            batch: rows per block, in elements.
+            epilogue: which operations the epilogues contain.
+            max_waste: offload a layer only if at most this fraction of its multiplications are with
+                padding zeros.
+
+        Raises:
+            ModelFileError: the model file is invalid.
+            DynamicShapeError: an input shape is unknown or wrong.
+            ImportFailedError: the model cannot be imported.
+        """
         return self.report_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
 
     def report_on(self, accelerator: Accelerator) -> ModelReport:
-        """What becomes of every operator on an accelerator, and what it costs there and on the CPU.
+        """Report where each operator runs, and what it costs on the accelerator and on the CPU.
 
-        Raises `ModelFileError`, `DynamicShapeError` or `ImportFailedError`; an operator that cannot
-        be imported is part of the report.
+        An operator that cannot be imported is part of the report.
+
+        Args:
+            accelerator: the accelerator.
+
+        Raises:
+            ModelFileError: the model file is invalid.
+            DynamicShapeError: an input shape is unknown or wrong.
+            ImportFailedError: the model cannot be imported.
         """
         return self._surveyed_on(accelerator)[1]
 
@@ -138,25 +179,47 @@ class Network:
         epilogue: EpilogueMode = "full",
         max_waste: float = MAX_WASTE,
     ) -> list[ExtractedWorkload]:
-        """The workloads to tune as (workload, calls an inference, operator names), by first use, of
-        an accelerator as in `report`. Raises as `workloads_on`."""
+        """Return the workloads to tune for an accelerator of which only the block sizes are known.
+
+        Args:
+            block_in: input channels per block, in elements.
+            block_out: output channels per block, in elements.
+            batch: rows per block, in elements.
+            epilogue: which operations the epilogues contain.
+            max_waste: offload a layer only if at most this fraction of its multiplications are with
+                padding zeros.
+
+        Returns:
+            One (workload, calls per inference, operator names) per workload, in the order of first
+                use.
+
+        Raises:
+            UnsupportedOperatorError: part of the network cannot run at all. Further errors are
+                those of `report`.
+        """
         return self.workloads_on(_accelerator(block_in, block_out, batch, epilogue, max_waste))
 
     def workloads_on(self, accelerator: Accelerator) -> list[ExtractedWorkload]:
-        """The workloads to tune as (workload, calls an inference, operator names), by first use.
+        """Return the workloads to tune for an accelerator.
 
-        Raises as `report_on`, and `UnsupportedOperatorError` where part of the network cannot run.
+        Returns:
+            One (workload, calls per inference, operator names) per workload, in the order of first
+                use.
+
+        Raises:
+            UnsupportedOperatorError: part of the network cannot run at all. Further errors are
+                those of `report_on`.
         """
         return self.surveyed_on(accelerator)[0]
 
     def surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
-        """`workloads_on` and `report_on` at once. Raises as they do."""
+        """Return the results of `workloads_on` and `report_on`, computed together."""
         if not accelerator.computes_floats:  # what a processor cannot compile, onnxruntime runs
             refuse_unsupported(self.name, self.examined.unsupported)
         return self._surveyed_on(accelerator)
 
     def decisions_on(self, accelerator: Accelerator) -> list[OffloadDecision]:
-        """What becomes of each fused call, by what it would take there and on the CPU."""
+        """Return the offloading decision for each fused call, based on its cost on both devices."""
         return decide_offloading(self.examined, accelerator)
 
     def _surveyed_on(self, accelerator: Accelerator) -> tuple[list[ExtractedWorkload], ModelReport]:
@@ -178,7 +241,7 @@ class Network:
     def _graph_on(
         self, accelerator: Accelerator, decisions: list[OffloadDecision], split: SplitNetwork
     ) -> IntegerGraph:
-        """The layers that are built of the compiled part. Raises as `in_integers`."""
+        """Build the graph of integer layers from `model`, which is the compiled part."""
         from tilewright.networks.integer_network import in_integers
 
         assert split.compiled is not None
@@ -195,7 +258,7 @@ class Network:
 
     @property
     def weighted(self) -> onnx.ModelProto:
-        """The model with its weights, in the types that are computed here."""
+        """The model with its weights, in the data types that are computed here."""
         return self._source.weighted()
 
     @property
@@ -204,15 +267,22 @@ class Network:
         return self._source.fixed()
 
     def _knows_layers(self, accelerator: Accelerator) -> bool:
-        """Whether the layers that are built can be known: the accelerator computes in integers as
-        the network needs it, and the model can be imported whole."""
+        """Return whether the integer layers can be determined before the build.
+
+        That requires an accelerator with integer arithmetic and the epilogues that the network
+        needs, and a model that can be imported completely.
+        """
         ours = not accelerator.computes_floats and accelerator.epilogue != "plain"
         return ours and not self.examined.unsupported and not self._foretold
 
     def split(self, *, without_layers: bool = False) -> SplitNetwork:
-        """What is compiled of the network, with the regions inside it, and the regions that
-        onnxruntime runs behind that. What neither multiplies nor pools is compiled if it is wanted
-        `without_layers`."""
+        """Split the network into its compiled part and the onnxruntime regions that run after it.
+
+        Regions in the middle of the network belong to the compiled part, which calls them.
+
+        Args:
+            without_layers: also compile a network that has neither pools nor multiply-accumulates.
+        """
         source, last = self._source.split(without_layers=without_layers)
         if source is None or source is self._source:
             return SplitNetwork(None if source is None else self, last)
@@ -220,8 +290,11 @@ class Network:
         return SplitNetwork(core, last)
 
     def as_region(self) -> LastRegions:
-        """The whole network as one region of onnxruntime. Raises `UnsupportedOperatorError` for one
-        that is no ONNX graph."""
+        """Return the whole network as one onnxruntime region.
+
+        Raises:
+            UnsupportedOperatorError: the network is not an ONNX graph.
+        """
         total = sum((*self.examined.found.macs.values(), *self.examined.region_macs.values()))
         return self._source.as_region(self.examined.regions, total)
 
@@ -236,8 +309,17 @@ class Network:
         )
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """One inference on this machine's CPU, in compiled code and in onnxruntime: arrays by input
-        name in, by output name out. Raises `InputError`."""
+        """Run one inference on this machine's CPU, in compiled code and in onnxruntime.
+
+        Args:
+            inputs: arrays by input name.
+
+        Returns:
+            Arrays by output name.
+
+        Raises:
+            InputError: the arrays do not fit the network's inputs.
+        """
         if self._split_to_run is None:
             self._split_to_run = self.split(without_layers=True)
         compiled = self._split_to_run.compiled
@@ -274,14 +356,21 @@ def load(
     calibration: Path | None = None,
     allow_code: bool = False,
 ) -> Network:
-    """A built-in network by name (`seed` draws its weights), or an ONNX, TensorFlow Lite or
-    torch.export file.
+    """Load a built-in network, or an ONNX, TensorFlow Lite or torch.export file.
 
-    `input_shapes` fixes the sizes of inputs that are dynamic; `calibration` names samples as
-    `samples_for` reads them. Reads the file and checks it; raises `UnknownName` and as
-    `networks.model_source.read_source`. `sandbox`, for files of strangers, leaves reading to a
-    child process with limits, once the network is examined (`networks.sandbox`). `allow_code`
-    permits the code that a torch.export file may run when it is read.
+    Args:
+        source: name of a built-in network, or path of a model file.
+        input_shapes: shape for each dynamic input, by input name.
+        seed: seed for the random weights of a built-in network.
+        sandbox: read the file in a child process with limits on memory and time
+            (`networks.sandbox`). Use it for untrusted files. Once the network has been examined
+            there, a build reads it in this process.
+        calibration: path of the calibration samples, as `samples_for` reads them.
+        allow_code: permit the code that a torch.export file may run when it is read.
+
+    Raises:
+        UnknownName: `source` is neither a built-in network nor an existing file.
+        ModelFileError: the file cannot be read or is not a valid model.
     """
     shapes = dict(input_shapes or {})
     if str(source) in zoo.FAMILIES:

@@ -1,4 +1,4 @@
-"""Options and errors of onnxruntime's sessions. Does not import ONNX."""
+"""Session options and exception types of onnxruntime. Importing this module does not load ONNX."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ onnxruntime = lazy_module("onnxruntime")
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return what onnxruntime raises where it does not take a model or an array."""
+    """Return the exception types that onnxruntime raises if it rejects a model or an array."""
     native = vars(onnxruntime.capi.onnxruntime_pybind11_state)
-    own = (value for value in native.values() if isinstance(value, type))
-    return (*(kind for kind in own if issubclass(kind, Exception)), RuntimeError, ValueError)
+    classes = (value for value in native.values() if isinstance(value, type))
+    return (
+        *(exception for exception in classes if issubclass(exception, Exception)),
+        RuntimeError,
+        ValueError,
+    )
 
 
 def quiet_options() -> Any:
-    """Return session options that neither warn nor print, nor keep a processor busy with
-    waiting."""
+    """Return session options without log output and without busy-waiting threads."""
     options = onnxruntime.SessionOptions()
+    # 4 is fatal: errors are reported as exceptions.
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

@@ -1,9 +1,8 @@
-"""Computes the numbers of integer layers: how a scale becomes a shift or a multiplier, bounds, and
-constants.
+"""Compute the constants of integer layers: shifts, multipliers, bounds and biases.
 
-The scale of an int8 tensor is its step. The scale of a sum of products is the step of the data
-times that of the weights. If the ratio of this scale to the output's scale is a power of two, a
-right shift that rounds half up brings the sums to the output's scale. If it is another number, the
+The step of an int8 tensor is its scale. The step of an accumulator is the step of the data times
+that of the weights. If the ratio of the accumulator's step to the output's step is a power of two,
+a right shift with rounding half up converts the accumulator to the output. For any other ratio, the
 weights are multiplied by it.
 """
 
@@ -28,26 +27,37 @@ from tilewright.targets.epilogue import (
 from tilewright.targets.layer import Scale
 
 MAX_RESIDUAL_SHIFT = 21
+"""Largest left shift of a residual in bits."""
 MAX_SHIFT = 31
+"""Largest shift of an accumulator in bits."""
 MAX_OFFSET_SHIFT = 15
-"""Half of 2^15 is the largest rounding constant that an immediate of 16 bits holds."""
+"""Largest shift whose rounding constant fits into a signed 16-bit immediate: half of 2^15."""
 INT8 = (-128, 127)
+"""Smallest and largest int8."""
 ALMOST = 1e-4
 """Largest relative difference from a power of two at which a ratio counts as that power of two. The
-largest int8, 127, is then wrong by a 79th of a step."""
+largest int8, 127, is then off by at most 1/79 of a step.
+"""
 
 Real = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 class SumsOverflow(Exception):
-    """A layer whose sums could leave 32 bits."""
+    """Raised if the accumulator of a layer could exceed 32 bits."""
 
 
 def scale_of(tensor: str, quantisation: Quantisation) -> Scale:
-    """Return the scale of an int8 tensor, or of a uint8 tensor after 128 is subtracted from its
-    values. Raises `QuantisationError` for a tensor with one scale per channel, with a scale that is
-    computed at run time, or of another type."""
+    """Return the scale of a tensor in int8. 128 is subtracted from the values of a uint8 tensor.
+
+    Args:
+        tensor: name of the tensor for messages.
+        quantisation: its quantisation.
+
+    Raises:
+        QuantisationError: the tensor has one scale per channel, its scale is computed at run time,
+            or its type is neither int8 nor uint8.
+    """
     q = quantisation
     if len(set(q.scale)) > 1 or len(set(q.zero_point)) > 1:
         raise QuantisationError(
@@ -65,9 +75,20 @@ _WAY_OUT = (
 
 
 def steps_of(tensor: str, quantisation: Quantisation) -> tuple[Real, Integers]:
-    """Return the steps and the zero points of a tensor as int8: one, (1,), or one per channel,
-    (channels,). Raises `QuantisationError` for a scale that is computed at run time or is not a
-    positive number, and for other types than int8 and uint8."""
+    """Return the scales and zero points of a tensor in int8.
+
+    Args:
+        tensor: name of the tensor for messages.
+        quantisation: its quantisation.
+
+    Returns:
+        Two arrays of shape (1,), or (channels,) for a scale per channel. 128 is subtracted from the
+            zero points of a uint8 tensor.
+
+    Raises:
+        QuantisationError: a scale is computed at run time or not positive, or the type is neither
+            int8 nor uint8.
+    """
     q = quantisation
     if q.dtype not in ("int8", "uint8"):
         raise QuantisationError(f"tensor '{tensor}' is {q.dtype}, not int8; {_WAY_OUT}")
@@ -86,29 +107,41 @@ def steps_of(tensor: str, quantisation: Quantisation) -> tuple[Real, Integers]:
 
 
 def nearest_shifts(ratios: Real) -> tuple[Integers, bool]:
-    """Return the right shifts nearest to multiplications by `ratios`, positive numbers of any
-    shape: −log2 of each, rounded; and whether each ratio is `ALMOST` the power of two that its
-    shift stands for."""
+    """Return the right shifts that come closest to multiplications by `ratios`.
+
+    Args:
+        ratios: positive numbers of any shape.
+
+    Returns:
+        shifts: −log2 of the ratios, rounded, in the same shape.
+        exact: whether every ratio is a power of two, within the tolerance `ALMOST`.
+    """
     shifts = np.rint(-np.log2(ratios))
     exact = (np.abs(ratios * np.exp2(shifts) - 1) <= ALMOST).all()
     return shifts.astype(np.int64), bool(exact)
 
 
 def shifts_of(ratios: Real) -> Integers | None:
-    """Return the right shifts that stand for multiplications by `ratios`, positive numbers of any
-    shape; None if one of them is not a power of two."""
+    """Return the right shifts equal to multiplications by `ratios`, or None if there are none.
+
+    Args:
+        ratios: positive numbers of any shape.
+
+    Returns:
+        Shifts in the same shape; None if a ratio is not a power of two.
+    """
     shifts, exact = nearest_shifts(ratios)
     return shifts if exact else None
 
 
 @dataclass(frozen=True, eq=False)
 class Requantisation:
-    """The way from sums to int8.
+    """Conversion of an int32 accumulator to int8.
 
     Attributes:
-        shifts: right shifts: one, (1,), or one per channel, (channels,).
-        residual: how an int8 tensor is weighted that is added before the shift, if there is one.
-        bounds: the least and the largest int8 that is written.
+        shifts: right shifts in bits, of shape (1,) or (channels,).
+        residual: the operation that adds a second int8 tensor before the shift, if there is one.
+        bounds: smallest and largest int8 that is written.
     """
 
     shifts: Integers
@@ -122,7 +155,7 @@ class Requantisation:
 
     @property
     def is_possible(self) -> bool:
-        """Whether shifts of 32-bit integers reach the output's scale."""
+        """Whether shifts of 32-bit integers can reach the output's scale."""
         if self.by_channel:
             return bool(0 <= self.shifts.min() <= self.shifts.max() <= MAX_SHIFT)
         left = self.residual.value if self.residual and self.residual.kind == "residual" else 0
@@ -130,8 +163,13 @@ class Requantisation:
 
 
 def bounds_of(scale: Scale, relu: bool, upper: float | None) -> tuple[int, int]:
-    """Return the least and the largest int8 of a tensor in that scale. A relu cuts it at 0, a clip
-    at `upper`."""
+    """Return the smallest and largest int8 of a tensor after its activation.
+
+    Args:
+        scale: scale and zero point of the tensor.
+        relu: whether values below 0 are clipped.
+        upper: upper clipping bound as a real number, None if there is none.
+    """
     low, high = INT8
     if upper is not None:
         high = max(low, min(high, round(upper / scale.step) + scale.zero_point))
@@ -140,8 +178,14 @@ def bounds_of(scale: Scale, relu: bool, upper: float | None) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """The epilogue of a layer with its constants: `bias` and `shifts` (o,), `add` (1, o, oh, ow),
-    each int32 or None where an immediate or nothing takes its place."""
+    """Epilogue of a layer with its constants.
+
+    Attributes:
+        epilogue: the operations in execution order.
+        bias: int32 bias of shape (o,), None if the layer needs none or uses an immediate.
+        add: int32 constant tensor of shape (1, o, oh, ow), or None.
+        shifts: int32 right shifts of shape (o,), None if all channels share one shift.
+    """
 
     epilogue: tuple[EpilogueOp, ...]
     bias: NDArray[np.int32] | None = None
@@ -153,16 +197,19 @@ def finish_epilogue(
     r: Requantisation, constants: Sequence[Real], channels: int, *, has_bias: bool = False,
     activation: EpilogueOp | None = None, zero: int = 0,
 ) -> Finished:  # fmt: skip
-    """Return the epilogue that adds constants to the sums and requantises them.
+    """Build the epilogue that adds constants to the accumulator and requantises it.
 
     Args:
-        r: the shifts, the residual and the bounds.
-        constants: what is added, in steps of the sums, each of shape (o,) or (1, o, oh, ow). The
-            constant that rounds the shift is added to them.
-        channels: number of output channels.
-        has_bias: add one value per channel even if all of them are 0.
-        activation: step behind the constants.
-        zero: constant that is added behind the activation, with the constant that rounds.
+        r: shifts, residual and bounds.
+        constants: constants to add, in steps of the accumulator, each of shape (o,) or (1, o, oh,
+            ow). The rounding constant of the shift is included automatically.
+        channels: number of output channels, o.
+        has_bias: add a bias even if all its values are 0.
+        activation: operation after the constants.
+        zero: constant that is added after the activation, together with the rounding constant.
+
+    Returns:
+        The epilogue with its constants.
 
     Raises:
         SumsOverflow: a constant does not fit into 32 bits.
@@ -170,15 +217,15 @@ def finish_epilogue(
     steps: list[EpilogueOp] = []
     shifts = r.shifts if r.by_channel else r.shifts[:1]
     half = np.where(shifts > 0, 1 << np.maximum(shifts - 1, 0), 0)
-    by_pixel = any(each.ndim == 4 for each in constants)
+    by_pixel = any(constant.ndim == 4 for constant in constants)
     bias = add = None
     after = zero + int(half[0])
     if activation is not None:
         half = np.zeros_like(half)
     if constants or has_bias or r.by_channel or int(half.max()) >= 1 << MAX_OFFSET_SHIFT:
         total = np.zeros(channels)[_AS_IMAGE] if by_pixel else np.zeros(channels)
-        for each in constants:
-            total = total + (each[_AS_IMAGE] if by_pixel and each.ndim == 1 else each)
+        for constant in constants:
+            total = total + (constant[_AS_IMAGE] if by_pixel and constant.ndim == 1 else constant)
         integers = np.rint(total) + (half[_AS_IMAGE] if by_pixel and half.size > 1 else half)
         info = np.iinfo(np.int32)
         if integers.min() < info.min or integers.max() > info.max:
@@ -202,18 +249,28 @@ def finish_epilogue(
         steps.append(EpilogueOp("shr", shift) if shift > 0 else EpilogueOp("shl", -shift))
     low, high = r.bounds
     steps += [EpilogueOp("min", high), EpilogueOp("max", low)]
-    own = r.shifts.astype(np.int32) if r.by_channel else None
-    return Finished(tuple(steps), bias, add, own)
+    channel_shifts = r.shifts.astype(np.int32) if r.by_channel else None
+    return Finished(tuple(steps), bias, add, channel_shifts)
 
 
 _AS_IMAGE = (None, slice(None), None, None)
+"""Index that reshapes (o,) to (1, o, 1, 1)."""
 
 
 def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finished) -> None:
-    """Raise `SumsOverflow` if int8 data could bring the sums of a layer, with all that is added to
-    them, out of 32 bits. `weight` has the shape (o, c, kh, kw), or is None if the weights are data
-    themselves. These may have any value; a sum then has that many `products`."""
+    """Check that the accumulator of a layer cannot overflow 32 bits for any int8 data.
+
+    Args:
+        weight: int8 weights of shape (o, c, kh, kw), or None if the second operand is data, which
+            may have any value.
+        products: number of products per sum, used if `weight` is None.
+        finished: the epilogue, whose constants are included.
+
+    Raises:
+        SumsOverflow: an accumulator could exceed 32 bits.
+    """
     if weight is None:
+        # The largest product of two int8 values is (−128)² = 2^14.
         most = np.array([products << 14])
     else:
         most = 128 * np.abs(weight.astype(np.int64)).sum(axis=(1, 2, 3))
@@ -229,32 +286,44 @@ def check_sums(weight: NDArray[np.int8] | None, products: int, finished: Finishe
 
 
 def shift_of_channels(shifts: NDArray[np.integer]) -> EpilogueOp:
-    """Return the step that shifts each channel by its own amount, of `shifts` (channels,). Its
-    value states the narrowest range of amounts that holds for all channels."""
+    """Return the epilogue operation that shifts each channel by its own amount.
+
+    Its value encodes the smallest range of amounts that covers all channels.
+
+    Args:
+        shifts: right shifts of shape (channels,).
+    """
     least, most = int(shifts.min()), int(shifts.max())
     near = EpilogueOp("shr_channel", max(least, NEAR_SHIFTS[0]))
     return near if near.amounts[0] <= least and most <= near.amounts[1] else replace(near, value=0)
 
 
 FINE_BITS = 7
+"""Bits by which the rounding error of coarse weights is scaled up, so that int8 holds it."""
 LARGEST = 127
+"""Largest magnitude of a weight."""
 WORTH = 1.0
-"""Bits that shifts a channel have to gain in the mean."""
+"""Smallest mean gain, in bits, for which shifts per channel are worth their cost."""
 _SPREAD = 74.0
-"""Standard deviation of int8 data that use their whole range."""
+"""Standard deviation of int8 data that use their whole range: 256 / √12 for a uniform
+distribution."""
 _SIGMAS = 6.0
+"""Standard deviations of a sum that an int8 result has to cover."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """Weights times a factor, as int8 of the same shape.
+    """Weights multiplied by a factor, as int8 arrays of the same shape.
 
     Attributes:
-        coarse: the weights, rounded. Their sums are shifted to the right by `shifts`, (o,).
-        fine: what rounding leaves of the weights; None if that is nothing. Their sums, shifted by
-            `fine_shift`, are an int8 tensor whose step is 2^`residual` steps of the coarse sums.
-        decibels: power of the exact weights over the power of the error of `coarse` alone; None if
-            there is no error.
+        coarse: the products, rounded. Their sums are shifted right by `shifts`.
+        shifts: right shifts of shape (o,).
+        fine: the rounding error of `coarse`, scaled up; None if there is none. The sums of `fine`,
+            shifted right by `fine_shift`, form an int8 tensor whose step is 2^`residual` steps of
+            the coarse sums.
+        fine_shift: right shift of the sums of `fine`.
+        residual: left shift of that int8 tensor when it is added to the coarse sums.
+        decibels: signal-to-noise ratio of `coarse` alone; None if rounding causes no error.
     """
 
     coarse: NDArray[np.int8]
@@ -266,8 +335,15 @@ class Scaled:
 
 
 def scale_weights(weight: Integers | Real, factors: Real) -> Scaled | None:
-    """Multiply weights (o, …) by factors, (1,) or (o,), and scale the products up as far as int8
-    allows. Return None if no right shift brings the sums back."""
+    """Multiply weights by factors and scale the products up as far as int8 allows.
+
+    Args:
+        weight: weights of shape (o, …).
+        factors: factors of shape (1,) or (o,).
+
+    Returns:
+        The scaled weights, or None if no right shift undoes the scaling.
+    """
     along = factors.reshape(-1, *[1] * (weight.ndim - 1))
     exact = weight * along
     shifts = _shifts(exact.reshape(len(exact), -1))
@@ -289,38 +365,51 @@ def scale_weights(weight: Integers | Real, factors: Real) -> Scaled | None:
 
 
 def _shifts(exact: Real) -> Integers:
-    """Return by how many bits the weights of each channel, (o, …), are scaled up: as far as int8
-    holds them, and by at most `CHANNEL_SPREAD` bits more than those of another channel. All
-    channels get the same number where separate numbers gain little, since a shift per channel costs
-    one more cycle for every accumulator."""
+    """Return by how many bits the weights of each channel are scaled up.
+
+    The weights of a channel are scaled up as far as int8 holds them, and at most `CHANNEL_SPREAD`
+    bits more than those of any other channel. All channels get the same shift if separate shifts
+    gain little, since they cost one more cycle per accumulator.
+
+    Args:
+        exact: exact weights of shape (o, …).
+    """
     largest = np.abs(exact).max(axis=1)
     known = largest > 0
-    found = np.full(len(exact), MAX_SHIFT, np.int64)
-    found[known] = np.floor(np.log2(LARGEST / largest[known])).astype(np.int64)
-    least = int(found.min())
-    own = np.minimum(found, min(MAX_SHIFT, least + CHANNEL_SPREAD))
-    return own if (own - least).mean() >= WORTH else np.full_like(own, least)
+    shifts = np.full(len(exact), MAX_SHIFT, np.int64)
+    shifts[known] = np.floor(np.log2(LARGEST / largest[known])).astype(np.int64)
+    least = int(shifts.min())
+    limited = np.minimum(shifts, min(MAX_SHIFT, least + CHANNEL_SPREAD))
+    return limited if (limited - least).mean() >= WORTH else np.full_like(limited, least)
 
 
 def _balanced(exact: Real) -> Real:
-    """Round weights (o, …) so that the errors of a channel add up to nearly nothing. The mean of
-    the data then hardly contributes to the first pass, whose int8 result can have a finer step."""
+    """Round weights of shape (o, …) so that the rounding errors of a channel nearly cancel.
+
+    The mean of the data then contributes little to the sums of the fine weights, whose int8 result
+    can have a finer step.
+    """
     coarse = np.rint(exact)
-    for own, rounded in zip(
+    for weights, rounded in zip(
         exact.reshape(len(exact), -1), coarse.reshape(len(exact), -1), strict=True
     ):
-        left = own - rounded
-        many = int(np.rint(left.sum()))
-        if many:
-            order = np.argsort(-np.sign(many) * left, kind="stable")[: abs(many)]
-            rounded[order] += np.sign(many)
+        left = weights - rounded
+        excess = int(np.rint(left.sum()))
+        if excess:
+            order = np.argsort(-np.sign(excess) * left, kind="stable")[: abs(excess)]
+            rounded[order] += np.sign(excess)
     return np.clip(coarse, -LARGEST, LARGEST)
 
 
 def _residual_shift(fine: Real) -> int:
-    """Return by how many bits the step of int8 has to be larger than that of the sums of fine
-    weights (o, …), so that int8 holds these sums: in the worst case or, for many weights, up to six
-    standard deviations of the sums."""
+    """Return by how many bits the int8 step must exceed the step of the sums of fine weights.
+
+    The int8 result has to hold these sums in the worst case or, if that is smaller, up to six
+    standard deviations.
+
+    Args:
+        fine: fine weights of shape (o, …).
+    """
     worst = 128 * np.abs(fine).sum(axis=1)
     likely = _SIGMAS * _SPREAD * np.sqrt((fine**2).sum(axis=1)) + 128 * np.abs(fine.sum(axis=1))
     reach = float(np.minimum(worst, likely).max()) / (1 << FINE_BITS)
@@ -328,9 +417,17 @@ def _residual_shift(fine: Real) -> int:
 
 
 def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
-    """Return two factors, the first no larger than the second, as integers over a power of two:
-    (integer for `one`, integer for `two`, right shift). Each integer has seven bits, the second
-    times a power of two. Return None if no right shift reaches the factors."""
+    """Express two factors as integers over a common power of two.
+
+    Args:
+        one: the smaller factor.
+        two: the larger factor.
+
+    Returns:
+        (integer for `one`, integer for `two`, right shift). Each integer has seven significant
+            bits; the second one may be multiplied by a power of two. None if no right shift reaches
+            the factors.
+    """
     shift = min(MAX_SHIFT, math.floor(math.log2((LARGEST + 0.49) / one)))
     left = max(0, math.ceil(math.log2(math.ldexp(two, shift) / (LARGEST + 0.49))))
     if shift < 0 or left > MAX_RESIDUAL_SHIFT:
@@ -340,14 +437,24 @@ def weighted_pair(one: float, two: float) -> tuple[int, int, int] | None:
 
 
 def spread_taps(factor: float, height: int, width: int) -> tuple[NDArray[np.int8], int] | None:
-    """Return the taps (height, width) that average a window and multiply the average by a factor,
-    and the right shift behind them. The taps are integers whose sum is factor · 2^shift, as equal
-    as possible, with the larger ones spread evenly. Return None if no right shift reaches the
-    factor."""
+    """Return integer weights that average a window and multiply the average by a factor.
+
+    The weights are as equal as possible, their sum is factor · 2^shift, and the larger ones are
+    spread evenly.
+
+    Args:
+        factor: the factor.
+        height: height of the window.
+        width: width of the window.
+
+    Returns:
+        The int8 weights of shape (height, width) and the right shift, or None if no right shift
+            reaches the factor.
+    """
     taps = height * width
     shift = min(MAX_SHIFT, math.floor(math.log2(LARGEST * taps / factor)))
     if shift < 0:
         return None
     total = round(math.ldexp(factor, shift))
-    ends = np.arange(taps + 1, dtype=np.int64) * total // taps
-    return np.diff(ends).astype(np.int8).reshape(height, width), shift
+    cumulative = np.arange(taps + 1, dtype=np.int64) * total // taps
+    return np.diff(cumulative).astype(np.int8).reshape(height, width), shift

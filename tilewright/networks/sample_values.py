@@ -1,8 +1,8 @@
-"""Draws inputs of several kinds, by which a built network is compared with its source model.
+"""Draw inputs for comparing a built network with its source model.
 
-One kind of input shows one kind of error. Integers are the hardest to draw: one may be a token, a
-length or a divisor, and nothing says which. So several kinds of integers are tried, and the source
-model decides which of them it accepts.
+Different kinds of inputs reveal different errors. Integers are the hardest to draw, because an
+integer input may be a token, a length or a divisor, and the model does not say which. So several
+kinds of integers are tried, and the source model decides which of them it accepts.
 """
 
 from __future__ import annotations
@@ -18,25 +18,40 @@ from tilewright.networks.errors import InputError
 
 Array = NDArray[Any]
 Feed = Mapping[str, Array]
+"""Arrays by name."""
 Kinds = Mapping[str, tuple[Sequence[int], str]]
 """Shape and element type of each input, by name."""
 Reference = Callable[[Feed], Feed]
-"""Runs the source model. Raises `InputError` for inputs that it refuses."""
+"""Runs the source model. Raises `InputError` for inputs that the model rejects."""
 
 INTEGERS = ("flags", "ones", "small", "sizes", "large", "negative", "zeros")
-"""Kinds of integers: 0 and 1, ones, 1 to 8, the largest size of an input (a length that leaves
-nothing out), 100 to 999, −1 to −8, zeros."""
+"""Kinds of integer inputs, in the order in which they are tried.
+
+- `flags`: 0 and 1.
+- `ones`: only 1.
+- `small`: 1 to 8.
+- `sizes`: the largest dimension of another input, which is a valid length.
+- `large`: 100 to 999.
+- `negative`: −8 to −1.
+- `zeros`: only 0.
+"""
 TEXT = "str"
-"""What artifacts call the element type of text, of which arrays hold `str` objects."""
+"""Name of the text element type in artifacts. The arrays hold `str` objects."""
 WORDS = ("a", "1", "2.5", "Tile wright", "tensor-1", "été", "")
+"""Values of text inputs."""
 LARGE = 100.0
-"""Standard deviation of large floats: beyond the range of exp, and of most ranges that networks
-were trained for."""
+"""Standard deviation of large floats, beyond the range of exp and of most training data."""
 
 
 @dataclass(frozen=True)
 class NetworkSample:
-    """Inputs of a network, of one kind, and the outputs that its source model gives for them."""
+    """Inputs of a network and the outputs of its source model.
+
+    Attributes:
+        kind: kind of the inputs, for messages.
+        inputs: input arrays by name.
+        outputs: output arrays by name.
+    """
 
     kind: str
     inputs: Feed
@@ -45,7 +60,7 @@ class NetworkSample:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A kind of sample: which floats and which integers it has, and the seed of both."""
+    """Distribution of a sample's floats and of its integers, and the seed of both."""
 
     kind: str
     floats: str
@@ -64,8 +79,9 @@ _OF_INTEGERS = (
     _Wanted("sizes", "normal", "sizes", 4),
     _Wanted("large integers", "normal", "large", 5),
 )
-"""Further samples of a network with integers among its inputs: a sample of large floats shows
-little of what a large integer does."""
+"""Additional samples for networks with integer inputs. They are separate from the sample with large
+floats, which would hide the effect of a large integer.
+"""
 
 
 def draw_samples(
@@ -73,15 +89,17 @@ def draw_samples(
 ) -> Iterator[NetworkSample]:
     """Yield samples of several kinds, each with the outputs of the source model.
 
-    The first one has standard-normal floats. A later one that the model refuses is left out.
+    The floats of the first sample are standard normal. A later sample that the model rejects is
+    skipped.
 
     Args:
-        kinds: shapes and types of the inputs.
+        kinds: shape and element type of each input, by name.
         reference: runs the source model.
-        constants: integers that the model holds, which are tried where it refuses all others.
+        constants: integers that the model contains. They are tried as inputs if the model rejects
+            all other integers.
 
     Raises:
-        InputError: the model refuses the first sample, whatever integers are in it.
+        InputError: the model rejects the first sample with every kind of integers.
     """
     names = [name for name, (_, dtype) in kinds.items() if not dtype.startswith("float")]
     normal = {
@@ -92,24 +110,35 @@ def draw_samples(
     base, outputs = base_integers(kinds, names, normal, reference, constants)
     yield NetworkSample("normal", {**normal, **base}, outputs)
     wanted = (*_SAMPLES[1:], *(_OF_INTEGERS if base else ()))
-    for each in wanted:
+    for spec in wanted:
         floats = {
-            name: _floats(each.floats, shape, dtype, np.random.default_rng([each.seed, number]))
+            name: _floats(spec.floats, shape, dtype, np.random.default_rng([spec.seed, number]))
             for number, (name, (shape, dtype)) in enumerate(kinds.items())
             if name not in base
         }
-        found = accepted(kinds, each.integers, floats, base, reference, each.seed)
-        if found is not None:
-            yield NetworkSample(each.kind, *found)
+        pair = accepted(kinds, spec.integers, floats, base, reference, spec.seed)
+        if pair is not None:
+            yield NetworkSample(spec.kind, *pair)
 
 
 def accepted(
     kinds: Kinds, integers: str, floats: Feed, base: Feed, reference: Reference, seed: int
 ) -> tuple[Feed, Feed] | None:
-    """Return inputs and outputs with integers of a kind, or None if the model refuses them all.
+    """Find integer inputs of a kind that the model accepts together with the given floats.
 
-    Where it refuses integers of that kind in all inputs together, it gets them in each input that
-    it accepts them in, and those of `base` elsewhere.
+    If the model rejects these integers in all inputs at once, they are used only in the inputs
+    where it accepts them individually, and the other inputs get their values from `base`.
+
+    Args:
+        kinds: shape and element type of each input, by name.
+        integers: kind of integers, one of `INTEGERS`.
+        floats: the float inputs.
+        base: integer inputs that the model is known to accept.
+        reference: runs the source model.
+        seed: seed of the random generator.
+
+    Returns:
+        Inputs and outputs, or None if the model rejects all combinations.
     """
     drawn = {
         name: draw_integers(integers, kinds, name, np.random.default_rng([seed, number]))
@@ -133,22 +162,41 @@ def accepted(
 
 
 def perturbed(inputs: Feed, share: float) -> dict[str, Array]:
-    """Return inputs whose floats differ by this share of the largest, or of 1 where all are less:
-    what a source model changes by then is no error of a built network."""
-    rng, found = np.random.default_rng(7), dict[str, Array]()
+    """Add noise to the float inputs.
+
+    The resulting change of the source model's outputs is tolerated in a built network.
+
+    Args:
+        inputs: arrays by name.
+        share: standard deviation of the noise, as a fraction of the largest absolute value of the
+            array (at least 1).
+
+    Returns:
+        New arrays by name; integers are unchanged.
+    """
+    rng, noisy = np.random.default_rng(7), dict[str, Array]()
     for name, array in inputs.items():
         if array.dtype.kind == "f" and array.size:
             size = share * max(float(np.abs(array).max()), 1.0)
             noise = rng.standard_normal(array.shape) * size
-            found[name] = (array.astype(np.float64) + noise).astype(array.dtype)
+            noisy[name] = (array.astype(np.float64) + noise).astype(array.dtype)
         else:
-            found[name] = array
-    return found
+            noisy[name] = array
+    return noisy
 
 
 def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) -> Array:
-    """Return an array of an input of integers, booleans or text. Integers of eight bits are of any
-    value, unless they are flags, ones or zeros: most are quantised numbers."""
+    """Draw an array of integers, booleans or text for an input.
+
+    8-bit integers take any value, except for the kinds `flags`, `ones` and `zeros`, because most
+    8-bit inputs are quantised numbers.
+
+    Args:
+        kind: kind of integers, one of `INTEGERS`.
+        kinds: shape and element type of each input, by name.
+        name: name of the input.
+        rng: random generator.
+    """
     shape, dtype = kinds[name]
     if dtype == TEXT:
         return draw_words(shape, rng)
@@ -163,8 +211,10 @@ def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) 
     if info.bits == 8:
         return rng.integers(info.min, info.max + 1, shape).astype(dtype)
     if kind == "sizes":
-        others = [size for other, (sizes, _) in kinds.items() if other != name for size in sizes]
-        return np.full(shape, min(max(others, default=1), info.max), dtype)
+        other_sizes = [
+            size for other, (sizes, _) in kinds.items() if other != name for size in sizes
+        ]
+        return np.full(shape, min(max(other_sizes, default=1), info.max), dtype)
     if kind == "negative" and info.min < 0:
         return np.asarray(-rng.integers(1, 9, shape), dtype)
     drawn = rng.integers(100, 1000, shape) if kind == "large" else rng.integers(1, 9, shape)
@@ -172,7 +222,7 @@ def draw_integers(kind: str, kinds: Kinds, name: str, rng: np.random.Generator) 
 
 
 def draw_words(shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """Return an array of text: words, numbers, and nothing."""
+    """Return a text array of the given shape with words, numbers and empty strings."""
     return rng.choice(np.array(WORDS, object), tuple(shape))
 
 
@@ -180,9 +230,24 @@ def base_integers(
     kinds: Kinds, names: Sequence[str], others: Feed, reference: Reference,
     constants: Sequence[int] = (),
 ) -> tuple[dict[str, Array], Feed]:  # fmt: skip
-    """Return integers that the model accepts in all inputs of these names, beside the `others`, and
-    its outputs. Where it refuses all kinds, `constants` are tried: a model compares an input with
-    the sampling rates or the modes that it knows. Raises `InputError` where it refuses all."""
+    """Find integers that the model accepts in all of the given inputs.
+
+    If the model rejects all kinds of integers, the `constants` are tried, because some models
+    compare an input with a fixed set of sampling rates or modes.
+
+    Args:
+        kinds: shape and element type of each input, by name.
+        names: names of the integer inputs.
+        others: arrays of all other inputs.
+        reference: runs the source model.
+        constants: integers that the model contains.
+
+    Returns:
+        The integer arrays by name, and the model's outputs.
+
+    Raises:
+        InputError: the model rejects all of them.
+    """
     refusal: InputError | None = None
     drawn = [
         {
@@ -202,16 +267,17 @@ def base_integers(
 
 
 def _filled(kinds: Kinds, names: Sequence[str], value: int) -> dict[str, Array]:
-    """Return arrays full of a number, of the inputs whose integers are large enough for it."""
-    found = {}
+    """Return arrays filled with `value`, for the inputs whose integer type can hold it."""
+    arrays = {}
     for name in names:
         shape, dtype = kinds[name]
         if dtype not in ("bool", TEXT) and np.iinfo(dtype).max >= value:
-            found[name] = np.full(shape, value, dtype)
-    return found
+            arrays[name] = np.full(shape, value, dtype)
+    return arrays
 
 
 def _tried(reference: Reference, inputs: Feed) -> Feed | None:
+    """Return the outputs of the model, or None if it rejects the inputs."""
     try:
         return reference(inputs)
     except InputError:
@@ -226,21 +292,30 @@ def _floats(kind: str, shape: Sequence[int], dtype: str, rng: np.random.Generato
         drawn = -np.abs(drawn)
     elif kind == "large":
         drawn = drawn * LARGE
-    # Arithmetic on an array without dimensions gives a number, which onnxruntime does not take.
+    # numpy returns a scalar for arithmetic on a 0-d array, and onnxruntime does not accept scalars.
     return np.asarray(drawn, dtype)
 
 
 def seeded_inputs(
     kinds: Mapping[str, tuple[Sequence[int], str]], seed: int = 0
 ) -> dict[str, Array]:
-    """Arrays by input name, in the shapes and types given: normal, or zeros and ones where an input
-    takes integers, or words."""
-    rng, found = np.random.default_rng(seed), {}
+    """Draw random inputs.
+
+    Floats are standard normal, integers are 0 or 1, and text comes from a fixed list of words.
+
+    Args:
+        kinds: shape and element type of each input, by name.
+        seed: seed of the random generator.
+
+    Returns:
+        Arrays by input name.
+    """
+    rng, arrays = np.random.default_rng(seed), {}
     for name, (shape, dtype) in kinds.items():
         if dtype == TEXT:
-            found[name] = draw_words(shape, rng)
+            arrays[name] = draw_words(shape, rng)
             continue
         real = dtype.startswith("float")
         drawn = rng.standard_normal(shape) if real else rng.integers(0, 2, shape)
-        found[name] = drawn.astype(dtype)
-    return found
+        arrays[name] = drawn.astype(dtype)
+    return arrays

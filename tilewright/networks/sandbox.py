@@ -1,9 +1,10 @@
-"""Reads a stranger's model file in a child process with limits on memory and time.
+"""Read an untrusted model file in a child process with limits on memory and time.
 
-The parent never parses the file: it gets what was found as JSON. So a file that crashes a parser,
-or exhausts its memory, ends in one clear error. Built-in networks need no child.
+The parent process never parses the file; it receives the analysis as JSON. A file that crashes the
+parser or exhausts its memory therefore leads to one clear error. Built-in networks need no child
+process.
 
-Run as `python -m tilewright.networks.sandbox`, this module is that child.
+`python -m tilewright.networks.sandbox` starts that child process.
 """
 
 from __future__ import annotations
@@ -45,14 +46,25 @@ READING = Limits(
     seconds=300.0,
     memory_bytes=max(_LEAST_MEMORY, min(_MOST_MEMORY, int(machine_memory_bytes() * _MEMORY_SHARE))),
 )
-"""For files of up to 2 GiB, with the importer and its libraries."""
+"""Limits of the child process, enough for files of up to 2 GiB with the importer and its
+libraries."""
 _LIBRARIES = 1 << 30
-"""Bytes of address space; with less, the reader's own libraries fail, each in its own words."""
+"""Smallest usable address space in bytes. With less, the importer's libraries fail with unclear
+errors.
+"""
 
 
 class SandboxedSource:
-    """A model file that only a child process reads. `whole`, which is run on this machine, trusts
-    it: it reads the file here."""
+    """A model file that a child process examines.
+
+    `weighted`, `split`, `as_region` and `whole` read the file in this process. They are used after
+    the child has examined the file.
+
+    Args:
+        path: path of the model file.
+        input_shapes: shape for each dynamic input, by input name.
+        limits: time and memory limits of the child process.
+    """
 
     def __init__(self, path: Path, input_shapes: InputShapes, limits: Limits = READING) -> None:
         self.name = str(path)
@@ -61,8 +73,12 @@ class SandboxedSource:
         self._limits = limits
 
     def examine(self) -> Examined:
-        """What the importer finds. Raises `ModelFileError` where the child dies or takes too long,
-        and whatever it raised."""
+        """Analyse the model in a child process.
+
+        Raises:
+            ModelFileError: the file is missing, or the child process crashed or exceeded its
+                limits. Other errors of this package are raised as the child raised them.
+        """
         if not self._path.is_file():
             raise errors.ModelFileError(
                 f"'{self._path}' is not a file; give an ONNX file or a built-in network"
@@ -94,7 +110,7 @@ class SandboxedSource:
                 raise errors.ModelFileError(
                     f"'{self.name}' could not be read with {limit}; raise it or take it away"
                 )
-            raise _told(self.name, kind, str(reply.get("message", "")))
+            raise _to_error(self.name, kind, str(reply.get("message", "")))
         try:
             return _examined().validate_python(reply["examined"])
         except (ValidationError, KeyError):
@@ -103,7 +119,7 @@ class SandboxedSource:
             ) from None
 
     def _users_limit(self) -> str:
-        """The limit on memory that this process was started with, in words, if it is the lower."""
+        """Describe this process's own memory limit if it is below that of the child, else ""."""
         most = self._limits.memory_bytes
         least = most if most is None else least_memory(most)
         if least is None or least == most:
@@ -114,7 +130,7 @@ class SandboxedSource:
         self._opened.prepare()
 
     def weighted(self) -> onnx.ModelProto:
-        """The model with its weights, read here once a child has examined it."""
+        """Return the model with its weights. The file is read in this process."""
         return self._opened.weighted()
 
     def fixed(self) -> NormalGraph:
@@ -141,8 +157,8 @@ class SandboxedSource:
         return read_source(self._path, self._shapes)
 
 
-def _told(name: str, kind: str, message: str) -> TilewrightError:
-    """The child's exception, if it is one of ours."""
+def _to_error(name: str, kind: str, message: str) -> TilewrightError:
+    """Convert the child's exception to one of ours."""
     known = getattr(errors, kind, None)
     if isinstance(known, type) and issubclass(known, TilewrightError):
         return known(message)
@@ -156,6 +172,7 @@ def _told(name: str, kind: str, message: str) -> TilewrightError:
 
 @lru_cache(maxsize=1)
 def _examined() -> TypeAdapter[Examined]:
+    """Return the (cached) pydantic adapter that converts an analysis to and from JSON."""
     return TypeAdapter(Examined)
 
 

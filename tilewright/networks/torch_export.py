@@ -1,11 +1,11 @@
-"""Converts a torch.export archive (`.pt2`) to ONNX, which every other step reads.
+"""Convert a torch.export archive (`.pt2`) to ONNX.
 
-Such an archive may hold pickled objects, native libraries and expressions that PyTorch evaluates:
-reading it can run any code with the user's rights. No check of the file changes that. So it is read
-only with the user's permission, by PyTorch alone. A child process does it, so that PyTorch and its
-memory do not stay in this one.
+Such an archive may contain pickled objects, native libraries and expressions that PyTorch
+evaluates, so reading it can run any code with the user's rights. Checking the file cannot prevent
+this. It is therefore read only with the user's permission, and only by PyTorch. The conversion runs
+in a child process, so that PyTorch does not occupy memory in this process.
 
-Run as `python -m tilewright.networks.torch_export`, this module is that child.
+`python -m tilewright.networks.torch_export` starts that child process.
 """
 
 from __future__ import annotations
@@ -24,20 +24,25 @@ if TYPE_CHECKING:
     import onnx
 
 TORCH_SUFFIXES = (".pt2", ".pt", ".pth")
+"""File name suffixes of torch.export archives and of other PyTorch files."""
 INSTALL = "pip install 'tilewright[torch]'"
 _MODEL = "model.onnx"
 _SECONDS = 1800.0
+"""Time limit of a conversion in seconds."""
 
 
 def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
-    """Return a torch.export archive as an ONNX model with all its weights.
+    """Convert a torch.export archive to an ONNX model with all its weights.
 
     Args:
-        path: the archive.
-        allow_code: whether the code that the archive may hold is allowed to run.
+        path: path of the archive.
+        allow_code: permit the code that the archive may contain to run.
+
+    Returns:
+        The ONNX model.
 
     Raises:
-        ModelFileError: code is not allowed, PyTorch is missing, or it cannot read or convert the
+        ModelFileError: `allow_code` is false, PyTorch is missing, or it cannot read or convert the
             archive.
     """
     if not allow_code:
@@ -53,9 +58,9 @@ def convert_exported(path: Path, *, allow_code: bool) -> onnx.ModelProto:
     return _converted(str(path.absolute()), state.st_mtime_ns, state.st_size)
 
 
-@lru_cache(maxsize=1)  # a build reads a model twice
+@lru_cache(maxsize=1)  # because a build reads a model twice
 def _converted(path: str, changed_ns: int, size: int) -> onnx.ModelProto:
-    """`changed_ns` and `size` tell versions of a file apart."""
+    """Convert an archive, with a cache; time stamp and size distinguish versions of a file."""
     with tempfile.TemporaryDirectory() as folder:
         child = RpcProcess("tilewright.networks.torch_export", [], Limits(_SECONDS))
         try:
@@ -83,6 +88,7 @@ def _answer(header: Header, _: Any) -> tuple[Header, dict[str, Any]]:
             f"{INSTALL}"
         ) from None
     try:
+        # PyTorch raises exceptions of many types for a file that it cannot load.
         program = torch.export.load(path)
     except Exception as error:
         raise ModelFileError(

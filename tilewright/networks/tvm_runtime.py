@@ -1,8 +1,9 @@
-"""Runs parts of Relax modules on an accelerator, for TVM scripts of users (docs/guides/tvm.md).
+"""Run accelerator programs from a user's TVM module (docs/guides/tvm.md).
 
-A run of layers is serialised as bytes, which a module carries to where it runs. Offloaded modules
-call a packed function, which is registered here and runs on the simulated board. Call
-`flows.tvm_partition.partition_for_vta`. Importing this module loads no TVM.
+A sequence of layers is serialised to bytes, which the TVM module carries as a constant. At run
+time, the module calls a packed function that this module registers, and the program runs on the
+simulated accelerator. `flows.tvm_partition.partition_for_vta` creates such modules. Importing this
+module does not load TVM.
 """
 
 from __future__ import annotations
@@ -44,17 +45,28 @@ from tilewright.targets.registry import rebuild
 tvm_ffi = lazy_module("tvm_ffi")
 
 DESCRIPTION = "program.json"
+"""Name of the JSON file inside a serialised program."""
 Array = NDArray[Any]
 
 
 class OffloadError(TilewrightError):
-    """A program that is damaged, of another version, or given other tensors than it takes."""
+    """Raised if a program is damaged, has another version, or receives unexpected tensors."""
 
 
 @dataclass(frozen=True)
 class LayerCycles:
-    """A layer that runs on the accelerator: cycles in its stream and by itself, and what no
-    schedule of it beats. `names` are the variables of the module that it stands for."""
+    """Cycle counts of a layer that runs on the accelerator.
+
+    Attributes:
+        name: name of the layer.
+        names: the variables of the TVM module that the layer replaces.
+        operator: kind of operator.
+        workload: text form of the workload.
+        macs: multiply-accumulates.
+        cycles: cycles in the instruction stream of the program, where layers overlap.
+        alone: cycles of the layer by itself.
+        roofline: lower bound on the cycles of any schedule.
+    """
 
     name: str
     names: tuple[str, ...]
@@ -70,41 +82,59 @@ def serialise_program(
     graph: IntegerGraph, layers: Sequence[Layer], outputs: Sequence[str], picks: Sequence[Pick],
     target: Target, kind: str,
 ) -> bytes:  # fmt: skip
-    """The program of some layers of a graph, of which others read the values `outputs`; `kind` is
-    what `targets.registry.rebuild` knows the target by. Raises `WorkloadError`."""
+    """Build and serialise the program for a sequence of layers.
+
+    Args:
+        graph: the graph that contains the layers.
+        layers: the layers to run.
+        outputs: names of the values that are read outside these layers.
+        picks: the schedule of each layer.
+        target: the accelerator.
+        kind: registered name of the target for `targets.registry.rebuild`.
+
+    Returns:
+        The program as bytes.
+
+    Raises:
+        WorkloadError: a schedule does not fit its layer.
+    """
     builds = capability(target, Builds)
     assert builds is not None
-    made = builds.build(LayerGraph(tuple(layers), graph.values, tuple(outputs), {}, {}), picks)
+    build = builds.build(LayerGraph(tuple(layers), graph.values, tuple(outputs), {}, {}), picks)
     rows: list[dict[str, Json]] = [
         {
             "name": layer.name, "names": list(layer.names), "operator": layer.operator,
             "macs": layer.macs, **row,
         }
-        for layer, row in zip(layers, made.layers, strict=True)
+        for layer, row in zip(layers, build.layers, strict=True)
     ]  # fmt: skip
     description: dict[str, Json] = {
         "version": formats.OFFLOADED.written,
         "kind": kind,
         "keys": specification_of(target) or {},
         "layers": rows,
-        "segments": [list(made.ports[number][0]) for _, number in made.order],
+        "segments": [list(build.ports[number][0]) for _, number in build.order],
         "inputs": list(inputs_of(layers)),
         "outputs": [{"name": name, "shape": list(graph.values[name].shape)} for name in outputs],
         "values": {layer.output: list(graph.values[layer.output].shape) for layer in layers},
     }
     text = json.dumps(description, ensure_ascii=False, sort_keys=True)
-    return pack_files({**made.files, DESCRIPTION: text.encode()})
+    return pack_files({**build.files, DESCRIPTION: text.encode()})
 
 
 def inputs_of(layers: Sequence[Layer]) -> tuple[str, ...]:
-    """The values that layers read and do not write, in the order they are read."""
-    own = {layer.output for layer in layers}
+    """Return the names of the values that layers read but do not write, by first use."""
+    written = {layer.output for layer in layers}
     read = [name for layer in layers for name in layer.reads]
-    return tuple(dict.fromkeys(name for name in read if name not in own))
+    return tuple(dict.fromkeys(name for name in read if name not in written))
 
 
 def layer_cycles(content: bytes) -> tuple[LayerCycles, ...]:
-    """The layers of a program, in order. Raises `OffloadError`."""
+    """Return the cycle counts of the layers of a serialised program, in execution order.
+
+    Raises:
+        OffloadError: the program is damaged.
+    """
     try:
         rows = as_list(_description(_files(content))["layers"])
         return tuple(_cycles(as_object(row)) for row in rows)
@@ -113,7 +143,11 @@ def layer_cycles(content: bytes) -> tuple[LayerCycles, ...]:
 
 
 def clock_hz(content: bytes) -> float:
-    """Of the accelerator that a program is for. Raises `OffloadError`."""
+    """Return the clock frequency of a serialised program's accelerator in Hz.
+
+    Raises:
+        OffloadError: the program is damaged or does not state the frequency.
+    """
     try:
         return as_number(as_object(_description(_files(content))["keys"])["clock_mhz"]) * 1e6
     except (KeyError, ValueError) as error:
@@ -121,10 +155,20 @@ def clock_hz(content: bytes) -> float:
 
 
 class HostProgram:
-    """A program on a simulated accelerator. One thread runs it at a time, others wait."""
+    """A program on a simulated accelerator. Calls from several threads run one after another.
+
+    Args:
+        content: the serialised program.
+
+    Attributes:
+        inputs: names of the input values.
+        outputs: the output values.
+
+    Raises:
+        OffloadError: the program is damaged. Further errors are those of `Builds.open`.
+    """
 
     def __init__(self, content: bytes) -> None:
-        """Raises `OffloadError`, and what `Builds.open` raises."""
         files = _files(content)
         try:
             self._open(files, _description(files))
@@ -134,46 +178,59 @@ class HostProgram:
             ) from None
         self._lock = threading.Lock()
 
-    def _open(self, files: Mapping[str, bytes], said: Mapping[str, Json]) -> None:
-        self.inputs = tuple(map(as_text, as_list(said["inputs"])))
+    def _open(self, files: Mapping[str, bytes], description: Mapping[str, Json]) -> None:
+        self.inputs = tuple(map(as_text, as_list(description["inputs"])))
         self.outputs = tuple(
             Value(as_text(row["name"]), tuple(map(as_int, as_list(row["shape"]))))
-            for row in map(as_object, as_list(said["outputs"]))
+            for row in map(as_object, as_list(description["outputs"]))
         )
         self._shapes = {
             name: tuple(map(as_int, as_list(shape)))
-            for name, shape in as_object(said["values"]).items()
+            for name, shape in as_object(description["values"]).items()
         }
-        self._loads = [tuple(map(as_text, as_list(loads))) for loads in as_list(said["segments"])]
-        target = rebuild(as_text(said["kind"]), as_object(said["keys"]), "")
+        self._loads = [
+            tuple(map(as_text, as_list(loads))) for loads in as_list(description["segments"])
+        ]
+        target = rebuild(as_text(description["kind"]), as_object(description["keys"]), "")
         builds = capability(target, Builds)
         if builds is None:
             raise OffloadError(f"{target.name} runs no programs; partition the module again")
-        layers = [as_object(row) for row in as_list(said["layers"])]
+        layers = [as_object(row) for row in as_list(description["layers"])]
         self._program: BuiltProgram = builds.open(files, layers)
         self._sizes = self._checked_sizes()
 
     def _checked_sizes(self) -> list[int]:
-        """The elements of each of `inputs`. Raises `ValueError` where a segment would lack a tensor
-        or get one of another size."""
+        """Return the number of elements of each input.
+
+        Raises `ValueError` if a segment would lack a tensor or get one of another size.
+        """
         loaded = {port.name: port for loads, _ in self._program.ports for port in loads}
-        given = [Value(name, loaded[name].shape if name in loaded else ()) for name in self.inputs]
-        made = {name: Value(name, shape) for name, shape in self._shapes.items()}
+        inputs = [Value(name, loaded[name].shape if name in loaded else ()) for name in self.inputs]
+        values = {name: Value(name, shape) for name, shape in self._shapes.items()}
         check_order(
             Order(
                 steps=tuple(("segment", number) for number in range(len(self._loads))),
-                loads=self._loads, islands=(), inputs=tuple(given), outputs=self.outputs,
-                values=made, quantised={}, results={},
+                loads=self._loads, islands=(), inputs=tuple(inputs), outputs=self.outputs,
+                values=values, quantised={}, results={},
             ),
             self._program.ports,
         )  # fmt: skip
-        if not all(port.name in made for _, stores in self._program.ports for port in stores):
+        if not all(port.name in values for _, stores in self._program.ports for port in stores):
             raise ValueError("a segment gives a tensor that is not described")
-        return [prod(value.shape) for value in given]
+        return [prod(value.shape) for value in inputs]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Int8 arrays in the order of `inputs`, in the shapes of their values; gives those of
-        `outputs`. Raises `OffloadError` for arrays of another size."""
+        """Run the program once.
+
+        Args:
+            arrays: int8 arrays in the order of `inputs`.
+
+        Returns:
+            Int8 arrays in the order of `outputs`, in their shapes.
+
+        Raises:
+            OffloadError: an array has the wrong number of elements.
+        """
         if [array.size for array in arrays] != self._sizes:
             raise OffloadError(
                 "the module gives its program tensors of other sizes; partition it again"
@@ -181,8 +238,8 @@ class HostProgram:
         tensors = dict(zip(self.inputs, arrays, strict=True))
         with self._lock:
             for segment, loads in enumerate(self._loads):
-                made = self._program.run(segment, {name: tensors[name] for name in loads})
-                for name, array in made.items():
+                stored = self._program.run(segment, {name: tensors[name] for name in loads})
+                for name, array in stored.items():
                     tensors[name] = array.reshape(self._shapes[name])
         return [tensors[value.name] for value in self.outputs]
 
@@ -198,13 +255,13 @@ def _files(content: bytes) -> dict[str, bytes]:
 
 def _description(files: Mapping[str, bytes]) -> dict[str, Json]:
     try:
-        said = as_object(read_json(files[DESCRIPTION]))
-        version = said[formats.OFFLOADED.key]
+        description = as_object(read_json(files[DESCRIPTION]))
+        version = description[formats.OFFLOADED.key]
     except (KeyError, ValueError):
         raise OffloadError("the module holds no valid program; partition it again") from None
     if refusal := formats.OFFLOADED.refusal(DESCRIPTION, version):
         raise OffloadError(refusal)
-    return said
+    return description
 
 
 def _cycles(row: Mapping[str, Json]) -> LayerCycles:
@@ -221,23 +278,35 @@ def _cycles(row: Mapping[str, Json]) -> LayerCycles:
 
 
 RUN = "tilewright.vta.run"
+"""Name of the packed function that TVM modules call."""
 KEPT = 64
-"""Programs that stay in memory, those called last."""
+"""Number of programs that stay in memory. The least recently used one is dropped first."""
 
 _programs: OrderedDict[str, HostProgram] = OrderedDict()
 _lock = threading.Lock()
 
 
 def register() -> None:
-    """Make the function known to TVM in this process. `partition_for_vta` does it; a process that
-    loads an exported module does it itself, before it makes the `VirtualMachine`."""
+    """Register the packed function with TVM in this process.
+
+    `partition_for_vta` calls this. A process that loads an exported module has to call it before it
+    creates the `VirtualMachine`.
+    """
     tvm_ffi.register_global_func(RUN, run, override=True)
 
 
 def run(digest: str, content: Any, *tensors: Any) -> None:
-    """Run the program that is `content`, a uint8 tensor (bytes,) whose SHA-256 is `digest`, on the
-    first of `tensors`, its inputs, and write the others, its outputs; all int8. Raises
-    `ValueError`, which TVM passes on."""
+    """Run a program; TVM calls this as a packed function.
+
+    Args:
+        digest: SHA-256 of the program as hexadecimal text.
+        content: the serialised program as a uint8 tensor of shape (bytes,).
+        tensors: int8 tensors: the inputs, then the outputs, which are written in place.
+
+    Raises:
+        ValueError: the program is damaged or the tensors do not fit it. TVM passes this exception
+            type on to the caller.
+    """
     try:
         program = open_program(digest, content)
         count = len(program.inputs)
@@ -247,15 +316,23 @@ def run(digest: str, content: Any, *tensors: Any) -> None:
                 f"{len(arrays)} tensors are given to a program of {count} inputs and "
                 f"{len(program.outputs)} outputs; partition the module again"
             )
-        for array, made in zip(arrays[count:], program.run(arrays[:count]), strict=True):
-            array[...] = made
+        for array, output in zip(arrays[count:], program.run(arrays[:count]), strict=True):
+            array[...] = output
     except TilewrightError as error:
         raise ValueError(str(error)) from None
 
 
 def open_program(digest: str, content: Any) -> HostProgram:
-    """The program of a digest, read the first time from `content`, a uint8 tensor (bytes,). Raises
-    `OffloadError` where the digest is not that of the bytes."""
+    """Return the program with the given digest, which is kept in memory after the first call.
+
+    Args:
+        digest: SHA-256 of the program as hexadecimal text.
+        content: the serialised program as a uint8 tensor of shape (bytes,), read only if the
+            program is not in memory.
+
+    Raises:
+        OffloadError: the digest does not match the bytes, or the program is damaged.
+    """
     with _lock:
         if digest not in _programs:
             data = np.from_dlpack(content).tobytes()

@@ -1,6 +1,4 @@
-"""Reads Relax modules that somebody else made, and rewrites them so that an accelerator's programs
-are called in place of the layers they run.
-"""
+"""Read users' Relax modules and replace their layers by calls of accelerator programs."""
 
 from __future__ import annotations
 
@@ -35,8 +33,14 @@ BIND = "bind them first: relax.transform.BindParams('main', params)(mod)"
 
 @dataclass(frozen=True, eq=False)
 class ModuleView:
-    """A flat view of `main`, the kind of each operator in it by its name, and names for its
-    results; `is_tuple` where they come as a tuple, be it of one."""
+    """Flat view of a module's `main` function.
+
+    Attributes:
+        flat: the bindings of `main`.
+        types: operator type by operator name.
+        outputs: names for the results.
+        is_tuple: whether the results are returned as a tuple, even if it has one field.
+    """
 
     flat: FlatGraph
     types: dict[str, str]
@@ -45,10 +49,13 @@ class ModuleView:
 
 
 def view_of(module: IRModule) -> ModuleView:
-    """The view of a quantised module whose weights are constants.
+    """Return a flat view of a quantised module whose weights are constants.
 
-    Raises `ImportFailedError` for one without a `main` of tensors or with open weights,
-    `DynamicShapeError` for inputs of unknown shape, and `QuantisationError` for a float one.
+    Raises:
+        ImportFailedError: the module has no `main` with tensor parameters, or its weights are not
+            bound.
+        DynamicShapeError: an input shape is unknown.
+        QuantisationError: the module computes in float.
     """
     main = module["main"] if "main" in [g.name_hint for g in module.get_global_vars()] else None
     if not isinstance(main, relax.Function):
@@ -91,7 +98,7 @@ def _check_parameters(params: Sequence[RelaxVar], count: int) -> None:
 
 
 def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
-    """A name for each variable that is bound, its own unless another has that."""
+    """Return a unique name for each bound variable; repeated names get a suffix."""
     taken: set[str] = {str(param.name) for param in main.params}
     found = {}
     for block in main.body.blocks:
@@ -106,7 +113,10 @@ def _names(main: RelaxFunction) -> dict[RelaxVar, str]:
 
 
 def _fields(result: RelaxExpr) -> list[RelaxType] | None:
-    """The types of a tuple's fields; None for a tensor. Raises `ImportFailedError` for others."""
+    """Return the types of the fields of a tuple result, or None for a tensor.
+
+    Raises `ImportFailedError` for other results.
+    """
     fields = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else None
     if not all(hasattr(ty, "dtype") for ty in ([result.ty] if fields is None else fields)):
         raise ImportFailedError(
@@ -117,7 +127,7 @@ def _fields(result: RelaxExpr) -> list[RelaxType] | None:
 
 
 def _with_result(flat: FlatGraph) -> FlatGraph:
-    """A tuple that stands in the return statement itself, as one more binding."""
+    """Add a binding for a tuple in the return statement, if there is one."""
     body = flat.module["main"].body.body
     if not isinstance(body, relax.Tuple):
         return flat
@@ -126,7 +136,10 @@ def _with_result(flat: FlatGraph) -> FlatGraph:
 
 
 def _with_clips(flat: FlatGraph) -> FlatGraph:
-    """`relax.clip` where TVM's importer writes a maximum and a minimum in TIR."""
+    """Replace each maximum followed by a minimum by `relax.clip`.
+
+    TVM's importer writes a clip as two TIR functions.
+    """
     clips = {clip.var: (inner, clip) for inner, clip in _clips(flat)}
     gone = {inner.var for inner, _ in clips.values() if flat.sole_user(inner.var) is not None}
     bindings = [
@@ -136,7 +149,7 @@ def _with_clips(flat: FlatGraph) -> FlatGraph:
 
 
 def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
-    """Maxima, each with the clip to put in the place of the minimum behind it."""
+    """Yield each maximum with the clip that replaces the minimum after it."""
     for outer in flat.bindings:
         upper = _elementwise(flat, outer, topi.minimum)
         inner = None if upper is None else flat.by_var.get(upper[0])
@@ -149,7 +162,7 @@ def _clips(flat: FlatGraph) -> Iterator[tuple[Binding, Binding]]:
 def _elementwise(
     flat: FlatGraph, binding: Binding, compute: Callable[..., Tensor]
 ) -> tuple[RelaxExpr, float] | None:
-    """The operand and the number that a TIR call computes `compute` of; None for other calls."""
+    """Return the operand and the scalar of a TIR call that computes `compute`, else None."""
     if binding.op != CALL_TIR or len(binding.args[1].fields) != 2:
         return None
     x, number = binding.args[1].fields
@@ -170,8 +183,15 @@ LEFT = "tilewright.left"
 
 @dataclass(frozen=True, eq=False)
 class OffloadedCall:
-    """A call of the packed function `function`: the digest and bytes of a program, the values it
-    reads, and those it writes."""
+    """A call of a packed function that runs an accelerator program.
+
+    Attributes:
+        function: name of the packed function.
+        digest: SHA-256 of the program as hexadecimal text.
+        content: the serialised program.
+        inputs: names of the values that the program reads.
+        outputs: the values that it writes.
+    """
 
     function: str
     digest: str
@@ -186,7 +206,17 @@ def offload_layers(
     graph: IntegerGraph,
     steps: Sequence[OffloadedCall | CpuIsland],
 ) -> IRModule:
-    """The module with a `main` of the same parameters and results that runs `steps` in order."""
+    """Return a module whose `main` runs the given steps.
+
+    Args:
+        module: the user's module. Its other functions are kept.
+        view: the flat view of its `main`.
+        graph: the integer graph of `main`.
+        steps: program calls and CPU islands, in execution order.
+
+    Returns:
+        A module whose `main` has the same parameters and results.
+    """
     others = {var: f for var, f in module.functions.items() if var.name_hint != "main"}
     builder = relax.BlockBuilder(IRModule(others, attrs=module.attrs))
     functions = {step.name: _added(builder, step) for step in steps if isinstance(step, CpuIsland)}
@@ -211,7 +241,12 @@ def offload_layers(
 
 
 def offloaded_calls(module: IRModule, function: str) -> Iterator[tuple[str, bytes]]:
-    """The digest and bytes of each program that `main` has for a packed function, in order."""
+    """Yield the digest and bytes of each program that `main` passes to a packed function, in order.
+
+    Args:
+        module: a module made by `offload_layers`.
+        function: name of the packed function.
+    """
     for block in module["main"].body.blocks:
         for binding in block.bindings:
             value = binding.value
@@ -223,7 +258,7 @@ def offloaded_calls(module: IRModule, function: str) -> Iterator[tuple[str, byte
 
 
 def left_operators(module: IRModule) -> dict[str, str]:
-    """Why operators stay with TVM, by their names."""
+    """Return why operators stay in TVM: operator name to reason."""
     said = module.attrs.get(LEFT, {}) if module.attrs else {}
     return {str(name): str(why) for name, why in said.items()}
 
@@ -240,7 +275,11 @@ def _added(builder: BlockBuilder, island: CpuIsland) -> GlobalVar:
 
 
 class _OffloadedMain:
-    """The function as far as it is written; `known` are the expressions of values."""
+    """Builder of the new `main` function.
+
+    Attributes:
+        known: Relax expression of each value that is available so far, by value name.
+    """
 
     def __init__(self, builder: BlockBuilder, graph: IntegerGraph) -> None:
         self._builder = builder
@@ -248,12 +287,12 @@ class _OffloadedMain:
         self.known: dict[str, RelaxExpr] = {}
 
     def island(self, step: CpuIsland, function: GlobalVar) -> None:
-        """Call what TVM keeps."""
+        """Emit a call of an island, which TVM computes."""
         made = self._builder.emit(relax.Call(function, [self._value(n) for n in step.inputs]))
         self._unpack(made, step.outputs)
 
     def program(self, step: OffloadedCall) -> None:
-        """Call a program."""
+        """Emit a call of an accelerator program."""
         content = relax.const(np.frombuffer(step.content, np.uint8), "uint8")
         read = [self._value(name) for name in step.inputs]
         types = [relax.TensorType(value.shape, value.dtype) for value in step.outputs]
@@ -267,7 +306,7 @@ class _OffloadedMain:
             self._unpack(made, [value.name for value in step.outputs])
 
     def result(self, value: Value) -> RelaxExpr:
-        """The expression of an output, of its shape and type."""
+        """Return the expression of a network output, converted to its shape and type."""
         name = self._graph.results[value.name]
         found, held = self._value(name), self._graph.values[name]
         if held.dtype == "int8" and value.dtype == "uint8":
@@ -283,7 +322,7 @@ class _OffloadedMain:
         return found
 
     def _value(self, name: str) -> RelaxExpr:
-        """The expression of a value; TVM quantises inputs."""
+        """Return the expression of a value. Network inputs are quantised by TVM on first use."""
         if name not in self.known:
             source, scale = self.known[self._graph.quantised[name]], self._graph.values[name].scale
             if str(source.ty.dtype) == "uint8":

@@ -1,24 +1,25 @@
-"""Finds attentions among a network's calls, and writes one function that runs each.
+"""Find attention among a network's calls, and fuse each into one function.
 
-Two batched products with a softmax between them keep the scores of all heads in memory. One
-function keeps those of some rows in a cache.
+Two batched products with a softmax in between store the scores of all heads in memory. The fused
+function processes a share of the rows at a time, so that the scores stay in the cache:
 
     parallel (heads, shares of their rows)
-      scores of some rows        the first product, into a buffer of the task
-      softmax of these rows      with what scales or masks it
-      product with the values    the second one, out of another buffer of the task
+      scores of the rows        the first product, into a buffer of the task
+      softmax of the rows       including scaling and masks
+      product with the values   the second product, from another buffer of the task
 
-The products are the kernels that the processor has for so many rows, with their rule's schedule.
-Those that multiply by tiles copy both operands first. Their tasks are heads, or parts of them:
+The products use the processor's kernels for that number of rows, with their rule schedules. Kernels
+that multiply with tile instructions copy both operands first. Their tasks are heads or parts of
+heads:
 
     parallel (heads, parts of their rows)
-      keys and values, copied
+      copy keys and values
       shares of the rows
         scores, softmax, product with the values
 
-The constants were chosen on the Xeon of docs/evidence/cpu.md. `python -m benchmarks.cpu.networks
---networks bert_6_128,bert_2_512,bert_2_1024,vit_tiny` measures them again, with `--precision bf16`
-those of tiles.
+The constants were chosen on the Xeon described in docs/evidence/cpu.md. `python -m
+benchmarks.cpu.networks --networks bert_6_128,bert_2_512,bert_2_1024,vit_tiny` measures them again;
+add `--precision bf16` for tile instructions.
 """
 
 from __future__ import annotations
@@ -52,15 +53,23 @@ from tilewright.targets.capabilities import CompilesKernels
 from tilewright.targets.workload import Workload
 
 WORTH = 1 << 22
-"""Bytes of all scores in float32. With fewer, products one after the other take as long
-(measured)."""
+"""Size of all float32 scores in bytes above which fusion is worthwhile. Below it, separate products
+take equally long (measured)."""
 CALL_TIR, RESHAPE = "relax.call_tir", "relax.reshape"
 
 
 class JoinedAttention:
-    """Joins attentions of a rewritten network. Afterwards `functions` has what runs an
-    attention, by the number of the layer of its second product, and `scores` that number by the one
-    of the first."""
+    """Pass that fuses attention in a rewritten network.
+
+    Args:
+        rewritten: the network with kernel calls.
+        compiles: the processor's kernels.
+
+    Attributes:
+        functions: name of the function that computes an attention, by layer number of its second
+            product. It is filled by the pass.
+        scores: layer number of the second product, by layer number of the first.
+    """
 
     def __init__(self, rewritten: Rewritten, compiles: CompilesKernels) -> None:
         self._rewritten, self._compiles = rewritten, compiles
@@ -68,8 +77,11 @@ class JoinedAttention:
         self.scores: dict[int, int] = {}
 
     def joining(self, lanes: int) -> Pass:
-        """The pass, over a module whose operators are functions already; vectors hold so many
-        float32 numbers."""
+        """Return the pass, which expects a module whose operators are functions already.
+
+        Args:
+            lanes: number of float32 values per vector.
+        """
 
         def run(module: IRModule, _: object) -> IRModule:
             return self._joined(module, lanes)
@@ -79,32 +91,40 @@ class JoinedAttention:
     def _joined(self, module: IRModule, lanes: int) -> IRModule:
         calls = _Calls(module, self._rewritten)
         builder = relax.BlockBuilder(module)
-        made: dict[tuple[RelaxExpr, ...], RelaxExpr | None] = {}
+        fused_functions: dict[tuple[RelaxExpr, ...], RelaxExpr | None] = {}
         new: dict[RelaxVar, RelaxExpr] = {}
         for var in calls.layers:
-            found = calls.attention(var)
-            if found is None:
+            attention = calls.attention(var)
+            if attention is None:
                 continue
-            if found.functions not in made:
+            if attention.functions not in fused_functions:
                 function = joined_function(
-                    found.scores, found.between, found.values, self._compiles, lanes
+                    attention.scores, attention.between, attention.values, self._compiles, lanes
                 )
                 if function is not None:
-                    name = f"attention_{len(made)}"
+                    name = f"attention_{len(fused_functions)}"
                     function = builder.add_func(function.with_attr(KERNEL, 1), name)
-                made[found.functions] = function
-            if (function := made[found.functions]) is not None:
-                new[var] = relax.call_tir(function, relax.Tuple(found.arguments), var.ty)
+                fused_functions[attention.functions] = function
+            if (function := fused_functions[attention.functions]) is not None:
+                new[var] = relax.call_tir(function, relax.Tuple(attention.arguments), var.ty)
                 number = calls.layers[var]
                 self.functions[number] = str(function.name_hint)
-                self.scores[calls.layers[found.first]] = number
+                self.scores[calls.layers[attention.first]] = number
         return _replaced(builder.get(), new) if new else module
 
 
 @dataclass(frozen=True, eq=False)
 class _Attention:
-    """The parts of one attention, the variable that its first product gives, what the joined
-    function is given, and what tells that function from others."""
+    """The parts of one attention.
+
+    Attributes:
+        scores: the first product.
+        between: the function between the products, which contains the softmax.
+        values: the second product.
+        first: the variable of the first product's result.
+        arguments: the arguments of the fused function.
+        functions: the called functions. Equal ones share a fused function.
+    """
 
     scores: AttentionProduct
     between: RowsBetween
@@ -115,7 +135,11 @@ class _Attention:
 
 
 class _Calls:
-    """What `main` calls. `layers` has the numbers of layers by the variables of their results."""
+    """The calls in `main`.
+
+    Attributes:
+        layers: layer number of each kernel call, by variable of its result.
+    """
 
     def __init__(self, module: IRModule, rewritten: Rewritten) -> None:
         self._module = module
@@ -128,7 +152,8 @@ class _Calls:
             self._readers.update(_variables(value))
         kernels = [var for var, value in self._values.items() if self._is_kernel(value)]
         self.layers = {var: number for number, var in enumerate(kernels)}
-        if len(kernels) != len(rewritten.layers):  # calls that nothing needed are gone
+        # Unused calls were removed, so that numbers no longer match layers.
+        if len(kernels) != len(rewritten.layers):
             self.layers = {}
         self._about = {
             name: (layer.workload, dict(moved))
@@ -138,36 +163,40 @@ class _Calls:
         }
 
     def attention(self, result: RelaxVar) -> _Attention | None:
-        """That whose second product gives `result`; None where something else does."""
+        """Return the attention whose second product writes `result`, or None if there is none."""
         values = self._product(result)
         if values is None:
             return None
-        softmax, *_ = given = self._given(result)
+        softmax, *_ = arguments = self._arguments(result)
         between = self._before(softmax)
         if between is None or self._is_kernel(self._values[between]):
             return None
-        others = self._given(between)
-        for place, argument in enumerate(others):
+        other_arguments = self._arguments(between)
+        for index, argument in enumerate(other_arguments):
             first = self._before(argument)
             scores = None if first is None else self._product(first)
             if scores is not None and _fit(scores, values):
-                del others[place]
+                del other_arguments[index]
                 called = [self._values[var].args[0] for var in (first, between, result)]
                 return _Attention(
-                    scores, RowsBetween(self._module[called[1]], place), values, first,
-                    [*self._given(first), *others, *given[WEIGHTS:]], tuple(called),
+                    scores, RowsBetween(self._module[called[1]], index), values, first,
+                    [*self._arguments(first), *other_arguments, *arguments[WEIGHTS:]],
+                    tuple(called),
                 )  # fmt: skip
         return None
 
     def _is_kernel(self, value: RelaxExpr) -> bool:
         return _is_call(value) and KERNEL in (self._module[value.args[0]].attrs or {})
 
-    def _given(self, var: RelaxVar) -> list[RelaxExpr]:
-        """What the call that gives a variable is given."""
+    def _arguments(self, var: RelaxVar) -> list[RelaxExpr]:
+        """Return the arguments of the call that writes a variable."""
         return list(self._values[var].args[1].fields)
 
     def _before(self, var: RelaxExpr) -> RelaxVar | None:
-        """The call that gives a variable, with another shape perhaps, if nothing else reads it."""
+        """Return the call that writes a variable, possibly followed by reshapes.
+
+        Return None if it is no call or if the variable has other readers.
+        """
         while (value := self._values.get(var)) is not None and self._readers[var] == 1:
             if _is_call(value):
                 return var
@@ -177,7 +206,7 @@ class _Calls:
         return None
 
     def _product(self, var: RelaxVar) -> AttentionProduct | None:
-        """A batched product without an epilogue."""
+        """Return the batched product without epilogue that writes a variable, else None."""
         value = self._values[var]
         if not self._is_kernel(value):
             return None
@@ -189,17 +218,20 @@ class _Calls:
 
 
 def _fit(scores: AttentionProduct, values: AttentionProduct) -> bool:
-    """Whether the second product may multiply what is made of the first, and should."""
-    one, other = scores.workload, values.workload
-    made = one.batch, one.height, one.out_channels
+    """Return whether the second product can use the first one's result and fusion pays off."""
+    first, second = scores.workload, values.workload
+    first_shape = first.batch, first.height, first.out_channels
     unmoved = OUT not in scores.moved and DATA not in values.moved
-    large = one.dtype == "bfloat16" or 4 * one.batch * one.height * one.out_channels > WORTH
-    fit = made == (other.batch, other.height, other.in_channels) and one.dtype == other.dtype
+    large = first.dtype == "bfloat16" or 4 * first.batch * first.height * first.out_channels > WORTH
+    fit = (
+        first_shape == (second.batch, second.height, second.in_channels)
+        and first.dtype == second.dtype
+    )
     return fit and unmoved and large
 
 
 def _replaced(module: IRModule, new: dict[RelaxVar, RelaxExpr]) -> IRModule:
-    """A module whose `main` has new values of variables, without what nothing calls any more."""
+    """Replace the values of variables in `main`, and remove functions that are no longer called."""
     old = module["main"]
     blocks = [
         type(block)([
@@ -218,29 +250,37 @@ def _is_call(value: RelaxExpr) -> bool:
 
 
 def _variables(value: RelaxExpr) -> list[RelaxVar]:
-    found: list[RelaxVar] = []
-    tvm_ffi.structural_walk(value, (relax.Var, found.append))
-    return found
+    names: list[RelaxVar] = []
+    tvm_ffi.structural_walk(value, (relax.Var, names.append))
+    return names
 
 
 # -- the function ------------------------------------------------------------------------------
 
 
 SCORES = 1 << 19
-"""Bytes of the scores of a task: as much as a usual second-level cache."""
+"""Size in bytes of the scores of one task, about that of a second-level cache."""
 SCORES_OF_TILES = 1 << 17
-"""The same by tiles. Beside them are copies of the keys, the values and the softmax."""
+"""The same for tile instructions, where copies of the keys, the values and the softmax are also
+needed."""
 FEWEST_ROWS = 16
-"""Of a task, so that register tiles have work enough for each key that they read."""
+"""Smallest number of rows per task, so that each key that is loaded is used by a full register
+tile."""
 MANY = 8
-"""Tasks of a thread, of which one more or less hardly counts."""
+"""Number of tasks per thread from which an uneven division hardly matters."""
 DATA, WEIGHTS, OUT = range(3)
+"""Parameter numbers of a product: data, weights and output."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionProduct:
-    """A kernel that a layer calls: its workload, its parameters (data, weights and result), and
-    those of them that have other axes."""
+    """A kernel that a layer calls.
+
+    Attributes:
+        workload: its workload.
+        params: its parameters: data, weights and output.
+        moved: parameters whose axes are in a different order, by parameter number.
+    """
 
     workload: Workload
     params: Sequence[TirBuffer]
@@ -249,7 +289,12 @@ class AttentionProduct:
 
 @dataclass(frozen=True, eq=False)
 class RowsBetween:
-    """A function over rows of scores, which are its parameter number `scores`."""
+    """The function between the two products, which operates on rows of scores.
+
+    Attributes:
+        function: the function.
+        scores: parameter number of the scores.
+    """
 
     function: PrimFunc
     scores: int
@@ -259,20 +304,34 @@ def joined_function(
     scores: AttentionProduct, between: RowsBetween, values: AttentionProduct,
     compiles: CompilesKernels, lanes: int,
 ) -> PrimFunc | None:  # fmt: skip
-    """The function of the parameters of all three, but for the scores; None where they cannot be
-    cut into the same tasks."""
+    """Return the fused function for an attention.
+
+    Args:
+        scores: the first product.
+        between: the function between the products.
+        values: the second product.
+        compiles: the processor's kernels.
+        lanes: number of float32 values per vector.
+
+    Returns:
+        A function with the parameters of all three, except for the scores; None if they cannot be
+            divided into the same tasks.
+    """
     w = scores.workload
     if w.dtype != "float32":
         return _Heads(w, compiles).joined(scores, between, values, lanes)
     for rows in _shares(w):
-        found = _Tasks(w, rows, compiles).joined(scores, between, values, lanes)
-        if found is not None:
-            return found
+        function = _Tasks(w, rows, compiles).joined(scores, between, values, lanes)
+        if function is not None:
+            return function
     return None
 
 
 def _shares(w: Workload) -> Iterator[int]:
-    """Rows of a task, the best first: divisors of a head's whose scores fit, or all."""
+    """Yield possible numbers of rows per task, the best first.
+
+    These are divisors of the number of rows whose scores fit into the cache, and finally all rows.
+    """
     most = max(FEWEST_ROWS, SCORES // (4 * w.out_channels))
     fits = range(min(most, w.height), FEWEST_ROWS - 1, -1)
     yield from (rows for rows in fits if w.height % rows == 0)
@@ -280,7 +339,10 @@ def _shares(w: Workload) -> Iterator[int]:
 
 
 class _Rows:
-    """Shares of so many `rows` of a head, the one at hand from row `_first` of head `_head` on."""
+    """Base class for fused functions that process `rows` rows of a head at a time.
+
+    Subclasses set the current head and its first row.
+    """
 
     _head: Expression
     _first: Expression
@@ -300,86 +362,92 @@ class _Rows:
         between: RowsBetween,
         values: AttentionProduct,
     ) -> list[TirBuffer]:
-        others = list(middle.params[:-2])
-        del others[between.scores]
-        return [*scores.params[:OUT], *others, *values.params[WEIGHTS:]]
+        middle_params = list(middle.params[:-2])
+        del middle_params[between.scores]
+        return [*scores.params[:OUT], *middle_params, *values.params[WEIGHTS:]]
 
     def _middle(self, between: RowsBetween, lanes: int) -> PrimFunc | None:
-        """What is done to a share's rows between the products, a function; None where it is not by
-        rows."""
+        """Return the function that runs between the products, for the rows of a share.
+
+        Return None if it does not work row by row.
+        """
         whole = self._heads * self._height, self._columns
         return rows_of_task(between.function, lanes, self._rows, whole, between.scores)
 
     def _between(self, middle: PrimFunc, between: RowsBetween) -> Statement:
-        """The same from buffer to buffer of a task."""
-        *others, softmax, first = middle.params
+        """Return the statements between the products, on buffers of a task."""
+        *middle_params, softmax, first = middle.params
         body = _with_variable(middle.body, first, self._row())
-        for old, new in ((others[between.scores], self._scores), (softmax, self._softmax)):
+        for old, new in ((middle_params[between.scores], self._scores), (softmax, self._softmax)):
             body = elsewhere(body, old, new, self._along(old))
         return body
 
     def _row(self) -> Expression:
-        """The first row of the share at hand among those of all heads."""
+        """Return the index of the current first row among the rows of all heads."""
         return tirx.Cast("int64", self._head * self._height + self._first)
 
     def _placed(
         self, product: AttentionProduct, params: Sequence[TirBuffer],
-        body: Statement, own: Mapping[int, tuple[TirBuffer, FindPlace]],
+        body: Statement, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement:  # fmt: skip
-        """What a share does of a product whose parameters `own` are buffers of the task."""
+        """Return a product's statements with its parameters replaced.
+
+        `task_buffers` lists the parameters that are buffers of the task. The others refer to the
+        data of all heads.
+        """
         for number, old in enumerate(params):
-            given = product.params[number], self._place(number, product.moved.get(number))
-            new, place = own.get(number, given)
+            default = product.params[number], self._place(number, product.moved.get(number))
+            new, place = task_buffers.get(number, default)
             body = elsewhere(body, old, new, place)
         return body
 
     def _own(self, indices: Place) -> Place:
-        """Of a row and a column in a buffer of the task."""
+        """Return the index in a task's buffer for an index (head, row, column)."""
         return [indices[1] * self._columns + indices[2]]
 
     def _place(self, number: int, axes: MovedAxes | None) -> FindPlace:
-        """Of a number of a share's kernel in the parameter of all heads."""
+        """Return a function that maps indices of a kernel's parameter to the whole tensor."""
 
-        def found(indices: Place) -> Place:
+        def find_place(indices: Place) -> Place:
             _, row, column = indices
             known = [self._head, row if number == WEIGHTS else self._first + row, column]
             return known if axes is None else axes.place(known)
 
-        return found
+        return find_place
 
     def _along(self, whole: TirBuffer) -> FindPlace:
-        """Of a number of all rows in a buffer of the task."""
+        """Return a function that maps indices of a tensor with all rows to a buffer of the task."""
         begin = self._row() * self._columns
 
-        def found(indices: Place) -> Place:
+        def find_place(indices: Place) -> Place:
             place: Expression = tirx.const(0, "int64")
             for index, extent in zip(indices, whole.shape, strict=True):
                 place = place * extent + index
             return [place - begin]
 
-        return found
+        return find_place
 
 
 class _Tasks(_Rows):
-    """A share is a task, by kernels that read their operands where they lie."""
+    """Fused function with one task per share of rows, for kernels that do not copy operands."""
 
     def joined(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
-        """The function, None where a part has other tasks."""
+        """Return the function, or None if a part is divided into other tasks."""
         task = tirx.Var("task", "int32")
         shares = self._height // self._rows
         self._head = tirx.indexdiv(task, shares)
         self._first = tirx.indexmod(task, shares) * self._rows
-        one = self._product(scores, task, {OUT: (self._scores, self._own)})
-        other = self._product(values, task, {DATA: (self._softmax, self._own)})
+        first_product = self._product(scores, task, {OUT: (self._scores, self._own)})
+        second_product = self._product(values, task, {DATA: (self._softmax, self._own)})
         middle = self._middle(between, lanes)
-        if one is None or other is None or middle is None:
+        if first_product is None or second_product is None or middle is None:
             return None
         buffers = [tirx.AllocBuffer(self._scores), tirx.AllocBuffer(self._softmax)]
         loop = tirx.For(
             task, 0, self._heads * shares, tirx.ForKind.PARALLEL,
-            tirx.SeqStmt([*buffers, one, self._between(middle, between), other]),
+            tirx.SeqStmt([*buffers, first_product, self._between(middle, between), second_product]),
         )  # fmt: skip
         params = self._parameters(scores, middle, between, values)
         return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
@@ -388,9 +456,9 @@ class _Tasks(_Rows):
         self,
         product: AttentionProduct,
         task: LoopVar,
-        own: Mapping[int, tuple[TirBuffer, FindPlace]],
+        task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]],
     ) -> Statement | None:
-        """What a task does of a product; None where the kernel has other tasks."""
+        """Return a task's statements for a product, or None if the kernel has other tasks."""
         count = self._heads * self._height // self._rows
         w = replace(product.workload, batch=count, height=self._rows)
         try:
@@ -402,15 +470,15 @@ class _Tasks(_Rows):
         if not parallel or int(loop.extent) != count:
             return None
         body = _with_variable(loop.body, loop.loop_var, task)
-        return self._placed(product, function.params, body, own)
+        return self._placed(product, function.params, body, task_buffers)
 
 
 class _Heads(_Rows):
-    """A part of a head is a task, by kernels that copy both operands before they multiply. The last
-    share overlaps the one before where they are uneven.
+    """Fused function with one task per part of a head, for kernels that copy their operands.
 
-    A task has two shares at least. In a loop all buffers stay alive: TVM would give the memory of
-    one to another of its own type, which instructions of tiles cannot take.
+    If the rows cannot be divided evenly, the last share overlaps the one before. A task has at
+    least two shares, because buffers stay alive in a loop. Otherwise, TVM would reuse the memory of
+    a buffer for another one of the same type, which tile instructions do not allow.
     """
 
     def __init__(self, scores: Workload, compiles: CompilesKernels) -> None:
@@ -422,32 +490,34 @@ class _Heads(_Rows):
     def joined(
         self, scores: AttentionProduct, between: RowsBetween, values: AttentionProduct, lanes: int
     ) -> PrimFunc | None:
-        """The function, None where a part is written otherwise."""
+        """Return the function, or None if a kernel has an unexpected form."""
         task, share = tirx.Var("task", "int32"), tirx.Var("share", "int32")
         self._head = tirx.indexdiv(task, self._parts)
         first = (tirx.indexmod(task, self._parts) * self._each + share) * self._rows
         self._first = tirx.min(first, self._height - self._rows)
-        one = self._product(scores, {OUT: (self._scores, self._own)})
-        other = self._product(values, {DATA: (self._softmax, self._own)})
+        first_part = self._product(scores, {OUT: (self._scores, self._own)})
+        second_part = self._product(values, {DATA: (self._softmax, self._own)})
         middle = self._middle(between, lanes)
-        if one is None or other is None or middle is None:
+        if first_part is None or second_part is None or middle is None:
             return None
-        buffers = [self._scores, self._softmax, *one.buffers, *other.buffers]
+        buffers = [self._scores, self._softmax, *first_part.buffers, *second_part.buffers]
         rows = tirx.For(
             share, 0, self._each, tirx.ForKind.SERIAL,
-            tirx.SeqStmt([*one.rows, self._between(middle, between), *other.rows]),
+            tirx.SeqStmt([*first_part.rows, self._between(middle, between), *second_part.rows]),
         )  # fmt: skip
         loop = tirx.For(
             task, 0, self._heads * self._parts, tirx.ForKind.PARALLEL,
-            tirx.SeqStmt([*map(tirx.AllocBuffer, buffers), *one.keys, *other.keys, rows]),
+            tirx.SeqStmt(
+                [*map(tirx.AllocBuffer, buffers), *first_part.keys, *second_part.keys, rows]
+            ),
         )  # fmt: skip
         params = self._parameters(scores, middle, between, values)
         return tirx.PrimFunc(params, loop).with_attr("s_tir", True)
 
     def _product(
-        self, product: AttentionProduct, own: Mapping[int, tuple[TirBuffer, FindPlace]]
+        self, product: AttentionProduct, task_buffers: Mapping[int, tuple[TirBuffer, FindPlace]]
     ) -> _CopyingProduct | None:
-        """The statements of a product; None where its kernel is written otherwise."""
+        """Return the statements of a product, or None if its kernel has an unexpected form."""
         w = replace(product.workload, batch=1, height=self._rows)
         try:
             function = self._compiles.kernel(w, self._compiles.rule(w)).function
@@ -465,14 +535,20 @@ class _Heads(_Rows):
             return None
 
         def placed(loops: Sequence[For]) -> list[Statement]:
-            return [self._placed(product, function.params, _serial(loop), own) for loop in loops]
+            return [
+                self._placed(product, function.params, _serial(loop), task_buffers)
+                for loop in loops
+            ]
 
-        return _CopyingProduct([each.buffer for each in allocated], placed(keys), placed(rows))
+        return _CopyingProduct([alloc.buffer for alloc in allocated], placed(keys), placed(rows))
 
 
 def _parts(scores: Workload, threads: int) -> int:
-    """Of a head, each of which copies all keys: few, but so that threads have equally much to do,
-    or many tasks each."""
+    """Return the number of parts per head.
+
+    Each part copies all keys, so there are as few as possible, but enough that the threads have
+    equal work or many tasks each.
+    """
     heads, most = scores.batch, max(1, scores.height // (2 * FEWEST_ROWS))
     even = (
         parts
@@ -484,8 +560,13 @@ def _parts(scores: Workload, threads: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _CopyingProduct:
-    """The buffers that a product copies its operands to, the loops that copy its weights, which a
-    head has once, and those of each share of the rows."""
+    """Statements of a product that copies its operands.
+
+    Attributes:
+        buffers: the buffers for the copies.
+        keys: loops that copy the weights, once per task.
+        rows: loops for each share of the rows.
+    """
 
     buffers: Sequence[TirBuffer]
     keys: Sequence[Statement]
@@ -493,15 +574,15 @@ class _CopyingProduct:
 
 
 def _reads(body: Statement, buffer: TirBuffer) -> bool:
-    found: list[bool] = []
+    matches: list[bool] = []
     tvm_ffi.structural_walk(
-        body, (TensorLoad, lambda load: found.append(load.source.same_as(buffer)))
+        body, (TensorLoad, lambda load: matches.append(load.source.same_as(buffer)))
     )
-    return any(found)
+    return any(matches)
 
 
 def _serial(body: Statement) -> Statement:
-    """The same on the thread that runs it."""
+    """Return the statement with parallel loops replaced by serial ones."""
 
     def one(loop: For) -> For:
         if loop.kind != tirx.ForKind.PARALLEL:

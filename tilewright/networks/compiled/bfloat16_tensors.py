@@ -1,8 +1,8 @@
-"""Decides which tensors between layers are stored in bfloat16.
+"""Decide which tensors between layers are stored in bfloat16.
 
-Where layers multiply in bfloat16, their data are rounded when they are copied. A tensor that
-nobody else reads may as well be stored so. Half as many bytes go through the caches, which large
-images wait for.
+Layers that multiply in bfloat16 round their data when they copy them. A tensor without other
+readers can therefore be stored in bfloat16 without changing the result, which halves the memory
+traffic that large images are limited by.
 """
 
 from __future__ import annotations
@@ -21,13 +21,25 @@ from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
 WIDENED = frozenset((*EACH, *PAIRS, *POOLS, NORM, MEAN, ADAPTIVE_POOL))
-"""Operators that read bfloat16, with which TVM fuses widening, and pools."""
+"""Pools and operators that can read bfloat16, because TVM fuses the conversion to float32 with
+them."""
 PASSING = frozenset((*EACH, *PAIRS, *POOLS, NORM, ITEM, CONCAT))
-"""Operators whose result has the channels of what they read in the same blocks."""
+"""Operators whose result has the same blocks of channels as their input."""
 
 
 class Bfloat16Tensors:
-    """Of a network whose kernels these are."""
+    """The tensors of a network that are stored in bfloat16, as a container of variables.
+
+    Args:
+        flat: flat view of the network.
+        layers: the layers with kernels.
+        kernels: the kernel of each workload.
+        taps: data that kernels read from frames, by variable.
+
+    Attributes:
+        beside: rearrangements of channels to pixels, by variable of the result.
+        used: whether any kernel multiplies in bfloat16.
+    """
 
     def __init__(
         self, flat: FlatGraph, layers: Sequence[KernelLayer],
@@ -42,7 +54,9 @@ class Bfloat16Tensors:
         self._known: dict[RelaxVar, bool] = {}
         self._blocks: dict[RelaxVar, int] = {}
         self.beside = pixels_beside(flat)
-        self._behind = {each.first: flat.by_var[var] for var, each in self.beside.items()}
+        self._behind = {
+            rearrangement.first: flat.by_var[var] for var, rearrangement in self.beside.items()
+        }
         for layer in layers:
             if (read := taps.get(layer.data)) is not None:
                 self._behind[read.inside[-1]] = layer.match.anchor
@@ -50,11 +64,12 @@ class Bfloat16Tensors:
         self._any = any(code.narrowed is not None for code in kernels.values())
 
     def __contains__(self, var: RelaxVar) -> bool:
-        """Whether a variable is stored so: an image that layers read or add."""
+        """Return whether a variable is stored in bfloat16: an image that layers read or add."""
         if not self._any or not self._is_image(var):
             return False
         if var not in self._known:
-            self._known[var] = False  # of itself
+            # Placeholder that ends the recursion if a tensor depends on itself.
+            self._known[var] = False
             users = self._users(var)
             self._known[var] = (
                 bool(users)
@@ -65,10 +80,14 @@ class Bfloat16Tensors:
         return self._known[var]
 
     def block(self, var: RelaxVar) -> int:
-        """The channels of a block that those who read a variable want; 0 where nobody does, or
-        where it is concatenated with what has no such blocks."""
+        """Return the block size in channels that the readers of a variable prefer.
+
+        It is 0 if no reader prefers one, or if the variable is concatenated with a tensor that
+        cannot have such blocks.
+        """
         if var not in self._blocks:
-            self._blocks[var] = 0  # of itself
+            # Placeholder that ends the recursion if a tensor depends on itself.
+            self._blocks[var] = 0
             self._blocks[var] = self._wanted_block(var)
         return self._blocks[var]
 
@@ -82,14 +101,14 @@ class Bfloat16Tensors:
                 wanted.append(self.block(user.var))
                 if user.op == CONCAT:
                     together += variables(user.value)
-        if (own := self._flat.by_var.get(var)) is not None and own.op == CONCAT:
-            together += variables(own.value)
-        shapes = [shape for each in together if (shape := shape_of(each)) is not None]
+        if (writer := self._flat.by_var.get(var)) is not None and writer.op == CONCAT:
+            together += variables(writer.value)
+        shapes = [shape for variable in together if (shape := shape_of(variable)) is not None]
         fits = all(len(shape) == 4 and shape[1] % max(1, *wanted) == 0 for shape in shapes)
         return max(wanted) if max(wanted) and fits else 0
 
     def _data(self, layer: KernelLayer) -> RelaxVar:
-        """What its kernel reads."""
+        """Return the variable that a layer's kernel reads as its data."""
         taps = self._taps.get(layer.data)
         return layer.data if taps is None else taps.source
 
@@ -98,26 +117,29 @@ class Bfloat16Tensors:
         return binding is not None and binding.shape is not None and len(binding.shape) == 4
 
     def _reads(self, user: Binding, var: RelaxVar) -> bool:
-        """Whether an operator can read a value so."""
+        """Return whether an operator can read a variable in bfloat16."""
         layer = self._layers.get(user.var)
         if layer is not None:
-            given = (self._data(layer), *layer.added)
+            read = (self._data(layer), *layer.added)
             narrowed = self._kernels[layer.workload].narrowed
-            return narrowed is not None and any(each.same_as(var) for each in given)
+            return narrowed is not None and any(operand.same_as(var) for operand in read)
         return user.op in WIDENED or (self._only_moves(user) and user.var in self)
 
     def _is_moved(self, var: RelaxVar) -> bool:
-        """Whether a value is written to memory anyway, by a kernel or by moving others."""
+        """Return whether a value is stored in memory anyway, by a kernel or a data movement."""
         return var in self._layers or self._only_moves(self._flat.by_var[var])
 
     def _is_kept(self, user: Binding) -> bool:
-        """Whether an operator reads a value from memory: TVM fuses the others."""
+        """Return whether an operator reads a value from memory; TVM fuses other operators."""
         return user.var in self._layers or self._only_moves(user)
 
     def _only_moves(self, binding: Binding) -> bool:
         return bool(binding.op == CONCAT) or binding.var in self.beside
 
     def _users(self, var: RelaxVar) -> list[Binding]:
-        """The operators that read a variable; those that make pixels of its channels as one, and a
-        layer in place of those that put its frames side by side."""
+        """Return the operators that read a variable.
+
+        A rearrangement of channels to pixels counts as one operator. A layer counts in place of the
+        operators that gather its frames.
+        """
         return [self._behind.get(user.var, user) for user in self._flat.users.get(var, [])]

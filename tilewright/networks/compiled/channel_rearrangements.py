@@ -1,15 +1,15 @@
-"""Finds operators that only rearrange channels, and writes them on blocks of channels.
+"""Find operators that only rearrange channels, and compute them on blocks of channels.
 
-Each is a change of shape, of axes, and of shape again. TVM unpacks an image for it and packs it
-again.
+Each of them is a reshape, a permutation of axes and another reshape, for which TVM would unpack and
+repack the image.
 
-shuffle        (Zhang et al., ShuffleNet, arXiv 1707.01083): (n, g * k, h, w) → (n, g, k, h, w) →
-               (n, k, g, h, w) → (n, g * k, h, w). Each block of channels is put together from those
-               that have them, vector by vector.
-pixels beside  what `networks.onnx_transposed` writes, and a depth-to-space of the same order:
-               (n, sy * sx * o, h, w) → (n, sy, sx, o, h, w) → (n, o, h, sy, w, sx) →
-               (n, o, h * sy, w * sx). Blocks of the o channels stay whole, so only their places
-               change.
+Channel shuffle (Zhang et al., ShuffleNet, arXiv 1707.01083): (n, g * k, h, w) → (n, g, k, h, w) →
+(n, k, g, h, w) → (n, g * k, h, w). Each block of channels is composed of vectors from the blocks
+that contain its channels.
+
+Pixel rearrangement, as `networks.onnx.transposed_convolutions` writes it and as in a depth-to-space
+of the same order: (n, sy * sx * o, h, w) → (n, sy, sx, o, h, w) → (n, o, h, sy, w, sx) → (n, o, h *
+sy, w * sx). Blocks of the o channels are moved as a whole.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ RESHAPE, PERMUTE = "relax.reshape", "relax.permute_dims"
 
 @dataclass(frozen=True, eq=False)
 class MovedImage:
-    """`source` (n, c, h, w) is split to the shape of `split`, whose `axes` then have that order."""
+    """An image whose axes are rearranged.
+
+    Attributes:
+        source: operator that writes the image (n, c, h, w).
+        split: the reshape that splits its channels.
+        axes: the permutation of the axes after the split.
+    """
 
     source: Binding
     split: Binding
@@ -40,21 +46,24 @@ class MovedImage:
 
 
 def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
-    """What an operator gives that way; None for others, and where somebody else reads a form in
-    between."""
+    """Return the rearranged image that an operator writes.
+
+    Return None if the operator does not write such an image, or if intermediate results have other
+    readers.
+    """
     chain = [binding]
     for operator in (RESHAPE, PERMUTE, RESHAPE):
         last = chain[-1]
         if last.op != operator or not isinstance(last.args[0], relax.Var):
             return None
-        before = flat.by_var.get(last.args[0])
-        if before is None:
+        writer = flat.by_var.get(last.args[0])
+        if writer is None:
             return None
-        chain.append(before)
+        chain.append(writer)
     _, permute, split, source = chain
     axes: Sequence[SupportsInt] | None = permute.value.attrs.axes
-    alone = all(len(flat.users.get(each.var, [])) == 1 for each in (permute, split))
-    if not alone or axes is None or len(source.shape or ()) != 4:
+    have_one_reader = all(len(flat.users.get(step.var, [])) == 1 for step in (permute, split))
+    if not have_one_reader or axes is None or len(source.shape or ()) != 4:
         return None
     return MovedImage(source, split, tuple(map(int, axes)))
 
@@ -64,13 +73,20 @@ def moved_image(flat: FlatGraph, binding: Binding) -> MovedImage | None:
 
 _SHUFFLED = (0, 2, 1, 3, 4)
 WORTH_THREADS = 1 << 14
-"""Numbers of an image whose copy takes longer than waking threads: as in `default_schedules`.
-`python -m benchmarks.cpu.networks --networks shufflenet --threads 2` measures it."""
+"""Number of elements from which copying an image takes longer than waking threads, as in
+`default_schedules`. `python -m benchmarks.cpu.networks --networks shufflenet --threads 2` measures
+it."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelShuffle:
-    """Of the image `source` of `shape` (n, c, h, w), whose channels lie in `groups`."""
+    """A shuffle of channels.
+
+    Attributes:
+        source: variable of the image.
+        shape: its shape (n, c, h, w).
+        groups: number of channel groups.
+    """
 
     source: RelaxVar
     shape: tuple[int, ...]
@@ -78,17 +94,17 @@ class ChannelShuffle:
 
     @property
     def channels(self) -> NDArray[np.int64]:
-        """The channel of the source that each of the result is, (c,)."""
+        """Source channel of each result channel, of shape (c,)."""
         return np.arange(self.shape[1], dtype=np.int64).reshape(self.groups, -1).T.ravel()
 
 
 def channel_shuffles(flat: FlatGraph) -> dict[RelaxVar, ChannelShuffle]:
-    """All in a network, by the variable of the result, (n, c, h, w)."""
-    found = {}
+    """Return all channel shuffles of a network, by variable of the result (n, c, h, w)."""
+    shuffles = {}
     for binding in flat.bindings:
-        if (made := _shuffle_of(flat, binding)) is not None:
-            found[binding.var] = made
-    return found
+        if (shuffle := _shuffle_of(flat, binding)) is not None:
+            shuffles[binding.var] = shuffle
+    return shuffles
 
 
 def _shuffle_of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
@@ -102,7 +118,15 @@ def _shuffle_of(flat: FlatGraph, binding: Binding) -> ChannelShuffle | None:
 
 
 def shuffle_function(found: ChannelShuffle, block: int) -> PrimFunc:
-    """A function of TensorIR of an image and the result, (n, c / block, h, w, block), float32."""
+    """Return a TensorIR function that shuffles the channels of a packed float32 image.
+
+    Args:
+        found: the shuffle.
+        block: number of channels per block.
+
+    Returns:
+        A function of the image and the result, both (n, c / block, h, w, block).
+    """
     n, channels, height, width = found.shape
     shape = n, channels // block, height, width, block
     sources = found.channels.reshape(-1, block)
@@ -127,11 +151,18 @@ def _put_together(
     pixel: tuple[Expression, Expression],
     places: NDArray[np.int64],
 ) -> None:
-    """Writes block `at` (image, block) of a pixel, whose channels are these of the source."""
+    """Write one block of channels of a pixel.
+
+    Args:
+        images: the source image and the result.
+        at: image index and block index of the result.
+        pixel: row and column.
+        places: source channel of each channel in the block.
+    """
     (image, result), block = images, len(places)
     channels = tirx.Ramp(0, 1, block)
     needed, vector = np.unique(places // block, return_inverse=True)
-    loaded = [tirx.BufferLoad(image, [at[0], int(each), *pixel, channels]) for each in needed]
+    loaded = [tirx.BufferLoad(image, [at[0], int(channel), *pixel, channels]) for channel in needed]
     chosen = tirx.Shuffle(loaded, [int(i) for i in vector * block + places % block])
     T.buffer_store(result, chosen, [*at, *pixel, channels])
 
@@ -144,8 +175,15 @@ _BESIDE = (0, 3, 4, 1, 5, 2)
 
 @dataclass(frozen=True, eq=False)
 class PixelsBeside:
-    """`rows` × `columns` pixels of `channels` each that come from one pixel of `source`; `first` is
-    the variable of the operator that reads it."""
+    """A rearrangement of channels to pixels.
+
+    Attributes:
+        source: variable of the source image.
+        first: variable of the operator that reads it.
+        rows: pixel rows per source pixel.
+        columns: pixel columns per source pixel.
+        channels: channels of the result.
+    """
 
     source: RelaxVar
     first: RelaxVar
@@ -155,12 +193,12 @@ class PixelsBeside:
 
 
 def pixels_beside(flat: FlatGraph) -> dict[RelaxVar, PixelsBeside]:
-    """All in a network, by the variable of the result, (n, o, h * rows, w * columns)."""
-    found = {}
+    """Return all such rearrangements, by variable of the result (n, o, h * rows, w * columns)."""
+    rearrangements = {}
     for binding in flat.bindings:
-        if (made := _pixels_of(flat, binding)) is not None:
-            found[binding.var] = made
-    return found
+        if (rearrangement := _pixels_of(flat, binding)) is not None:
+            rearrangements[binding.var] = rearrangement
+    return rearrangements
 
 
 def _pixels_of(flat: FlatGraph, binding: Binding) -> PixelsBeside | None:
@@ -176,8 +214,15 @@ def _pixels_of(flat: FlatGraph, binding: Binding) -> PixelsBeside | None:
 
 
 def put_beside(packed: RelaxExpr, beside: PixelsBeside) -> Callable[[Tensor], Tensor]:
-    """(n, rows * columns * o / block, h, w, block) → (n, o / block, h * rows, w * columns,
-    block)."""
+    """Return a TE function that performs a rearrangement on a packed image.
+
+    It maps (n, rows * columns * o / block, h, w, block) to (n, o / block, h * rows, w * columns,
+    block).
+
+    Args:
+        packed: the packed source image.
+        beside: the rearrangement.
+    """
     n, _, height, width, block = shape_of(packed) or ()
     blocks = beside.channels // block
 

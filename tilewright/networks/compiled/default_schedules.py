@@ -1,10 +1,12 @@
-"""Schedules every function that TVM makes of the operators between kernels.
+"""Schedule every function that TVM generates for the operators between kernels.
 
-Values with one reader are inlined, outer loops run in parallel, the innermost is vectorised. What
-reduces rows, as a softmax does, is written anew (`networks.compiled.row_loops`).
+Values with one reader are inlined, outer loops run in parallel, and the innermost loop is
+vectorised. Functions that reduce rows, such as softmax, are rewritten
+(`networks.compiled.row_loops`).
 
-The limits were chosen on the Xeon of docs/evidence/cpu.md, so that small networks do not wait for
-threads. `python -m benchmarks.cpu.networks --quick --threads 1,2` measures small networks again.
+The limits were chosen on the Xeon described in docs/evidence/cpu.md so that small networks do not
+wait for threads. `python -m benchmarks.cpu.networks --quick --threads 1,2` measures small networks
+again.
 """
 
 from __future__ import annotations
@@ -21,43 +23,56 @@ from tilewright.networks.compiled.kernel_calls import KERNEL
 from tilewright.networks.compiled.row_loops import NoRows, by_rows, by_task
 
 PATTERN, REDUCTION = "op_pattern", 3
-"""Where TVM's FuseOps looks for what a function is, and its number of a reduction."""
+"""Attribute in which TVM's FuseOps looks up the pattern of a function, and the pattern of a
+reduction."""
 WIDEST = 64
-"""Numbers at most in the innermost loop: four of the widest vectors."""
+"""Largest length of the innermost loop: four of the widest vectors."""
 LEAST = 8
-"""A last loop that can have no vectors of so many is left to LLVM."""
+"""Shortest vector length for which the last loop is vectorised here. Otherwise it is left to
+LLVM."""
 WORTH_THREADS = 1 << 14
-"""Steps of a loop nest that take longer than waking threads."""
+"""Number of iterations from which a loop nest takes longer than waking threads."""
 
 
 def scheduling(lanes: int) -> Pass:
-    """A pass over a module whose operators are functions already; vectors hold so many float32
-    numbers."""
+    """Return a pass that schedules all functions without a kernel.
+
+    It expects a module whose operators are functions already.
+
+    Args:
+        lanes: number of float32 values per vector.
+    """
 
     def run(module: IRModule, _: object) -> IRModule:
-        made = IRModule(dict(module.functions), attrs=module.attrs)
+        result = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             if isinstance(function, tirx.PrimFunc) and KERNEL not in (function.attrs or {}):
-                made.update_func(name, scheduled(function, lanes))
-        return made
+                result.update_func(name, scheduled(function, lanes))
+        return result
 
     return module_pass(run, opt_level=0, name="TilewrightGeneric")
 
 
 def joining_rows(lanes: int) -> Pass:
-    """A pass that lets functions over rows take in the operators before them, value by value. What
-    scales or masks a softmax is then done while a row is in the cache. TVM fuses operators with a
-    reduction behind them, but counts a softmax as a function that takes in what follows."""
+    """Return a pass that lets functions over rows be fused with the operators before them.
+
+    Scaling or masking before a softmax is then done while a row is in the cache. TVM fuses
+    elementwise operators into a following reduction, but treats a softmax as a function that only
+    fuses with what follows.
+
+    Args:
+        lanes: number of float32 values per vector.
+    """
 
     def run(module: IRModule, _: object) -> IRModule:
-        made = IRModule(dict(module.functions), attrs=module.attrs)
+        result = IRModule(dict(module.functions), attrs=module.attrs)
         for name, function in module.functions.items():
             attrs = function.attrs or {}
             if not isinstance(function, tirx.PrimFunc) or KERNEL in attrs:
                 continue
             if int(attrs.get(PATTERN, 0)) > REDUCTION and _is_by_rows(function, lanes):
-                made.update_func(name, function.with_attr(PATTERN, REDUCTION))
-        return made
+                result.update_func(name, function.with_attr(PATTERN, REDUCTION))
+        return result
 
     return module_pass(run, opt_level=0, name="TilewrightJoinRows")
 
@@ -74,8 +89,15 @@ def _is_by_rows(function: PrimFunc, lanes: int) -> bool:
 def rows_of_task(
     function: PrimFunc, lanes: int, rows: int, whole: tuple[int, int], read: int
 ) -> PrimFunc | None:
-    """What a function does to the rows of a task, see `row_loops.by_task`; None where it is not by
-    rows."""
+    """Return a function that computes only the rows of one task, as in `row_loops.by_task`.
+
+    Args:
+        function: the function.
+        lanes: number of float32 values per vector.
+        rows: number of rows per task.
+        whole: total number of rows, and elements per row.
+        read: number of the parameter of which each row reads only itself.
+    """
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
@@ -86,22 +108,22 @@ def rows_of_task(
 
 
 def scheduled(function: PrimFunc, lanes: int) -> PrimFunc:
-    """The function with a schedule, or as it is where none applies."""
+    """Return the function with a schedule, or unchanged if no schedule applies."""
     try:
         sch = Schedule(IRModule({"main": function}))
         _inline(sch)
-        made = _by_rows(sch, lanes)
-        if made is None:
+        new_function = _by_rows(sch, lanes)
+        if new_function is None:
             for name in _blocks(sch):
                 _schedule(sch, sch.get_sblock(name))
-            made = sch.mod["main"]
-    except (ScheduleError, ValueError):  # sizes that are known only as it runs, or no such loops
+            new_function = sch.mod["main"]
+    except (ScheduleError, ValueError):  # sizes are dynamic, or the function has other loops
         return function
-    return made.with_attrs(function.attrs) if function.attrs else made
+    return new_function.with_attrs(function.attrs) if function.attrs else new_function
 
 
 def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
-    """The function as loops over rows; None where none are reduced."""
+    """Return the function as loops over rows, or None if it does not reduce rows."""
     blocks = [sch.get(sch.get_sblock(name)) for name in _blocks(sch)]
     try:
         return by_rows(sch.mod["main"], blocks, lanes, WORTH_THREADS)
@@ -110,13 +132,13 @@ def _by_rows(sch: Schedule, lanes: int) -> PrimFunc | None:
 
 
 def _blocks(sch: Schedule) -> list[str]:
-    """The names of its blocks with loops around them, in order."""
+    """Return the names of the function's loop nests, in order."""
     root = sch.get_sblock("root")
     return [str(sch.get(block).name_hint) for block in sch.get_child_blocks(root)]
 
 
 def _inline(sch: Schedule) -> None:
-    """Values without a sum that one operation reads are computed where they are read."""
+    """Inline values without a reduction that only one operation reads."""
     for name in _blocks(sch)[:-1]:
         block = sch.get_sblock(name)
         if len(sch.get_consumers(block)) > 1:
@@ -128,11 +150,11 @@ def _inline(sch: Schedule) -> None:
 
 
 def _schedule(sch: Schedule, block: Block) -> None:
-    """One nest of loops. Raises `ScheduleError` or `ValueError`."""
+    """Schedule one loop nest. Raises `ScheduleError` or `ValueError` if that is impossible."""
     loops = sch.get_loops(block)
     if not loops:
         return
-    kinds = [int(each.iter_type) for each in sch.get(block).iter_vars]
+    kinds = [int(axis.iter_type) for axis in sch.get(block).iter_vars]
     if len(kinds) != len(loops) or not set(kinds) <= {0, 2}:
         return
     extents = [int(sch.get(loop).extent) for loop in loops]
@@ -150,7 +172,7 @@ def _schedule(sch: Schedule, block: Block) -> None:
         outer.append(rest)
     elif not outer:
         outer.append(last)
-    elif sizes[-1] < LEAST and not sums:  # a few channels: LLVM interleaves them
+    elif sizes[-1] < LEAST and not sums:  # few channels, which LLVM interleaves
         sch.unroll(last)
         if len(outer) > 1:
             outer.pop()
@@ -164,5 +186,5 @@ def _schedule(sch: Schedule, block: Block) -> None:
 
 
 def _divisor(size: int, most: int) -> int:
-    """The largest divisor that is no larger than `most`."""
+    """Return the largest divisor of `size` that is at most `most`."""
     return max(d for d in range(1, min(size, most) + 1) if size % d == 0)

@@ -1,18 +1,19 @@
-"""Writes pools, linear resizes and local response normalisations of images.
+"""Write pools, linear resizes and local response normalisations of images.
 
-Pools read images whose channels lie in blocks, (n, c / block, h, w, block). TVM copies an image
-between its padding before it pools it. Here a pixel of the padding is read from the border instead,
-which changes no maximum, and counts nothing in a mean. All pixels of a window are written out; its
-channels are vectors.
+Pools read packed images, (n, c / block, h, w, block). TVM copies an image into a padded one before
+pooling. Here, a pixel of the padding is read from the border instead, which does not change a
+maximum and counts as zero in a mean. All pixels of a window are unrolled, and the channels of a
+block form vectors.
 
-Resizes go first along rows and then along columns. TVM's operator reads four pixels for each of the
-result, and computes where they are each time. Two passes read two each, the first of them for as
-many rows as the image has. Places and weights are computed when the network is compiled.
+Resizes run in two passes, first along rows and then along columns. TVM's operator reads four pixels
+per result pixel and computes their positions each time. The two passes read two pixels each, and
+the first one covers only the rows of the source image. Positions and weights are computed at
+compile time.
 
-A local response normalisation is x / (bias + alpha / size * (squares of `size` channels around
-it)) ** beta. Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks,
-2012. TVM's importer writes eight operators for it, among them a pool of volumes and a power that is
-computed number by number.
+A local response normalisation is x / (bias + alpha / size * (sum of squares of `size` neighbouring
+channels)) ** beta (Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural
+Networks, 2012). TVM's importer expresses it as eight operators, including a 3-D pool and a power
+that is computed element by element.
 """
 
 from __future__ import annotations
@@ -35,15 +36,23 @@ from tilewright.networks.relax.nan_propagation import are_numbers
 
 
 MOST_PIXELS = 25
-"""Of a window that is written out: our choice, 5×5."""
+"""Largest number of pixels of a window that is unrolled. We chose 5×5."""
 Pixel = tuple[Expression, Expression]
 
 
 @dataclass(frozen=True)
 class PoolWindow:
-    """What a pool reads for a pixel of its result of `out` rows and columns: `kernel` pixels,
-    `dilation` apart, from `stride` times its place less `before` on. Of a mean, `padded` says
-    whether the padding counts, as zeros."""
+    """Windows of a pool.
+
+    Attributes:
+        out: rows and columns of the result.
+        kernel: rows and columns of a window.
+        stride: vertical and horizontal stride.
+        before: padding at the top and on the left.
+        dilation: distance between neighbouring pixels of a window.
+        mean: average instead of maximum.
+        padded: whether a mean counts padding as zeros.
+    """
 
     out: tuple[int, int]
     kernel: tuple[int, int]
@@ -54,19 +63,29 @@ class PoolWindow:
     padded: bool
 
     def is_inside(self, size: Sequence[int]) -> bool:
-        """Whether no window reaches into the padding of an image of this size."""
+        """Return whether no window reaches into the padding of an image of this size."""
         last = [
             (out - 1) * stride - before + (kernel - 1) * apart
             for out, stride, before, kernel, apart in zip(
                 self.out, self.stride, self.before, self.kernel, self.dilation, strict=True
             )
         ]
-        return not any(self.before) and all(at < of for at, of in zip(last, size, strict=True))
+        return not any(self.before) and all(
+            position < length for position, length in zip(last, size, strict=True)
+        )
 
 
 def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
-    """The result (n, c / block, out h, out w, block) of an image (n, c / block, h, w, block).
-    Either is float32, or uint16 that holds bfloat16, the result where `bfloat16` says so."""
+    """Apply a pool to a packed image and return the result as a TE tensor.
+
+    Args:
+        image: image (n, c / block, h, w, block), in float32 or as uint16 that hold bfloat16.
+        window: the windows.
+        bfloat16: return bfloat16 as uint16 instead of float32.
+
+    Returns:
+        Tensor of shape (n, c / block, out h, out w, block).
+    """
     n, blocks, *size, block = map(int, image.shape)
     inside = window.is_inside(size)
     lowest = tirx.const(-np.inf, "float32")
@@ -84,18 +103,20 @@ def pool(image: Tensor, window: PoolWindow, bfloat16: bool) -> Tensor:
         taps = []
         for row, column in product(rows, columns):
             at = (row, column) if inside else _nearest((row, column), size)
-            found = read(image[(n, c, *at, i)])
+            number = read(image[(n, c, *at, i)])
             if not inside and window.mean:
-                found = found * tirx.Cast("float32", _is_within((row, column), size))
-            elif not inside and max(window.dilation) > 1:  # the border may be no pixel of it
-                found = tirx.Select(_is_within((row, column), size), found, lowest)
-            taps.append(found)
-        made = reduce(_plus if window.mean else tirx.max, taps)
+                number = number * tirx.Cast("float32", _is_within((row, column), size))
+            elif not inside and max(window.dilation) > 1:
+                # The nearest pixel inside may not belong to the window.
+                number = tirx.Select(_is_within((row, column), size), number, lowest)
+            taps.append(number)
+        pooled = reduce(_plus if window.mean else tirx.max, taps)
         if window.mean:
-            made = made * _share(window, (rows, columns), size, inside)
-        else:  # one comparison a pair of pixels, where a maximum that keeps NaN takes two a pixel
-            made = tirx.Select(are_numbers(taps), made, tirx.const(np.nan, "float32"))
-        return narrowed(made) if bfloat16 else made
+            pooled = pooled * _share(window, (rows, columns), size, inside)
+        else:
+            # One comparison per pair of pixels. A maximum that propagates NaN takes two per pixel.
+            pooled = tirx.Select(are_numbers(taps), pooled, tirx.const(np.nan, "float32"))
+        return narrowed(pooled) if bfloat16 else pooled
 
     return te.compute((n, blocks, *window.out, block), value, name="pool")
 
@@ -109,7 +130,7 @@ def _plus(one: Expression, other: Expression) -> Expression:
 
 
 def _nearest(place: Pixel, size: Sequence[int]) -> Pixel:
-    """The pixel of the image that is nearest to one of its padding."""
+    """Return the pixel of the image that is nearest to a pixel of the padding."""
     row, column = (tirx.max(tirx.min(at, of - 1), 0) for at, of in zip(place, size, strict=True))
     return row, column
 
@@ -125,7 +146,7 @@ def _share(
     size: Sequence[int],
     inside: bool,
 ) -> Expression:
-    """What a value is multiplied by, for their mean."""
+    """Return the factor that turns the sum of a window into a mean."""
     if inside or window.padded:
         return tirx.const(1 / (window.kernel[0] * window.kernel[1]), "float32")
     counts = [
@@ -139,12 +160,18 @@ def _share(
 
 
 MODES = frozenset(("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"))
+"""Supported coordinate transformation modes of ONNX's Resize."""
 
 
 @dataclass(frozen=True)
 class ResizeTaps:
-    """Of an axis: the pixels that each of the result is between, `first` and `second`, and the
-    share of the second, each of shape (length of the result,)."""
+    """Interpolation along an axis.
+
+    Attributes:
+        first: index of the first source pixel, of shape (length of the result,).
+        second: index of the second source pixel, of the same shape.
+        share: weight of the second one, of the same shape.
+    """
 
     first: Array
     second: Array
@@ -152,25 +179,33 @@ class ResizeTaps:
 
 
 def linear_taps(length: int, wanted: int, mode: str) -> ResizeTaps:
-    """Of an axis of `length` that becomes `wanted` long, by ONNX's coordinate transformation modes
-    `MODES`."""
-    places = np.arange(wanted, dtype=np.float64)
+    """Return the interpolation that resizes an axis linearly.
+
+    Args:
+        length: length of the axis.
+        wanted: length of the result.
+        mode: ONNX's coordinate transformation mode, one of `MODES`.
+    """
+    indices = np.arange(wanted, dtype=np.float64)
     if mode == "asymmetric":
-        at = places * length / wanted
+        positions = indices * length / wanted
     elif mode == "align_corners":
-        at = places * (length - 1) / max(wanted - 1, 1)
+        positions = indices * (length - 1) / max(wanted - 1, 1)
     elif mode == "pytorch_half_pixel" and wanted == 1:
-        at = np.zeros(1)
+        positions = np.zeros(1)
     else:
-        at = (places + 0.5) * length / wanted - 0.5
-    first = np.floor(at)
-    one, other = (np.clip(each, 0, length - 1).astype(np.int32) for each in (first, first + 1))
-    return ResizeTaps(one, other, (at - first).astype(np.float32))
+        positions = (indices + 0.5) * length / wanted - 0.5
+    first = np.floor(positions)
+    lower, upper = (np.clip(tap, 0, length - 1).astype(np.int32) for tap in (first, first + 1))
+    return ResizeTaps(lower, upper, (positions - first).astype(np.float32))
 
 
 def along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Writes the pass along an axis of an image (n, c, h, w), or of one in blocks of channels
-    (n, c / block, h, w, block); `ResizeTaps` are tensors."""
+    """Return a TE function that interpolates an image along an axis.
+
+    Its arguments are an image, (n, c, h, w) or packed (n, c / block, h, w, block), and the arrays
+    of `ResizeTaps` as tensors.
+    """
 
     def computed(image: Tensor, first: Tensor, second: Tensor, share: Tensor) -> Tensor:
         def value(*place: Expression) -> Expression:
@@ -188,7 +223,7 @@ def along(axis: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
 
 
 def is_vector(block: int) -> bool:
-    """Whether channels of a block are worth computing beside each other."""
+    """Return whether the channels of a block are worth computing as a vector."""
     return block >= 8 and block.bit_count() == 1
 
 
@@ -199,14 +234,22 @@ CHAIN = (
     "relax.power", "relax.add", "relax.multiply", "relax.squeeze", "relax.nn.avg_pool3d",
     "relax.expand_dims", "relax.multiply",
 )  # fmt: skip
-"""What lies between the result, a quotient, and the data, the last first."""
+"""Operators between the quotient, which is the result, and the data, the last one first."""
 USUAL = 0.75
-"""An exponent that square roots give."""
+"""An exponent that two square roots compute."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalResponse:
-    """Of the image `source` (n, c, h, w)."""
+    """A local response normalisation.
+
+    Attributes:
+        source: variable of the image (n, c, h, w).
+        size: number of channels in the window.
+        alpha: factor of the sum of squares, before division by `size`.
+        beta: the exponent.
+        bias: constant that is added to the scaled sum.
+    """
 
     source: RelaxVar
     size: int
@@ -216,12 +259,12 @@ class LocalResponse:
 
 
 def local_responses(flat: FlatGraph) -> dict[RelaxVar, LocalResponse]:
-    """All in a network, by the variable of the result, (n, c, h, w)."""
-    found = {}
+    """Return all local response normalisations of a network, by variable of the result."""
+    responses = {}
     for binding in flat.bindings:
-        if binding.op == "relax.divide" and (made := _response_of(flat, binding)) is not None:
-            found[binding.var] = made
-    return found
+        if binding.op == "relax.divide" and (response := _response_of(flat, binding)) is not None:
+            responses[binding.var] = response
+    return responses
 
 
 def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
@@ -236,11 +279,11 @@ def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
         if any(constant.value.numpy().size != 1 for constant in constants):
             return None
         numbers += [float(constant.value.numpy().item()) for constant in constants]
-        others = [arg for arg in binding.args if isinstance(arg, relax.Var)]
+        operands = [arg for arg in binding.args if isinstance(arg, relax.Var)]
         if binding.op == "relax.nn.avg_pool3d":
             pool = binding
-        at = others[0] if others else None
-        square = all(other.same_as(source) for other in others)
+        at = operands[0] if operands else None
+        square = all(other.same_as(source) for other in operands)
     if (
         len(numbers) != 3
         or pool is None
@@ -255,7 +298,7 @@ def _response_of(flat: FlatGraph, quotient: Binding) -> LocalResponse | None:
 
 
 def _response_window(pool: Binding) -> int:
-    """The channels of a pool of volumes that reads nothing else; 0 for others."""
+    """Return the channels of a 3-D pool that reduces only channels, or 0 for any other pool."""
     attrs, (n, one, *_) = pool.value.attrs, pool.shape or (0, 0)
     size = int(attrs.pool_size[0])
     pads = [int(pad) for pad in attrs.padding]
@@ -266,7 +309,7 @@ def _response_window(pool: Binding) -> int:
 
 
 def normalised(image: Tensor, found: LocalResponse) -> Tensor:
-    """(n, c, h, w) of an image (n, c, h, w)."""
+    """Return the local response normalisation of an image (n, c, h, w) as a TE tensor."""
     _, channels, *_ = map(int, image.shape)
     share = np.float32(found.alpha / found.size)
 

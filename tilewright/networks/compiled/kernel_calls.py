@@ -1,4 +1,4 @@
-"""Rewrites a network's Relax module: it calls kernels in place of the layers they compute."""
+"""Rewrite a network's Relax module so that it calls kernels for the layers that have one."""
 
 from __future__ import annotations
 
@@ -59,22 +59,29 @@ from tilewright.targets.kernels import KernelCode
 from tilewright.targets.workload import Workload
 
 Moved = tuple[tuple[int, MovedAxes], ...]
-"""Parameters of a function, by number, that are read or written before axes are moved."""
+"""Parameters of a function that are read or written before their axes are permuted, by number."""
 Stored = tuple[tuple[int, int], ...]
-"""Parameters of a function, by number, that are bfloat16, and the block of channels of each."""
+"""Parameters of a function that are bfloat16: number and channels per block."""
 KERNEL = "tilewright.kernel"
-"""Attribute of a function that has its schedule."""
+"""Attribute of a function that already has its schedule."""
 BFLOAT16 = "uint16"
-"""How bfloat16 is stored."""
+"""Type in which bfloat16 is stored."""
 NARROWED = frozenset((*EACH, *PAIRS, *POOLS, ITEM))
-"""Operators whose result TVM rounds to bfloat16 where it is computed."""
+"""Operators whose result TVM rounds to bfloat16 in the same function."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """`module` calls the functions `called`, one a layer, in the order in which they run; each
-    has the parameters `moved` with other axes than its kernel alone, and those of `bfloat16` in
-    that type. `frames` says of each whether it reads frames where they lie (`frame_taps`)."""
+    """A network that calls kernels.
+
+    Attributes:
+        module: the rewritten module.
+        layers: the layers with kernels, in execution order.
+        called: name of the function that each layer calls.
+        moved: for each layer, the parameters whose axes differ from those of the kernel alone.
+        bfloat16: for each layer, the parameters that are bfloat16.
+        frames: for each layer, whether it reads frames in place (`frame_taps`).
+    """
 
     module: IRModule
     layers: Sequence[KernelLayer]
@@ -88,13 +95,13 @@ def rewritten(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode],
     registers: int,
 ) -> Rewritten:  # fmt: skip
-    """Return the network with calls of kernels in place of the layers.
+    """Return the network with kernel calls in place of its layers.
 
     Args:
-        flat: the network. The new `main` has the same data and the same results.
+        flat: the network. The new `main` has the same parameters and results.
         layers: the layers that kernels compute.
         kernels: the kernel of each workload of these layers.
-        registers: vectors of 16 numbers that the processor's registers hold.
+        registers: number of vectors of 16 values that fit into the processor's registers.
 
     Raises:
         ImportFailedError: the network has branches.
@@ -106,39 +113,48 @@ def rewritten(
             "the network has branches or loops, which are not compiled with kernels; export it "
             "without them"
         )
-    own = {var: f for var, f in flat.module.functions.items() if var.name_hint != "main"}
-    builder = relax.BlockBuilder(IRModule(own))  # what TVM's importer writes in TIR
+    other_functions = {
+        var: f for var, f in flat.module.functions.items() if var.name_hint != "main"
+    }
+    # Functions that TVM's importer has written in TIR.
+    builder = relax.BlockBuilder(IRModule(other_functions))
     params = [relax.Var(str(param.name), param.ty) for param in old.params]
     taps = frame_taps(flat, layers, kernels)
     in_bfloat16 = Bfloat16Tensors(flat, layers, kernels, taps)
-    made = _RewrittenMain(builder, kernels, flat, in_bfloat16, taps, registers)
-    for mine, theirs in zip(params, old.params, strict=True):
-        made.tensors.put(theirs, plain=mine)
+    new_main = _RewrittenMain(builder, kernels, flat, in_bfloat16, taps, registers)
+    for new_param, old_param in zip(params, old.params, strict=True):
+        new_main.tensors.put(old_param, plain=new_param)
     by_result = {layer.result.var: layer for layer in layers}
     anchors = frozenset(layer.match.anchor.var for layer in layers)
-    loops = {each.product: each for each in recurrences(flat) if anchors.isdisjoint(each.inside)}
+    loops = {
+        recurrence.product: recurrence
+        for recurrence in recurrences(flat)
+        if anchors.isdisjoint(recurrence.inside)
+    }
     inside = frozenset[RelaxVar]().union(
         *(layer.inside for layer in layers),
-        *(each.inside for each in loops.values()),
-        *(each.inside for each in taps.values()),
+        *(recurrence.inside for recurrence in loops.values()),
+        *(recurrence.inside for recurrence in taps.values()),
     )
     with builder.function("main", params):
         with builder.dataflow():
             for binding in flat.bindings:
                 if binding.var in loops:
-                    made.recurrence(loops[binding.var])
+                    new_main.recurrence(loops[binding.var])
                 elif binding.var in by_result:
-                    made.kernel(by_result[binding.var])
-                elif binding.var not in inside and binding.var not in made.done:
-                    made.other(binding)
-            result = builder.emit_output(made.result(old.body.body))
+                    new_main.kernel(by_result[binding.var])
+                elif binding.var not in inside and binding.var not in new_main.done:
+                    new_main.other(binding)
+            result = builder.emit_output(new_main.result(old.body.body))
         builder.emit_func_output(result)
     module = relax.transform.DeadCodeElimination()(builder.finalize())
-    return Rewritten(module, made.layers, made.called, made.moved, made.bfloat16, made.frames)
+    return Rewritten(
+        module, new_main.layers, new_main.called, new_main.moved, new_main.bfloat16, new_main.frames
+    )
 
 
 class _RewrittenMain:
-    """The function as far as it is written."""
+    """Builder of the rewritten `main` function."""
 
     def __init__(
         self, builder: BlockBuilder, kernels: Mapping[Workload, KernelCode], flat: FlatGraph,
@@ -150,13 +166,14 @@ class _RewrittenMain:
         self._beside = in_bfloat16.beside
         self._shuffles = channel_shuffles(flat)
         self._responses = local_responses(flat)
-        self._rows: dict[RelaxVar, tuple[RelaxExpr, int]] = {}  # of what a recurrence gave
+        self._rows: dict[RelaxVar, tuple[RelaxExpr, int]] = {}  # rows of the results of recurrences
         self._builder = builder
         self._kernels = kernels
         self._flat = flat
         self._functions: dict[tuple[Workload, Moved, Stored, FrameTaps | None], RelaxExpr] = {}
         self.tensors = PackedTensors(builder)
-        self.done: set[RelaxVar] = set()  # what a kernel does that no layer names
+        # Calls that a kernel computes although no layer contains them.
+        self.done: set[RelaxVar] = set()
         self.layers: list[KernelLayer] = []
         self.called: list[str] = []
         self.moved: list[Moved] = []
@@ -164,7 +181,7 @@ class _RewrittenMain:
         self.frames: list[bool] = []
 
     def kernel(self, layer: KernelLayer) -> None:
-        """Call a layer's kernel on packed tensors."""
+        """Emit a call of a layer's kernel on packed tensors."""
         code = self._kernels[layer.workload]
         wanted = [shape_of_parameter(parameter) for parameter in code.function.params]
         moved: list[tuple[int, MovedAxes]] = []
@@ -189,13 +206,15 @@ class _RewrittenMain:
             constants[:2] = self._scaled(constants[:2], *layer.scaled_by)
         arguments += constants
         for var in layer.added:
-            number = len(arguments)
+            parameter_number = len(arguments)
             var = self._image(var, layer.result.var, code.out_block)
-            arguments.append(self._read_narrowed(var, code, code.out_block, narrowed, number))
+            arguments.append(
+                self._read_narrowed(var, code, code.out_block, narrowed, parameter_number)
+            )
         result = layer.result
-        behind = moved_result(self._flat, result) if layer.weight is None else None
-        if behind is not None and behind[1].fits(wanted[-1]):
-            result, axes = behind
+        permuted = moved_result(self._flat, result) if layer.weight is None else None
+        if permuted is not None and permuted[1].fits(wanted[-1]):
+            result, axes = permuted
             moved.append((len(wanted) - 1, axes))
             wanted[-1] = axes.shape
             self.done.add(result.var)
@@ -203,8 +222,8 @@ class _RewrittenMain:
         if narrow:
             block = self._in_bfloat16.block(result.var) or code.out_block
             narrowed[len(wanted) - 1] = block
-        for number, each in narrowed.items():
-            wanted[number] = _in_blocks(wanted[number], each)
+        for parameter_number, block_size in narrowed.items():
+            wanted[parameter_number] = _in_blocks(wanted[parameter_number], block_size)
         fitting = [
             self.tensors.reshaped(arg, shape)
             for arg, shape in zip(arguments, wanted[:-1], strict=True)
@@ -221,32 +240,32 @@ class _RewrittenMain:
         self.frames.append(taps is not None)
 
     def other(self, binding: Binding) -> None:
-        """What TVM compiles, on packed tensors where it can be done on them."""
+        """Emit an operator that TVM compiles, on packed tensors where possible."""
         beside = self._beside.get(binding.var)
         if beside is not None and self._put_beside(binding, beside):
             return
         norm = self._flat.by_var.get(binding.value.tuple_value) if binding.op == ITEM else None
         if binding.op == CONCAT and self._joined_rows(binding):
             return
-        # A split would copy all its parts, also those that only a recurrence reads.
+        # A split would copy all of its parts, including those that only a recurrence reads.
         part = part_of(self._flat, binding)
         if part is not None and part.axis == 0 and part.through is not None:
             value = self.tensors.plain(part.source)
-            made = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
-            self.tensors.put(binding.var, plain=made)
+            result = self.tensors.emit(_some_rows(value, part.begin, part.begin + part.length))
+            self.tensors.put(binding.var, plain=result)
             return
         if (response := self._responses.get(binding.var)) is not None:
             block = min(self.tensors.block_of(response.source), FLOAT_BLOCK)
             self.tensors.put(binding.var, plain=self.tensors.normalised(response))
             if block:
-                self.tensors.packed(binding.var, block)  # those behind it find it so
+                self.tensors.packed(binding.var, block)  # later operators read the packed form
             return
         shuffle = self._shuffles.get(binding.var)
-        if shuffle is not None and (found := self.tensors.shuffled(shuffle)) is not None:
-            self.tensors.put(binding.var, packed=found[0], block=found[1])
+        if shuffle is not None and (packed_form := self.tensors.shuffled(shuffle)) is not None:
+            self.tensors.put(binding.var, packed=packed_form[0], block=packed_form[1])
             return
-        if (made := resized(self.tensors, binding)) is not None:
-            image, block = made
+        if (result := resized(self.tensors, binding)) is not None:
+            image, block = result
             if block:
                 self.tensors.put(binding.var, packed=image, block=block)
             else:
@@ -255,24 +274,24 @@ class _RewrittenMain:
         narrow = binding.var in self._in_bfloat16
         wide = narrow or self._in_bfloat16.block(binding.var) > 0
         if norm is not None and norm.op == NORM and binding.value.index == 0:
-            found = packed_norm(self.tensors, norm, self._flat, wide=wide)
+            packed_form = packed_norm(self.tensors, norm, self._flat, wide=wide)
         elif binding.op == CONCAT:
-            found = packed_concat(self.tensors, binding, bfloat16=narrow)
+            packed_form = packed_concat(self.tensors, binding, bfloat16=narrow)
         else:
             by_var = self._flat.by_var
-            found = packed_result(self.tensors, binding, by_var, bfloat16=narrow, wide=wide)
-        if found is not None:
-            expression, block = found
-            made = self.tensors.emit(expression)
-            if str(made.ty.dtype) == BFLOAT16:
-                self.tensors.put_bfloat16(binding.var, made, block)
+            packed_form = packed_result(self.tensors, binding, by_var, bfloat16=narrow, wide=wide)
+        if packed_form is not None:
+            expression, block = packed_form
+            result = self.tensors.emit(expression)
+            if str(result.ty.dtype) == BFLOAT16:
+                self.tensors.put_bfloat16(binding.var, result, block)
             elif narrow and binding.op in NARROWED:
-                self.tensors.put_bfloat16(binding.var, self.tensors.narrow(made), block)
+                self.tensors.put_bfloat16(binding.var, self.tensors.narrow(result), block)
             else:
-                self.tensors.put(binding.var, packed=made, block=block)
+                self.tensors.put(binding.var, packed=result, block=block)
             return
-        if (made := reduced(self.tensors, binding)) is not None:
-            self.tensors.put(binding.var, plain=made)
+        if (result := reduced(self.tensors, binding)) is not None:
+            self.tensors.put(binding.var, plain=result)
             return
         known = {var: self.tensors.plain(var) for var in variables(binding.value)}
         if binding.op in SHAPES and binding.shape is not None and len(known) == 1:
@@ -282,101 +301,108 @@ class _RewrittenMain:
         self.tensors.put(binding.var, plain=self.tensors.emit(_replaced(binding.value, known)))
 
     def recurrence(self, found: Recurrence) -> None:
-        """Call a function that does all steps of a recurrence."""
-        given, *begin = (self.tensors.plain(var) for var in (found.given, *found.begin))
+        """Emit a call of a function that computes all steps of a recurrence."""
+        gates, *begin = (self.tensors.plain(var) for var in (found.given, *found.begin))
         bfloat16 = self._in_bfloat16.used
         width = sums_of(found.weights.shape[1], self._registers)
-        function = recurrence_function(found, shape_of(given) or (), width, bfloat16)
+        function = recurrence_function(found, shape_of(gates) or (), width, bfloat16)
         function = function.with_attrs({KERNEL: 1, "op_pattern": OPAQUE})
         name = self._builder.add_func(function.without_attr("global_symbol"), "recurrence")
         weights = packed_weights(found.weights, width, bfloat16)
         arrays = [_constant(array) for array in (weights, *found.constants)]
         steps = len(found.results)
-        made = self.tensors.emit(
+        state_rows = self.tensors.emit(
             relax.call_tir(
-                name, [given, arrays[0], *begin, *arrays[1:]],
+                name, [gates, arrays[0], *begin, *arrays[1:]],
                 relax.TensorType((steps, found.weights.shape[0]), "float32"),
             )
         )  # fmt: skip
         for step, var in enumerate(found.results):
             row = step if found.by == 1 else steps - 1 - step
-            self._rows[var] = made, row
-            self.tensors.put(var, plain=self.tensors.emit(_some_rows(made, row, row + 1)))
+            self._rows[var] = state_rows, row
+            self.tensors.put(var, plain=self.tensors.emit(_some_rows(state_rows, row, row + 1)))
 
     def _joined_rows(self, binding: Binding) -> bool:
-        """Whether a concatenation joined rows that lie behind one another as they do."""
+        """Emit a concatenation of rows that a recurrence wrote one after another.
+
+        Return True if the binding is such a concatenation.
+        """
         (parts,), shape = binding.args, binding.shape or ()
         axis = binding.value.attrs.axis
         if len(shape) != 2 or axis is None or int(axis) or not isinstance(parts, relax.Tuple):
             return False
         if not any(field in self._rows for field in parts.fields):
             return False
-        pieces: list[
-            tuple[RelaxExpr, int, int]
-        ] = []  # a tensor, its first row, the one behind its last
+        pieces: list[tuple[RelaxExpr, int, int]] = []  # tensor, first row, one past the last row
         for field in parts.fields:
-            made, row = self._rows.get(field, (self.tensors.plain(field), -1))
-            if pieces and row > 0 and pieces[-1][0].same_as(made) and pieces[-1][2] == row:
-                pieces[-1] = made, pieces[-1][1], row + 1
+            rows, row = self._rows.get(field, (self.tensors.plain(field), -1))
+            if pieces and row > 0 and pieces[-1][0].same_as(rows) and pieces[-1][2] == row:
+                pieces[-1] = rows, pieces[-1][1], row + 1
             else:
-                pieces.append((made, row, row + 1))
+                pieces.append((rows, row, row + 1))
         joined = [
-            made if row < 0 or (row, end) == (0, (shape_of(made) or ())[0])
-            else self.tensors.emit(_some_rows(made, row, end))
-            for made, row, end in pieces
+            rows if row < 0 or (row, end) == (0, (shape_of(rows) or ())[0])
+            else self.tensors.emit(_some_rows(rows, row, end))
+            for rows, row, end in pieces
         ]  # fmt: skip
         whole = joined[0] if len(joined) == 1 else self.tensors.emit(relax.op.concat(joined, 0))
         self.tensors.put(binding.var, plain=whole)
         return True
 
     def _put_beside(self, binding: Binding, beside: PixelsBeside) -> bool:
-        """Whether channels became pixels on blocks."""
+        """Emit a rearrangement of channels to pixels on packed tensors.
+
+        Returns whether that is possible.
+        """
         narrow = binding.var in self._in_bfloat16
-        found = self.tensors.beside(beside, bfloat16=narrow)
-        if found is None:
+        rearranged = self.tensors.beside(beside, bfloat16=narrow)
+        if rearranged is None:
             return False
-        made, block = found
+        image, block = rearranged
         if narrow:
-            self.tensors.put_bfloat16(binding.var, made, block)
+            self.tensors.put_bfloat16(binding.var, image, block)
         else:
-            self.tensors.put(binding.var, packed=made, block=block)
+            self.tensors.put(binding.var, packed=image, block=block)
         return True
 
     def result(self, expression: RelaxExpr) -> RelaxExpr:
-        """What the network gives, as the model has it."""
+        """Return the network's results in the model's layout."""
         known = {var: self.tensors.plain(var) for var in variables(expression)}
         return _replaced(expression, known)
 
     def _scaled(
         self, constants: Sequence[RelaxExpr], scale: RelaxExpr, zero: RelaxExpr
     ) -> list[RelaxExpr]:
-        """What an epilogue that begins with `dequantise` reads first, by the scale and the zero
-        point of the data: the numbers of `targets.steps.quantised.packed`, and a scale a
-        channel."""
+        """Return the scales that an epilogue reads if those of the data are only known at run time.
+
+        These are the array of `targets.steps.quantised.packed`, with the zero point inserted, and
+        one scale per channel.
+        """
         numbers, scales = constants
         scale, zero = self.tensors.plain(scale), self.tensors.plain(zero)
         packed = self._builder.emit_te(_with_zero, numbers, zero, primfunc_name_hint="with_zero")
         return [packed, self.tensors.emit(relax.op.multiply(scales, scale))]
 
     def _image(self, var: RelaxVar, image: RelaxExpr, block: int) -> RelaxExpr:
-        """A tensor that is read in blocks of channels, in the shape of an image: integers are those
-        from before a change of shape."""
+        """Return a tensor that is read in blocks of channels, reshaped to an image if necessary."""
         if not block or shape_of(var) == shape_of(image):
             return var
-        made = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
-        self.tensors.put(made, plain=made)
-        return made
+        reshaped = self.tensors.reshaped(self.tensors.plain(var), shape_of(image) or ())
+        self.tensors.put(reshaped, plain=reshaped)
+        return reshaped
 
     def _operand(
         self, number: int, var: RelaxVar, wanted: list[tuple[int, ...]],
         moved: list[tuple[int, MovedAxes]],
     ) -> RelaxExpr:  # fmt: skip
-        """A factor of a product of activations, as it is before its axes were moved where the
-        kernel can read it so."""
-        found = moved_operand(self._flat, var)
-        if found is None or not found[1].fits(wanted[number]):
+        """Return an operand of a product of activations.
+
+        It is returned as it is before its axes are permuted if the kernel can read it that way.
+        """
+        permuted = moved_operand(self._flat, var)
+        if permuted is None or not permuted[1].fits(wanted[number]):
             return self.tensors.plain(var)
-        before, axes = found
+        before, axes = permuted
         moved.append((number, axes))
         wanted[number] = axes.shape
         return self.tensors.plain(before)
@@ -384,7 +410,7 @@ class _RewrittenMain:
     def _read_narrowed(
         self, var: RelaxVar, code: KernelCode, block: int, narrowed: dict[int, int], number: int
     ) -> RelaxExpr:
-        """A tensor, in bfloat16 where it lies so and the kernel reads that."""
+        """Return a tensor, in bfloat16 if it is stored that way and the kernel can read it."""
         stored = self.tensors.stored_block(var, block) if code.narrowed and block else 0
         if not stored:
             return self._read(var, block)
@@ -425,12 +451,15 @@ class _RewrittenMain:
 
 
 def shape_of_parameter(parameter: TirBuffer) -> tuple[int, ...]:
-    """Of a buffer that a TensorIR function takes."""
+    """Return the shape of a buffer parameter of a TensorIR function."""
     return tuple(int(size) for size in parameter.ty.shape)
 
 
 def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
-    """What `targets.steps.quantised.packed` makes of a zero point and what is behind it."""
+    """Insert the zero point, as an integer's bits, as the first element.
+
+    This is the form that `targets.steps.quantised.packed` produces for known zero points.
+    """
     bits = tirx.reinterpret("float32", tirx.Cast("int32", zero[(0,) * zero.ndim]))
     return te.compute(
         numbers.shape, lambda i: tirx.Select(i == 0, bits, numbers[i]), name="with_zero"
@@ -438,9 +467,9 @@ def _with_zero(numbers: Tensor, zero: Tensor) -> Tensor:
 
 
 def _in_blocks(shape: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """Of a packed tensor, in other blocks of channels."""
-    n, count, height, width, each = shape
-    return n, count * each // block, height, width, block
+    """Return the shape of a packed tensor with another block size."""
+    n, count, height, width, old_block = shape
+    return n, count * old_block // block, height, width, block
 
 
 def _some_rows(matrix: RelaxExpr, begin: int, end: int) -> RelaxExpr:
@@ -452,7 +481,7 @@ def _constant(array: Array) -> RelaxConstant:
 
 
 def _replaced(value: RelaxExpr, known: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
-    """An expression of other variables."""
+    """Return an expression with variables replaced."""
     if isinstance(value, relax.Var):
         return known.get(value, value)
     if isinstance(value, relax.Tuple):

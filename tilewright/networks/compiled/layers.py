@@ -1,9 +1,9 @@
-"""Finds the layers of a network that have kernels on a processor, with their numbers.
+"""Find the layers of a network that have kernels on a CPU, with their weights and constants.
 
-An activation behind a layer becomes part of it, however a model writes it. Exporters write GELU as
-five operators and SiLU as two, in many orders. What counts is the function. All operators that read
-nothing but a layer's result and constants are evaluated on some numbers, and compared with the
-activations that kernels know.
+An activation after a layer becomes part of the layer, however the model expresses it. Exporters
+write GELU as five operators and SiLU as two, in many different orders, so the operators are
+identified by what they compute. All operators that only read a layer's result and constants are
+evaluated on sample values, and the outcome is compared with the activations that kernels support.
 """
 
 from __future__ import annotations
@@ -47,10 +47,21 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class KernelLayer:
-    """A call of a kernel. `links` are the steps that it does behind its anchor; it reads the
-    variables `data` and `added`. `weight` is (o, c/groups, kh, kw) or (out, in), None where it is
-    an activation. `constants` are what else its epilogue reads, in its order; values a channel are
-    (o,)."""
+    """A call of a kernel.
+
+    Attributes:
+        call: the call in terms of the source model.
+        match: the matched operators.
+        links: the fused steps after the anchor.
+        workload: the workload of the kernel.
+        data: the variable that the kernel reads.
+        weight: weights (o, c/groups, kh, kw) or (out, in), None if they are an activation.
+        constants: further constants of the epilogue, in its order; those per channel have shape
+            (o,).
+        added: the variables that the epilogue adds.
+        scaled_by: scale and zero point of the data if they are only known at run time, otherwise
+            None.
+    """
 
     call: FusedCall
     match: Match
@@ -64,18 +75,18 @@ class KernelLayer:
 
     @property
     def result(self) -> Binding:
-        """What it writes."""
+        """The operator whose result the kernel writes."""
         return self.links[-1].binding if self.links else self.match.anchor
 
     @property
     def inside(self) -> frozenset[RelaxVar]:
-        """The variables that nobody sees any more."""
+        """The variables that exist only inside the kernel."""
         bound = (self.match.anchor, *(link.binding for link in self.links))
         return frozenset(binding.var for binding in bound[:-1])
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the operators that it stands for."""
+        """Names of the operators that the layer replaces."""
         bound = (self.match.anchor, *(link.binding for link in self.links))
         return tuple(dict.fromkeys(binding.node for binding in bound))
 
@@ -85,21 +96,23 @@ def kernel_layers(
 ) -> list[KernelLayer]:
     """Return the layers of a network that kernels compute, in execution order.
 
-    Products that belong to a recurrence which becomes one function are left out.
+    Products that belong to a recurrence that becomes one function are not included.
 
     Args:
         flat: the network.
         check: raises `WorkloadError` for a workload without a kernel.
-        dtype: the type to multiply in, where there is a kernel for it.
+        dtype: type in which to multiply, where a kernel exists for it.
     """
-    loops = [each for each in recurrences(flat) if each.is_worth_a_function(dtype)]
-    inside = frozenset[RelaxVar]().union(*(each.inside for each in loops))
-    found = (
+    loops = [
+        recurrence for recurrence in recurrences(flat) if recurrence.is_worth_a_function(dtype)
+    ]
+    inside = frozenset[RelaxVar]().union(*(recurrence.inside for recurrence in loops))
+    candidates = (
         _layer(flat, match, check, dtype)
         for match in matches(flat)
         if match.anchor.var not in inside
     )
-    return [layer for layer in found if layer is not None]
+    return [layer for layer in candidates if layer is not None]
 
 
 def _layer(
@@ -131,7 +144,7 @@ def _layer(
 def _quantised_layer(
     flat: FlatGraph, match: Match, call: FusedCall, workload: Workload
 ) -> KernelLayer | None:
-    """One whose kernel reads integers."""
+    """Return a layer whose kernel reads integers, or None if constants are unknown."""
     anchor, steps = match.anchor, quantised_steps(call)
     links = (*match.chain, *further_links(flat, match))[: len(steps)]
     weights, bias = integer_weights(flat, anchor), _bias(flat, links, workload.out_channels)
@@ -156,7 +169,7 @@ def _quantised_layer(
 
 
 def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | None:
-    """The sum of all, (o,); None where one is not known."""
+    """Return the sum of all biases, of shape (o,), or None if one is unknown."""
     total = np.zeros(channels)
     for link in links:
         if link.kind != "bias":
@@ -169,7 +182,7 @@ def _bias(flat: FlatGraph, links: Sequence[Link], channels: int) -> Float32 | No
 
 
 def _added(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
-    """The tensors that are added."""
+    """Return the variables that are added."""
     return tuple(link.binding.args[1 - link.position] for link in links if link.kind == "add")
 
 
@@ -178,14 +191,15 @@ def _added(links: Sequence[Link]) -> tuple[RelaxVar, ...]:
 
 Floats = NDArray[np.float64]
 SAMPLES = np.concatenate([np.linspace(-9, 9, 181), [-50.0, 50.0]])
+"""Values on which activations are evaluated."""
 CLOSE = 2e-6
-"""On the samples, by which two functions are one in float32."""
+"""Tolerance on these values within which two functions count as equal in float32."""
 MOST = 10
-"""Operators of an activation."""
+"""Largest number of operators of an activation."""
 
 
 _Evaluation = Callable[..., Floats]
-"""Computes an operator by numpy, from its attributes and its operands."""
+"""Computes an operator with numpy, from its attributes and operands."""
 
 
 def _of_two(function: Callable[[Floats, Floats], Floats]) -> _Evaluation:
@@ -222,7 +236,7 @@ _NUMPY: Mapping[str, _Evaluation] = {
 def activated_layers(
     flat: FlatGraph, check: Callable[[Workload], object], dtype: DType = "float32"
 ) -> list[KernelLayer]:
-    """Return the layers of `kernel_layers`, each with the activation behind it.
+    """Return the layers of `kernel_layers`, each with the activation after it.
 
     An activation becomes part of a layer if nothing else reads the layer's result, and if there is
     a kernel for both.
@@ -230,7 +244,7 @@ def activated_layers(
     Args:
         flat: the network.
         check: raises `WorkloadError` for a workload without a kernel.
-        dtype: the type to multiply in, where there is a kernel for it.
+        dtype: type in which to multiply, where a kernel exists for it.
     """
     return [_with_activation(flat, layer, check) for layer in kernel_layers(flat, check, dtype)]
 
@@ -248,7 +262,7 @@ def _with_activation(
         try:
             workload = layer.workload.with_steps((*steps, EpilogueOp(kind)))
             check(workload)
-        except WorkloadError:  # of integers, say
+        except WorkloadError:  # for example, integer workloads do not support the activation
             return layer
         links = tuple(Link(binding, 0, "activation") for binding in region)
         return replace(layer, links=(*layer.links, *links), workload=workload)
@@ -256,41 +270,43 @@ def _with_activation(
 
 
 def _regions(flat: FlatGraph, source: Binding) -> Iterator[tuple[Binding, ...]]:
-    """Groups of operators on the result of a layer alone, in order, the last of which gives all
-    that anybody else reads; the largest first."""
+    """Yield groups of operators that only depend on a layer's result, the largest group first.
+
+    The operators of a group are in order, and only the result of the last one has other readers.
+    """
     inside: dict[RelaxVar, Binding] = {}
     known = {source.var}
-    place = {binding.var: i for i, binding in enumerate(flat.bindings)}
+    position = {binding.var: i for i, binding in enumerate(flat.bindings)}
     waiting = list(flat.users.get(source.var, []))
     while waiting and len(inside) < MOST:
-        waiting.sort(key=lambda binding: place[binding.var])
+        waiting.sort(key=lambda binding: position[binding.var])
         binding = waiting.pop(0)
         if binding.var in inside or not _is_inside(flat, binding, known, source):
             continue
         inside[binding.var] = binding
         known.add(binding.var)
         waiting += flat.users.get(binding.var, [])
-    ordered = sorted(inside.values(), key=lambda binding: place[binding.var])
+    ordered = sorted(inside.values(), key=lambda binding: position[binding.var])
     for length in range(len(ordered), 0, -1):
         region = ordered[:length]
-        held = {binding.var for binding in region}
+        members = {binding.var for binding in region}
         read = [source.var, *(binding.var for binding in region[:-1])]
         results = set(variables(flat.module["main"].body.body))
-        closed = all(user.var in held for var in read for user in flat.users.get(var, []))
+        closed = all(user.var in members for var in read for user in flat.users.get(var, []))
         if closed and results.isdisjoint(read):
             yield tuple(region)
 
 
 def _is_inside(flat: FlatGraph, binding: Binding, known: set[RelaxVar], source: Binding) -> bool:
-    """Whether an operator of the list reads known values and lone constants."""
+    """Return whether an elementwise operator reads only known values and scalar constants."""
     if binding.op not in _NUMPY or binding.shape != source.shape:
         return False
     return all(arg in known or _constant(flat, arg) is not None for arg in binding.args)
 
 
 def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
-    """A constant of one number."""
-    number = getattr(value, "value", None)  # of a bound of a clip
+    """Return the value of a scalar constant, or None for anything else."""
+    number = getattr(value, "value", None)  # bounds of a clip are plain values
     if isinstance(number, (int, float)):
         return float(number)
     array = value_of(flat, value) if flat.is_constant(value) else None
@@ -298,13 +314,13 @@ def _constant(flat: FlatGraph, value: RelaxExpr) -> float | None:
 
 
 def _kind(flat: FlatGraph, source: Binding, region: Sequence[Binding]) -> str | None:
-    """The activation that operators compute together, None for any other function."""
+    """Return the name of the activation that operators compute together, else None."""
     values: dict[RelaxVar, Floats] = {source.var: SAMPLES}
     with np.errstate(all="ignore"):
         for binding in region:
             args = [values[a] if a in values else _constant(flat, a) for a in binding.args]
-            found = _NUMPY[binding.op](binding.value.attrs, *args)
-            values[binding.var] = np.broadcast_to(np.asarray(found, np.float64), SAMPLES.shape)
+            computed = _NUMPY[binding.op](binding.value.attrs, *args)
+            values[binding.var] = np.broadcast_to(np.asarray(computed, np.float64), SAMPLES.shape)
     result = values[region[-1].var]
     for kind, function in FUNCTIONS.items():
         if np.allclose(result, function(SAMPLES), rtol=CLOSE, atol=CLOSE):

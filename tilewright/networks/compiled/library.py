@@ -1,10 +1,10 @@
-"""Compiles a rewritten module into a shared library, and its weights.
+"""Compile a rewritten module into a shared library, and extract its weights.
 
-The list of passes ends with the memory plan: TVM's `StaticPlanBlockMemory` finds, for the tensors
-between calls, which of them can share memory because they are never needed at the same time.
+The list of passes ends with the memory plan: TVM's `StaticPlanBlockMemory` determines which tensors
+between calls can share memory because they are never needed at the same time.
 
-TVM generates the machine code of a module on one core. Here functions are compiled in groups, each
-by a thread into an object file of its own, and the linker joins them.
+TVM generates the machine code of a module on one core. Here the functions are divided into groups.
+One thread per group compiles it into an object file, and the linker joins the object files.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def compiled_library(
     """Compile `main` and its kernels into a shared library.
 
     Args:
-        module: A Relax module that `networks.compiled.kernel_calls` made.
-        target: The processor, as TVM describes it.
-        pipeline: The name of TVM's pipeline that lowers kernels.
-        source: The module before it was rewritten, to name the operator that fails alone.
-        attention: Joins the operators of attention that it finds.
-        ignore_nan: Keep the maxima and minima of operators without a kernel as TVM writes them:
-            they give a number where one operand is NaN.
+        module: a Relax module that `networks.compiled.kernel_calls` made.
+        target: TVM's description of the processor.
+        pipeline: name of the TVM pipeline that lowers kernels.
+        source: the module before it was rewritten, used to name the operator that fails to compile.
+        attention: fuses the attention that it finds, if given.
+        ignore_nan: keep TVM's maxima and minima in operators without a kernel. They return a number
+            if one operand is NaN.
 
     Returns:
-        The library, and the weights of any shape that a `LoadedLibrary` reads with it.
+        The library as bytes, and its weights, arrays that `LoadedLibrary` reads together with it.
 
     Raises:
         UncompilableError: TVM cannot compile an operator.
-        ImportFailedError: There is no linker.
+        ImportFailedError: there is no linker.
     """
     with tempfile.TemporaryDirectory() as folder:
         executable, weights = _compiled(
@@ -80,7 +80,7 @@ def _compiled(
     module: IRModule, target: TvmTarget, pipeline: str, source: FlatGraph | None,
     attention: JoinedAttention | None, folder: Path, ignore_nan: bool,
 ) -> tuple[VMExecutable, Sequence[Array]]:  # fmt: skip
-    """Compile into object files in the folder, and an executable that refers to them."""
+    """Compile into object files in `folder`, and return an executable that refers to them."""
     weights: list[Array] = []
     lanes = _lanes(target)
     passes = [
@@ -117,13 +117,13 @@ def _compiled(
 
 
 def _lanes(target: TvmTarget) -> int:
-    """Numbers of float32 that the vectors of a processor hold."""
+    """Return the number of float32 values in a vector of the processor."""
     lanes = {"avx512f": 16, "avx2": 8}
     return next((n for name, n in lanes.items() if target_has_features(name, target)), 4)
 
 
 def _linked(executable: VMExecutable, folder: Path) -> bytes:
-    """Link an executable and its object files into a shared library."""
+    """Link an executable and its object files into a shared library, returned as bytes."""
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise ImportFailedError(
             "a network's library is linked by a C compiler, and there is none: install gcc or clang"

@@ -1,7 +1,7 @@
-"""Loads the library of a network with TVM's runtime alone, and runs it.
+"""Load the library of a network with TVM's runtime alone, and run it.
 
-The runtime is a library of 3 MB that TVM's compiler of 260 MB links to. So a process that only runs
-networks does not load the compiler, and one that compiles has the runtime anyway.
+The runtime is a 3 MB library on which TVM's compiler of 260 MB depends. A process that only runs
+networks therefore does not load the compiler.
 """
 
 from __future__ import annotations
@@ -28,22 +28,32 @@ from tilewright.targets.kernels import ALIGNMENT, aligned_empty
 
 MAIN = "main"
 Moved = tuple[int, Sequence[int], Sequence[int]]
-"""A kernel's argument, the shape that it has in memory, and the order in which the kernel alone
-has its axes; see `networks.compiled.operands_in_place`."""
+"""A kernel's argument, its shape in memory, and the order in which the kernel alone has its axes;
+see `networks.compiled.operands_in_place`."""
 Stored = tuple[int, int]
-"""A kernel's argument in bfloat16, and the channels of its blocks in memory."""
+"""A kernel's argument in bfloat16, and the channels per block in memory."""
 SMALL = 1 << 14
-"""Bytes of an input that is copied in any case, which takes less time than describing it to TVM:
-`python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1` measures small networks."""
+"""Size in bytes up to which an input is always copied, which takes less time than describing it to
+TVM. `python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1` measures small networks."""
 CPU, POOLED = 1, 2
-"""TVM's numbers of a processor, and of an allocator that keeps what was freed."""
+"""TVM's number for a CPU device, and its number for an allocator that reuses freed memory."""
 
 
 class LoadedLibrary:
-    """A library in this process. It runs code: load none of strangers. Threads may call it at the
-    same time: each has a virtual machine of its own. It reads `weights` where they lie, at
-    multiples of `ALIGNMENT`, in the shapes that it was compiled with, and calls `regions`. Raises
-    `ImportFailedError` without TVM's runtime."""
+    """A network's library, loaded into this process.
+
+    Loading a library runs its code, so do not load untrusted ones. Several threads may call it at
+    the same time; each thread has its own virtual machine.
+
+    Args:
+        path: path of the library.
+        weights: the weights in the shapes that it was compiled with, at addresses that are
+            multiples of `ALIGNMENT`. They are read in place.
+        regions: the onnxruntime regions that it calls.
+
+    Raises:
+        ImportFailedError: TVM's runtime is missing.
+    """
 
     def __init__(
         self, path: Path, weights: Sequence[Array], regions: RegionCalls | None = None
@@ -52,27 +62,36 @@ class LoadedLibrary:
         self._regions = regions
         self._module = tvm_ffi.load_module(str(path))
         self._weights = (tvm_ffi.Array(list(map(_tensor, weights))),) if weights else ()
+        # Each thread has its own virtual machine, since a machine holds the state of a call.
         self._caller = threading.local()
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """The network's outputs, shapes as it has them. Large inputs at an address that is a
-        multiple of `ALIGNMENT` are read in place. Only an output that is an input in another shape
-        is copied. Raises `InputError` for an index that lies outside its tensor, and an integer
-        that is divided by zero."""
-        main, own = self._main, self._caller.tensors
-        given = list(map(own.input, count(), arrays))
+        """Run one inference.
+
+        Args:
+            arrays: the network's inputs. A large array is read in place if its address is a
+                multiple of `ALIGNMENT`.
+
+        Returns:
+            The network's outputs. An output that is a reshaped input is copied; no other output is.
+
+        Raises:
+            InputError: an index lies outside its tensor, or an integer is divided by zero.
+        """
+        main, thread_tensors = self._main, self._caller.tensors
+        inputs = list(map(thread_tensors.input, count(), arrays))
         try:
             with self._regions.raising() if self._regions else nullcontext():
-                result = main(*given, *self._weights)
+                result = main(*inputs, *self._weights)
         except ValueError as error:
             raise refused_inputs(error) from error
         results = [result] if isinstance(result, tvm_ffi.Tensor) else result
-        made: list[Array] = own.outputs(given, list(map(_array, results)))
-        return made
+        outputs: list[Array] = thread_tensors.outputs(inputs, list(map(_array, results)))
+        return outputs
 
     @property
     def _machine(self) -> RuntimeModule:
-        """The calling thread's own."""
+        """The virtual machine of the calling thread."""
         machine = getattr(self._caller, "machine", None)
         if machine is None:
             with self._regions.registered() if self._regions else nullcontext():
@@ -91,38 +110,49 @@ class LoadedLibrary:
     def function(
         self, name: str, moved: Sequence[Moved] = (), bfloat16: Sequence[Stored] = ()
     ) -> Callable[..., object]:
-        """One of its kernels, on tensors as the kernel alone has them. Those that it reads or
-        writes with other axes here, `moved`, are copied, and so are those that have another type
-        and other blocks here, `bfloat16`."""
-        found: Callable[..., object] = self._module.get_function(name, query_imports=True)
+        """Return one of the library's kernels as a function on tensors in the kernel's own layout.
+
+        Args:
+            name: name of the function.
+            moved: arguments that have other axes in the network. They are copied.
+            bfloat16: arguments that have another type and other blocks in the network. They are
+                copied.
+        """
+        kernel: Callable[..., object] = self._module.get_function(name, query_imports=True)
         if bfloat16:
-            found = _narrowing(found, bfloat16)
-        return _moving(found, moved) if moved else found
+            kernel = _narrowing(kernel, bfloat16)
+        return _moving(kernel, moved) if moved else kernel
 
     def timed(self, arrays: Sequence[Array], times: int) -> NDArray[np.float64]:
-        """Seconds of so many inferences, shape (times,); getting arrays in and out is not part of
-        them."""
-        main, given = self._main, [*map(_tensor, arrays), *self._weights]
-        taken = np.empty(times)
+        """Measure the time of several inferences, without passing arrays in and out.
+
+        Args:
+            arrays: the network's inputs.
+            times: number of inferences.
+
+        Returns:
+            Seconds per inference, of shape (times,).
+        """
+        main, arguments = self._main, [*map(_tensor, arrays), *self._weights]
+        seconds = np.empty(times)
         for turn in range(times):
-            begun = time.perf_counter()
-            main(*given)
-            taken[turn] = time.perf_counter() - begun
-        return taken
+            started = time.perf_counter()
+            main(*arguments)
+            seconds[turn] = time.perf_counter() - started
+        return seconds
 
     def profiled(self, arrays: Sequence[Array]) -> list[tuple[str, float]]:
-        """The name and seconds of every call of an inference, in order, on arrays of the inputs'
-        shapes."""
+        """Run one inference and return the name and the seconds of every call, in order."""
         calls: list[tuple[str, float]] = []
-        begun = 0.0
+        started = 0.0
 
         def watch(function: object, name: str, before: bool, result: object, *_: object) -> int:
-            nonlocal begun
+            nonlocal started
             now = time.perf_counter()
             if before:
-                begun = now
+                started = now
             else:
-                calls.append((str(name), now - begun))
+                calls.append((str(name), now - started))
             return 0
 
         self._machine["set_instrument"](watch)
@@ -134,33 +164,35 @@ class LoadedLibrary:
 
 
 class _TensorsOfThread:
-    """What a thread passes to its machine. Small inputs are copied to tensors that are kept: that
-    takes less time than to find out where an array lies and to describe it to TVM."""
+    """Tensors that one thread passes to its virtual machine.
+
+    Small inputs are copied into tensors that are kept, which takes less time than determining an
+    array's address and describing it to TVM.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Array, RuntimeTensor]] = {}
         self._passed: Sequence[int] | None = None
 
     def input(self, number: int, array: Array) -> RuntimeTensor:
-        """The tensor of this number, of the same shape and type at each call."""
+        """Return the tensor for input `number`, whose shape and type are the same at each call."""
         if array.nbytes > SMALL:
             return _tensor(array)
         kept = self._kept.get(number)
         if kept is None:
-            own = aligned_empty(array.shape, array.dtype)
-            kept = self._kept[number] = own, tvm_ffi.from_dlpack(own)
+            aligned = aligned_empty(array.shape, array.dtype)
+            kept = self._kept[number] = aligned, tvm_ffi.from_dlpack(aligned)
         kept[0][...] = array
         return kept[1]
 
     def outputs(self, given: Sequence[RuntimeTensor], made: list[Array]) -> list[Array]:
-        """The same outputs, in memory that is no input's: which lie in one is the same at each
-        call."""
+        """Copy outputs that share memory with an input. Which ones do is the same at each call."""
         if self._passed is None:
             inputs = list(map(_array, given))
             self._passed = [
                 number
                 for number, array in enumerate(made)
-                if any(np.may_share_memory(array, each) for each in inputs)
+                if any(np.may_share_memory(array, input_array) for input_array in inputs)
             ]
         for number in self._passed:
             made[number] = made[number].copy()
@@ -169,17 +201,17 @@ class _TensorsOfThread:
 
 @cache
 def _load_runtime() -> object:
-    """As `import tvm` does before it loads the compiler."""
-    found = find_spec("tvm")
-    if found is None or found.origin is None:
+    """Load TVM's runtime as `import tvm` does before it loads the compiler."""
+    spec = find_spec("tvm")
+    if spec is None or spec.origin is None:
         raise ImportFailedError("libraries are run by TVM, which is missing; install apache-tvm")
-    folder = Path(found.origin).parent / "lib"
+    folder = Path(spec.origin).parent / "lib"
     return load_lib_ctypes("tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=[folder])
 
 
 def _tensor(array: Array) -> RuntimeTensor:
-    """In place where kernels can read it so; a copy elsewhere."""
-    flags, place = array.flags, array.__array_interface__["data"][0]  # `ctypes` takes longer
+    """Return an array as a tensor: in place if kernels can read it, otherwise as a copy."""
+    flags, place = array.flags, array.__array_interface__["data"][0]  # `array.ctypes` takes longer
     if not (flags.c_contiguous and flags.writeable and place % ALIGNMENT == 0):
         copy = aligned_empty(array.shape, array.dtype)
         copy[...] = array
@@ -188,14 +220,16 @@ def _tensor(array: Array) -> RuntimeTensor:
 
 
 def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable[..., None]:
+    """Return a function that permutes axes before and after calling a kernel."""
+
     def called(*tensors: RuntimeTensor) -> None:
-        given, arrays = list(tensors), list(map(_array, tensors))
+        arguments, arrays = list(tensors), list(map(_array, tensors))
         for number, shape, axes in moved:
             split = arrays[number].reshape([shape[axis] for axis in axes])
             arrays[number] = aligned_empty(tuple(shape), split.dtype)
             arrays[number][...] = split.transpose(np.argsort(axes))
-            given[number] = _tensor(arrays[number])
-        function(*given)
+            arguments[number] = _tensor(arrays[number])
+        function(*arguments)
         for number, _, axes in moved:
             if number == len(tensors) - 1:
                 out = _array(tensors[number])
@@ -205,28 +239,30 @@ def _moving(function: Callable[..., object], moved: Sequence[Moved]) -> Callable
 
 
 def _narrowing(function: Callable[..., object], bfloat16: Sequence[Stored]) -> Callable[..., None]:
+    """Return a function that converts to bfloat16 and back around a kernel call."""
+
     def called(*tensors: RuntimeTensor) -> None:
-        given, out = list(tensors), len(tensors) - 1
+        arguments, out = list(tensors), len(tensors) - 1
         for number, block in bfloat16:
             array = _array(tensors[number])
             bits = _in_blocks(rounded_array(array), block)
             aligned = aligned_empty(bits.shape, bits.dtype)
             aligned[...] = bits
-            given[number] = _tensor(aligned)
-        function(*given)
+            arguments[number] = _tensor(aligned)
+        function(*arguments)
         if out in dict(bfloat16):
             array = _array(tensors[out])
-            array[...] = _in_blocks(widened_array(_array(given[out])), array.shape[4])
+            array[...] = _in_blocks(widened_array(_array(arguments[out])), array.shape[4])
 
     return called
 
 
 def _in_blocks(packed: Array, block: int) -> Array:
-    """(n, c / b, h, w, b) → (n, c / block, h, w, block)."""
-    n, count, h, w, each = packed.shape
-    if each == block:
+    """Change the block size of an array: (n, c / b, h, w, b) → (n, c / block, h, w, block)."""
+    n, count, h, w, old_block = packed.shape
+    if old_block == block:
         return packed
-    channels = packed.transpose(0, 1, 4, 2, 3).reshape(n, count * each // block, block, h, w)
+    channels = packed.transpose(0, 1, 4, 2, 3).reshape(n, count * old_block // block, block, h, w)
     return channels.transpose(0, 1, 3, 4, 2)
 
 

@@ -1,12 +1,12 @@
-"""Lets kernels read and write tensors where they lie, though a network moves them before.
+"""Let kernels read and write tensors in place, although the network rearranges them first.
 
-moved axes     Attention splits the columns of a dense layer into heads, and moves the heads to the
-               front. Behind the products it moves them back. Both are copies of all data, which the
-               kernel of a batched product does not need.
-frames         `networks.onnx.volumes` makes one image of the frames that a window along depth
-               reads. Each frame is then copied once a tap. A kernel that copies its data between
-               their padding anyway can take each block of channels from the frame that has it.
-               Frames of the padding are zeros.
+Permuted axes: attention splits the columns of a dense layer into heads and moves the heads to the
+front; after the products, it moves them back. Both steps copy all data, which the kernel of a
+batched product does not need.
+
+Frames of volumes: `networks.onnx.volumes` gathers the frames that a window along depth reads into
+one image, so each frame is copied once per tap. A kernel that copies its data into a padded buffer
+anyway can take each block of channels directly from its frame. Frames of the padding are zeros.
 """
 
 from __future__ import annotations
@@ -43,43 +43,49 @@ from tilewright.targets.workload import Workload
 
 MOVED = "relax.permute_dims"
 SHAPES = ("relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims")
-"""Operators that give the numbers they read, in order, with other axes."""
+"""Operators that change only the shape."""
 
 FindPlace = Callable[[Place], Place]
-"""Where a number is in another buffer, by its indices."""
+"""Maps the indices of an element to its indices in another buffer."""
 
 
 @dataclass(frozen=True)
 class MovedAxes:
-    """A tensor of `shape`, whose axes are moved to the order `axes` before a product sees it, or
-    behind it the other way round. The last one stays, so that vectors lie together."""
+    """A tensor whose axes are permuted before or after a product.
+
+    The last axis stays last, so that vectors are contiguous.
+
+    Attributes:
+        shape: shape of the tensor in memory.
+        axes: the permutation before a product; after a product, its inverse.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
 
     @property
     def moved(self) -> tuple[int, ...]:
-        """The shape that the product knows."""
+        """The shape that the product sees."""
         return tuple(self.shape[axis] for axis in self.axes)
 
     def fits(self, wanted: Sequence[int]) -> bool:
-        """Whether a product of (batch, rows, columns) can find its numbers in it."""
+        """Return whether a product of shape (batch, rows, columns) can use this tensor in place."""
         *batch, rows, columns = self.moved
         stays = self.axes[-1] == len(self.axes) - 1
         return stays and (math.prod(batch), rows, columns) == tuple(wanted)
 
     def place(self, indices: Place) -> list[Expression]:
-        """The indices in the tensor, by those of (batch, rows, columns)."""
-        rest, found = indices[0], []
+        """Return the indices in the tensor for indices (batch, row, column) of the product."""
+        rest, batch_indices = indices[0], []
         for size in reversed(self.moved[:-2]):
-            found.append(tirx.indexmod(rest, size) if size > 1 else tirx.const(0, "int32"))
+            batch_indices.append(tirx.indexmod(rest, size) if size > 1 else tirx.const(0, "int32"))
             rest = tirx.indexdiv(rest, size) if size > 1 else rest
-        known = [*found[::-1], *indices[1:]]
+        known = [*batch_indices[::-1], *indices[1:]]
         return [known[self.axes.index(axis)] for axis in range(len(self.axes))]
 
 
 def moved_operand(flat: FlatGraph, var: RelaxVar) -> tuple[RelaxVar, MovedAxes] | None:
-    """What a variable is before its axes were moved, and how; None where they were not."""
+    """Return the variable before its axes were permuted, with the permutation, else None."""
     binding = flat.by_var.get(var)
     while binding is not None and binding.op in SHAPES:
         binding = flat.by_var.get(binding.args[0])
@@ -87,17 +93,20 @@ def moved_operand(flat: FlatGraph, var: RelaxVar) -> tuple[RelaxVar, MovedAxes] 
 
 
 def moved_result(flat: FlatGraph, result: Binding) -> tuple[Binding, MovedAxes] | None:
-    """What moves the axes of a result that nobody else reads, and the tensor that it makes."""
+    """Return the operator that permutes the axes of a result, and the tensor that it writes.
+
+    Return None if the result has other readers or is not permuted.
+    """
     user = flat.sole_user(result.var)
     if user is None or user.op != MOVED or user.shape is None:
         return None
     if any(var.same_as(result.var) for var in _results(flat)):
         return None
-    _, behind = _moved(user) or (None, None)
-    if behind is None:
+    _, permutation = _moved(user) or (None, None)
+    if permutation is None:
         return None
-    back = tuple(behind.axes.index(axis) for axis in range(len(behind.axes)))
-    return user, MovedAxes(user.shape, back)
+    inverse = tuple(permutation.axes.index(axis) for axis in range(len(permutation.axes)))
+    return user, MovedAxes(user.shape, inverse)
 
 
 def _results(flat: FlatGraph) -> Sequence[RelaxVar]:
@@ -112,7 +121,12 @@ def _moved(binding: Binding) -> tuple[RelaxVar, MovedAxes] | None:
 
 
 def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> PrimFunc:
-    """A kernel's function whose parameters of these numbers are such tensors."""
+    """Return a kernel's function in which some parameters are tensors with permuted axes.
+
+    Args:
+        function: the kernel's function.
+        moved: parameter number and permutation of each.
+    """
     params, body = list(function.params), function.body
     for number, axes in moved:
         old = params[number]
@@ -123,17 +137,24 @@ def on_moved(function: PrimFunc, moved: Sequence[tuple[int, MovedAxes]]) -> Prim
 
 
 def elsewhere(body: Statement, old: TirBuffer, new: TirBuffer, place: FindPlace) -> Statement:
-    """A body that finds the numbers of a buffer in another one, at the `place` of their indices."""
+    """Return a statement in which a buffer is replaced by another one.
 
-    def load(found: BufferLoad) -> Expression:
-        if not found.source.same_as(old):
-            return found
-        return tirx.BufferLoad(new, list(place(found.indices)))
+    Args:
+        body: the statement.
+        old: the buffer to replace.
+        new: the new buffer.
+        place: maps indices of the old buffer to indices of the new one.
+    """
 
-    def store(found: BufferStore) -> Statement:
-        if not found.buffer.same_as(old):
-            return found
-        return tirx.BufferStore(new, found.value, list(place(found.indices)))
+    def load(access: BufferLoad) -> Expression:
+        if not access.source.same_as(old):
+            return access
+        return tirx.BufferLoad(new, list(place(access.indices)))
+
+    def store(access: BufferStore) -> Statement:
+        if not access.buffer.same_as(old):
+            return access
+        return tirx.BufferStore(new, access.value, list(place(access.indices)))
 
     return tvm_ffi.structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
 
@@ -146,8 +167,19 @@ TAKE, WHERE, RESHAPE = "relax.take", "relax.where", "relax.reshape"
 
 @dataclass(frozen=True, eq=False)
 class FrameTaps:
-    """Images of taps * c channels, made of the frames `source` (frames, c, h, w): tap t of image n
-    is frame `first` + `step` * n + `apart` * t, or zeros. `inside` are what makes them."""
+    """Images with taps · c channels that are gathered from frames.
+
+    Tap t of image n is frame `first` + `step` · n + `apart` · t, or zeros if there is no such
+    frame.
+
+    Attributes:
+        source: variable of the frames (frames, c, h, w).
+        shape: shape of the frames.
+        first: frame of the first tap of the first image.
+        step: distance in frames between images.
+        apart: distance in frames between taps.
+        inside: variables of the operators that gather the frames.
+    """
 
     source: RelaxVar
     shape: tuple[int, ...]
@@ -160,19 +192,26 @@ class FrameTaps:
 def frame_taps(
     flat: FlatGraph, layers: Sequence[KernelLayer], kernels: Mapping[Workload, KernelCode]
 ) -> dict[RelaxVar, FrameTaps]:
-    """Those that a layer's kernel reads where they lie, by the variable of its data."""
-    found = {}
+    """Return the gathered images that kernels can read directly from frames, by variable.
+
+    Args:
+        flat: the network.
+        layers: the layers with kernels.
+        kernels: the kernel of each workload.
+    """
+    taps_by_data = {}
     for layer in layers:
         code = kernels[layer.workload]
-        if layer.workload.pad_top or layer.workload.pad_left:  # others copy nothing
-            made = _taps(flat, layer.data)
-            if made is not None and code.data_block and made.shape[1] % code.data_block == 0:
-                found[layer.data] = made
-    return found
+        # Only kernels with padding copy their data.
+        if layer.workload.pad_top or layer.workload.pad_left:
+            taps = _taps(flat, layer.data)
+            if taps is not None and code.data_block and taps.shape[1] % code.data_block == 0:
+                taps_by_data[layer.data] = taps
+    return taps_by_data
 
 
 def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
-    chain, mask, var, made = [], None, data, shape_of(data)
+    chain, mask, var, shape = [], None, data, shape_of(data)
     if (beside := _alone(flat, var, RESHAPE)) is not None:
         var = beside.args[0]
         chain.append(beside)
@@ -192,24 +231,24 @@ def _taps(flat: FlatGraph, data: RelaxVar) -> FrameTaps | None:
     source = shape_of(var)
     if mask is None and places is None:
         return None
-    if source is None or made is None or len(source) != 4 or len(made) != 4:
+    if source is None or shape is None or len(source) != 4 or len(shape) != 4:
         return None
-    if made[1] % source[1] or made[2:] != source[2:]:
+    if shape[1] % source[1] or shape[2:] != source[2:]:
         return None
-    count = made[0], made[1] // source[1]
+    count = shape[0], shape[1] // source[1]
     frames = np.arange(source[0]) if places is None else places
-    # Somebody's own operators may count from the end, or choose pixel by pixel.
+    # A model's own indices may count from the end, and its mask may select single pixels.
     mask_fits = mask is None or mask.shape == (frames.size, 1, 1, 1)
     whole = frames.size == count[0] * count[1] and mask_fits
     if not whole or frames.min() < 0:
         return None
     known = np.ones(frames.size, bool) if mask is None else mask.astype(bool).ravel()
     line = _line(np.where(known, frames, -1).reshape(count), source[0])
-    return None if line is None else FrameTaps(var, source, *line, [each.var for each in chain])
+    return None if line is None else FrameTaps(var, source, *line, [step.var for step in chain])
 
 
 def _alone(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
-    """The operator of this name that gives a variable to one reader."""
+    """Return the operator with this name that writes a variable for a single reader, or None."""
     binding = flat.by_var.get(var)
     results = variables(flat.module["main"].body.body)
     if binding is None or binding.op != operator or any(map(var.same_as, results)):
@@ -218,20 +257,22 @@ def _alone(flat: FlatGraph, var: RelaxVar, operator: str) -> Binding | None:
 
 
 def _line(places: NDArray[np.int64], frames: int) -> tuple[int, int, int] | None:
-    """`first`, `step` and `apart` of frames (images, taps), which are -1 in the padding; None for
-    others."""
+    """Return `first`, `step` and `apart` for frame indices (images, taps).
+
+    Indices of −1 stand for padding. Return None if the indices are not evenly spaced.
+    """
     step, apart = (_difference(places, axis) for axis in (0, 1))
     if step is None or apart is None or (places < 0).all():
         return None
     images, taps = np.indices(places.shape)
     firsts = (places - step * images - apart * taps)[places >= 0]
-    made = firsts[0] + step * images + apart * taps
-    made = np.where((made >= 0) & (made < frames), made, -1)
-    return (int(firsts[0]), step, apart) if np.array_equal(made, places) else None
+    expected = firsts[0] + step * images + apart * taps
+    expected = np.where((expected >= 0) & (expected < frames), expected, -1)
+    return (int(firsts[0]), step, apart) if np.array_equal(expected, places) else None
 
 
 def _difference(places: NDArray[np.int64], axis: int) -> int | None:
-    """Between neighbours along an axis of which both are there; None where none are."""
+    """Return the difference of neighbouring indices along an axis, or None if it is unknown."""
     if places.shape[axis] == 1:
         return 0
     before, behind = (places.take(range(*ends), axis) for ends in _pairs(places.shape[axis]))
@@ -244,19 +285,19 @@ def _pairs(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
-    """A kernel's function whose data are the frames, (frames, c / block, h, w, block)."""
+    """Return a kernel's function whose data are packed frames, (frames, c / block, h, w, block)."""
     function = _in_loops(function)
-    old, *others = function.params
+    old, *other_params = function.params
     block = int(old.shape[4])
     frames, channels, height, width = taps.shape
     new = tirx.decl_buffer(
         (frames, channels // block, height, width, block), old.dtype, name=str(old.name)
     )
 
-    def load(found: BufferLoad) -> Expression:
-        if not found.source.same_as(old):
-            return found
-        n, c, *pixel = found.indices
+    def load(access: BufferLoad) -> Expression:
+        if not access.source.same_as(old):
+            return access
+        n, c, *pixel = access.indices
         tap = tirx.indexdiv(c, channels // block)
         frame = n * taps.step + tap * taps.apart + taps.first
         place = [tirx.max(tirx.min(frame, frames - 1), 0), tirx.indexmod(c, channels // block)]
@@ -265,11 +306,15 @@ def reading_frames(function: PrimFunc, taps: FrameTaps) -> PrimFunc:
         return tirx.Select(inside, number, tirx.const(0, old.dtype))
 
     body = tvm_ffi.structural_map(function.body, (TensorLoad, load))
-    return tirx.PrimFunc([new, *others], body, function.ret_type).with_attrs(function.attrs)
+    return tirx.PrimFunc([new, *other_params], body, function.ret_type).with_attrs(function.attrs)
 
 
 def _in_loops(function: PrimFunc) -> PrimFunc:
-    """The function without blocks: TVM keeps what a block reads beside what it does."""
+    """Return the function without TensorIR blocks.
+
+    TVM stores what a block reads separately from its statements, and both would have to be
+    rewritten.
+    """
     passes = [
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),

@@ -1,4 +1,4 @@
-"""Implements operators between kernels that compute on packed tensors directly."""
+"""Compute operators between kernels directly on packed tensors."""
 
 from __future__ import annotations
 
@@ -30,19 +30,24 @@ EACH = frozenset((
     RELU, CLIP, "relax.sigmoid", "relax.tanh", "relax.exp", "relax.erf", "relax.sqrt", "relax.abs",
     "relax.negative", "relax.nn.silu", "relax.nn.gelu", "relax.nn.leakyrelu",
 ))  # fmt: skip
-"""Of one tensor, value by value."""
+"""Elementwise operators with one tensor operand."""
 QUANTISING = frozenset((QUANTISE, DEQUANTISE))
+"""Quantisation operators."""
 PAIRS = frozenset((
     ADD, "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum",
 ))  # fmt: skip
+"""Elementwise operators with two operands."""
 POOLS = frozenset((MAX_POOL, AVERAGE_POOL))
+"""Pools."""
 CONCAT, GATHER, WHERE, RESHAPE = "relax.concat", "relax.take", "relax.where", "relax.reshape"
 RESIZE = "relax.image.resize2d"
 REDUCTIONS = MappingProxyType({
     MEAN: relax.op.mean, "relax.max": relax.op.max, "relax.min": relax.op.min,
     "relax.sum": relax.op.sum,
 })  # fmt: skip
+"""Reductions, with the functions that create them."""
 SPATIAL = (2, 3)
+"""Spatial axes of an image."""
 
 
 def packed_result(
@@ -53,12 +58,20 @@ def packed_result(
     bfloat16: bool = False,
     wide: bool = False,
 ) -> tuple[RelaxExpr, int] | None:
-    """The expression and the block of an operator's result, computed on packed tensors; None where
-    it is not done that way, or nothing it reads is packed. `by_var` has the operators before it.
-    With `bfloat16`, a pool stores that type. With `wide`, what is stored in it in the end keeps the
-    blocks of what is read.
+    """Compute an operator's result on packed tensors, (n, c / block, h, w, block).
 
-    Shapes: (n, c, h, w), packed (n, c / block, h, w, block)."""
+    Args:
+        tensors: the values that are known so far.
+        binding: the operator, whose result is (n, c, h, w).
+        by_var: the operators of the network, by variable.
+        bfloat16: let a pool store bfloat16.
+        wide: keep the block size of the input even if it exceeds `FLOAT_BLOCK`, since the result
+            will be stored in bfloat16.
+
+    Returns:
+        The expression and the block size, or None if the operator is not computed on packed tensors
+            or none of its inputs is packed.
+    """
     if binding.shape is None or len(binding.shape) != 4:
         return None
     read = [arg for arg in binding.args if isinstance(arg, relax.Var)]
@@ -67,10 +80,10 @@ def packed_result(
         return None
     if binding.op in EACH or (binding.op in QUANTISING and _is_by_tensor(binding)):
         first, *rest = binding.args
-        made = relax.Call(
+        result = relax.Call(
             binding.value.op, [tensors.packed(first, block), *rest], binding.value.attrs
         )
-        return made, block
+        return result, block
     if binding.op in PAIRS:
         return _pair(tensors, binding, block)
     if binding.op == WHERE:
@@ -81,8 +94,12 @@ def packed_result(
 
 
 def reduced(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
-    """A reduction of a packed tensor over its pixels that leaves (n, c); None where an operator is
-    no such."""
+    """Reduce a packed tensor over its pixels to (n, c), or return None for any other operator.
+
+    Args:
+        tensors: the values that are known so far.
+        binding: the operator.
+    """
     shape = binding.shape or ()
     if binding.op not in REDUCTIONS or len(shape) != 2:
         return None
@@ -90,15 +107,23 @@ def reduced(tensors: PackedTensors, binding: Binding) -> RelaxExpr | None:
     if not block or not _is_over_pixels(binding):
         return None
     packed = tensors.packed(binding.args[0], block)
-    made = tensors.emit(REDUCTIONS[binding.op](packed, list(SPATIAL)))
-    return tensors.reshaped(made, shape)
+    reduction = tensors.emit(REDUCTIONS[binding.op](packed, list(SPATIAL)))
+    return tensors.reshaped(reduction, shape)
 
 
 def packed_concat(
     tensors: PackedTensors, binding: Binding, *, bfloat16: bool
 ) -> tuple[RelaxExpr, int] | None:
-    """The same of a concatenation (n, c, h, w) along whole blocks of channels, in `bfloat16` or
-    not."""
+    """Concatenate packed tensors (n, c, h, w) along whole blocks of channels.
+
+    Args:
+        tensors: the values that are known so far.
+        binding: the concatenation.
+        bfloat16: store the result in bfloat16.
+
+    Returns:
+        The expression and the block size, or None if it cannot be done on packed tensors.
+    """
     if binding.shape is None or len(binding.shape) != 4:
         return None
     (parts,), axis = binding.args, binding.value.attrs.axis
@@ -107,7 +132,7 @@ def packed_concat(
     blocks = [tensors.block_of(field) for field in parts.fields]
     if not any(blocks):
         return None
-    block = _block(int(np.gcd.reduce([each for each in blocks if each])), bfloat16)
+    block = _block(int(np.gcd.reduce([size for size in blocks if size])), bfloat16)
     if any((shape_of(field) or (0, 1))[1] % block for field in parts.fields) or block < 4:
         return None
     form = tensors.bfloat16 if bfloat16 else tensors.packed
@@ -118,13 +143,22 @@ def packed_concat(
 def packed_norm(
     tensors: PackedTensors, norm: Binding, flat: FlatGraph, *, wide: bool = False
 ) -> tuple[RelaxExpr, int] | None:
-    """The same of a BatchNorm that no layer took in, (n, c, h, w): one multiplication and one
-    addition a value. None where its numbers are not known, as they stand or dequantised."""
+    """Compute a BatchNorm on packed tensors, with one multiplication and one addition per element.
+
+    Args:
+        tensors: the values that are known so far.
+        norm: a BatchNorm of (n, c, h, w) that is not fused into a layer.
+        flat: the network.
+        wide: keep the block size of the input even if it exceeds `FLOAT_BLOCK`.
+
+    Returns:
+        The expression and the block size, or None if its parameters are not constant.
+    """
     data, *arguments = norm.args
-    given = [value_of(flat, argument) for argument in arguments]
+    parameters = [value_of(flat, argument) for argument in arguments]
     block, shape = _block(tensors.block_of(data), wide), shape_of(data) or ()
     attrs = norm.value.attrs
-    known = [np.asarray(values, np.float64) for values in given if values is not None]
+    known = [np.asarray(values, np.float64) for values in parameters if values is not None]
     if not block or len(shape) != 4 or attrs.training or int(attrs.axis) != 1 or len(known) != 4:
         return None
     gamma, beta, mean, variance = known
@@ -139,12 +173,12 @@ def packed_norm(
 
 
 def _block(read: int, wide: bool) -> int:
-    """Of a result, by that of what is read."""
+    """Return the block size of a result from that of the input."""
     return read if wide else min(read, FLOAT_BLOCK)
 
 
 def _is_by_tensor(binding: Binding) -> bool:
-    """Whether one scale and one zero point hold for the whole tensor."""
+    """Return whether one scale and one zero point apply to the whole tensor."""
     return all(
         isinstance(arg, GenericConst) and arg.value.numpy().size == 1 for arg in binding.args[1:]
     )
@@ -160,7 +194,7 @@ def _pair(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxEx
 def _operand(
     tensors: PackedTensors, arg: RelaxExpr, binding: Binding, block: int
 ) -> RelaxExpr | None:
-    """One that broadcasts with packed tensors as the model's does; None where it cannot."""
+    """Return an operand that broadcasts with packed tensors, or None if that is impossible."""
     shape, channels = shape_of(arg), (binding.shape or ())[1]
     if isinstance(arg, GenericConst):
         values = arg.value.numpy()
@@ -193,18 +227,18 @@ def _pool(
     if (window := _window(binding)) is not None:
         return tensors.pooled(binding.args[0], block, window, bfloat16=bfloat16), block
     pool = relax.op.nn.max_pool2d if binding.op == MAX_POOL else relax.op.nn.avg_pool2d
-    made = pool(
+    pooled = pool(
         tensors.packed(binding.args[0], block),
         pool_size=list(attrs.pool_size), strides=list(attrs.strides),
         padding=list(attrs.padding), dilation=list(attrs.dilation),
         ceil_mode=bool(attrs.ceil_mode), count_include_pad=bool(attrs.count_include_pad),
         layout=f"NCHW{block}c",
     )  # fmt: skip
-    return made, block
+    return pooled, block
 
 
 def _window(binding: Binding) -> PoolWindow | None:
-    """Of a pool that is written out; None for others."""
+    """Return the windows of a pool that is unrolled, or None for any other pool."""
     attrs, mean = binding.value.attrs, binding.op == AVERAGE_POOL
     out, pads = (binding.shape or ())[2:], [int(pad) for pad in attrs.padding]
     kernel, stride, dilation = (
@@ -219,8 +253,16 @@ def _window(binding: Binding) -> PoolWindow | None:
 
 
 def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] | None:
-    """A linear resize of (n, c, h, w), and the block that it lies in: 0 where channels fill no
-    vectors, and the result lies as the model has it. None where an operator is no such."""
+    """Resize an image (n, c, h, w) linearly.
+
+    Args:
+        tensors: the values that are known so far.
+        binding: the operator.
+
+    Returns:
+        The result and its block size; 0 if the channels do not fill vectors, so that the result has
+            the model's layout. None if the operator is not a linear resize.
+    """
     if binding.op != RESIZE:
         return None
     shape, before = binding.shape or (), shape_of(binding.args[0]) or ()
@@ -238,11 +280,11 @@ def resized(tensors: PackedTensors, binding: Binding) -> tuple[RelaxExpr, int] |
 
 
 def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """An index computed once serves all channels of a block."""
+    """Resize a packed image; an index computed once serves all channels of a block."""
     attrs = binding.value.attrs
     if attrs.layout != "NCHW" or attrs.coordinate_transformation_mode == "tf_crop_and_resize":
         return None
-    made = relax.op.image.resize2d(
+    resized_image = relax.op.image.resize2d(
         tensors.packed(binding.args[0], block), binding.args[1],
         layout=f"NCHW{block}c", method=attrs.method,
         coordinate_transformation_mode=attrs.coordinate_transformation_mode,
@@ -250,7 +292,7 @@ def _nearest(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Rela
         cubic_exclude=int(attrs.cubic_exclude),
         extrapolation_value=float(attrs.extrapolation_value), out_dtype=attrs.out_dtype,
     )  # fmt: skip
-    return made, block
+    return resized_image, block
 
 
 def _is_over_pixels(binding: Binding) -> bool:
@@ -259,7 +301,7 @@ def _is_over_pixels(binding: Binding) -> bool:
 
 
 def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Of whole images, where it is known that they are there."""
+    """Gather whole images by constant indices that are in range."""
     data, places = binding.args
     shape = shape_of(data) or ()
     known = places.value.numpy() if isinstance(places, GenericConst) else np.array([-1])
@@ -270,18 +312,20 @@ def _gather(tensors: PackedTensors, binding: Binding, block: int) -> tuple[Relax
 
 
 def _copied(tensors: PackedTensors, data: RelaxExpr, block: int, places: Array) -> RelaxExpr:
-    """Images at these places, zeros where they are -1. Copied as rows of numbers: an index an image
-    and not one a block of channels."""
+    """Return the images with the given indices, zeros where an index is −1.
+
+    Images are copied as rows, which needs one index per image instead of one per block of channels.
+    """
     n, c, h, w = shape_of(data) or ()
     rows = tensors.reshaped(tensors.packed(data, block), (n, c * h * w))
-    made = tensors.copied_rows(rows, relax.const(places, "int64"))
-    return tensors.reshaped(made, (len(places), c // block, h, w, block))
+    copied_rows = tensors.copied_rows(rows, relax.const(places, "int64"))
+    return tensors.reshaped(copied_rows, (len(places), c // block, h, w, block))
 
 
 def _choice(
     tensors: PackedTensors, binding: Binding, block: int, gather: Binding | None
 ) -> tuple[RelaxExpr, int] | None:
-    """Of gathered images, or zeros in their place."""
+    """Select between gathered images and zeros, image by image."""
     which, _, other = binding.args
     if gather is None or gather.op != GATHER or _gather(tensors, gather, block) is None:
         return None
@@ -299,7 +343,7 @@ def _choice(
 
 
 def _reshape(tensors: PackedTensors, binding: Binding, block: int) -> tuple[RelaxExpr, int] | None:
-    """Of several images to one with all their channels, or of one to several."""
+    """Merge several images into one with all their channels, or split one into several."""
     data, (n, c, h, w) = binding.args[0], binding.shape or ()
     before = shape_of(data) or ()
     if len(before) != 4 or before[2:] != (h, w) or c % block:

@@ -1,8 +1,8 @@
-"""Tracks how tensors lie while a network is rewritten: as the model has them, or channels in
-blocks, these also in bfloat16.
+"""Track the layout of tensors while a network is rewritten.
 
-A tensor is packed or unpacked when somebody first reads it that way, once. It is widened to float32
-for each reader, which TVM fuses with what reads it.
+A tensor has the model's layout, or its channels are packed in blocks, in float32 or bfloat16. It is
+packed or unpacked once, when an operator first reads it that way. It is converted from bfloat16 to
+float32 for each reader, because TVM fuses this conversion with the reader.
 """
 
 from __future__ import annotations
@@ -34,16 +34,22 @@ from tilewright.networks.relax.bindings import shape_of
 from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 OPAQUE = 8
-"""TVM's pattern of functions that nothing is fused with."""
+"""TVM's pattern for functions that are not fused with anything."""
 FLOAT_BLOCK = 16
-"""Channels that a block of float32 has at most: a vector. Those of bfloat16 have up to two."""
+"""Largest block size for float32: one vector of 16 channels. Blocks in bfloat16 have up to two
+vectors."""
 
 
 @dataclass
 class PackedTensor:
-    """A value of the network, of the model's `shape`: its expression as the model has it, and
-    those of packed forms, (n, c / block, h, w, block), by block: in float32, and as uint16 that
-    hold bfloat16."""
+    """The available forms of a value.
+
+    Attributes:
+        shape: its shape in the model.
+        plain: its expression in the model's layout, if available.
+        packed: its packed float32 expressions (n, c / block, h, w, block), by block size.
+        bfloat16: its packed bfloat16 expressions, stored as uint16, by block size.
+    """
 
     shape: tuple[int, ...] | None
     plain: RelaxExpr | None = None
@@ -52,31 +58,38 @@ class PackedTensor:
 
     @property
     def block(self) -> int:
-        """Of a form that is there; 0 where none is."""
+        """Block size of an available packed form, 0 if there is none."""
         return next(iter((*self.packed, *self.bfloat16)), 0)
 
 
 class PackedTensors:
-    """The values known so far, by variable of the model's function."""
+    """The values known so far, by variable of the model's function.
+
+    Args:
+        builder: builder of the new function.
+    """
 
     def __init__(self, builder: BlockBuilder) -> None:
         self._builder = builder
         self._known: dict[RelaxVar, PackedTensor] = {}
-        self._source: dict[RelaxExpr, RelaxExpr] = {}  # of what is only another shape of it
+        self._source: dict[RelaxExpr, RelaxExpr] = {}  # tensor of which another is a reshaped view
 
     def emit(self, expression: RelaxExpr) -> RelaxExpr:
-        """A variable of an expression."""
+        """Bind an expression to a new variable and return the variable."""
         return self._builder.emit(expression)
 
     def reshaped(self, expression: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
-        """The same numbers with other axes. A shape of a shape is one of the first value: TVM would
-        fuse both and copy."""
+        """Return a value in another shape.
+
+        A reshape of a reshape refers to the original value, because TVM would fuse both and copy
+        the data.
+        """
         source = self._source.get(expression, expression)
         if shape_of(source) == tuple(shape):
             return source
-        made = self.emit(relax.op.reshape(source, tuple(shape)))
-        self._source[made] = source
-        return made
+        result = self.emit(relax.op.reshape(source, tuple(shape)))
+        self._source[result] = source
+        return result
 
     def put(
         self,
@@ -86,21 +99,30 @@ class PackedTensors:
         packed: RelaxExpr | None = None,
         block: int = 0,
     ) -> None:
-        """Say what a variable of the model is now."""
+        """Set the forms of a model variable.
+
+        Args:
+            var: the variable.
+            plain: its expression in the model's layout.
+            packed: its packed expression.
+            block: block size of the packed expression.
+        """
         self._known[var] = PackedTensor(shape_of(var), plain, {block: packed} if block else {})
 
     def put_bfloat16(self, var: RelaxVar, stored: RelaxExpr, block: int) -> None:
-        """Say what a variable of the model is now, in bfloat16."""
+        """Set the packed bfloat16 form of a model variable."""
         self._known[var] = PackedTensor(shape_of(var), bfloat16={block: stored})
 
     def stored_block(self, var: RelaxVar, block: int) -> int:
-        """In which blocks, of several `block` each, a value lies in bfloat16; 0 where it does not
-        lie so."""
+        """Return the block size of a bfloat16 form that is a multiple of `block`.
+
+        Return 0 if there is none.
+        """
         known = self._known[var].bfloat16 if var in self._known else {}
-        return next((each for each in known if each % block == 0), 0)
+        return next((size for size in known if size % block == 0), 0)
 
     def bfloat16(self, var: RelaxVar, block: int) -> RelaxExpr:
-        """The value in blocks of so many channels, (n, c / block, h, w, block), in bfloat16."""
+        """Return a value packed in bfloat16, (n, c / block, h, w, block)."""
         known = self._value(var)
         if block not in known.bfloat16:
             if known.bfloat16:
@@ -111,28 +133,41 @@ class PackedTensors:
         return known.bfloat16[block]
 
     def narrow(self, expression: RelaxExpr) -> RelaxExpr:
-        """float32 as the nearest bfloat16."""
+        """Round float32 to bfloat16."""
         return self._builder.emit_te(_narrow, expression, primfunc_name_hint="narrow")
 
     def _in_blocks(self, packed: RelaxExpr, block: int) -> RelaxExpr:
-        """What is packed, in other blocks."""
+        """Return a packed value with another block size."""
         if (shape_of(packed) or ())[4] == block:
             return packed
         return self._builder.emit_te(_in_blocks, packed, block, primfunc_name_hint="in_blocks")
 
     def copied_rows(self, rows: RelaxExpr, places: RelaxExpr) -> RelaxExpr:
-        """The rows (n, length) of a tensor at the places (m,), zeros where a place is negative."""
-        whole = {"op_pattern": OPAQUE}  # a shape behind it stays one
+        """Gather rows.
+
+        Args:
+            rows: tensor of shape (n, length).
+            places: row indices of shape (m,); a negative index gives zeros.
+        """
+        # Opaque, so that a following reshape is not fused and costs nothing.
+        whole = {"op_pattern": OPAQUE}
         return self._builder.emit_te(
             _copy_rows, rows, places, primfunc_name_hint="copy_rows", primfunc_attrs=whole
         )
 
     def pooled(self, var: RelaxVar, block: int, window: PoolWindow, *, bfloat16: bool) -> RelaxExpr:
-        """A pool of a value, in blocks of so many channels, in `bfloat16` or in float32."""
+        """Apply a pool to a value and return the result in blocks of `block` channels.
+
+        Args:
+            var: the variable of the value.
+            block: the block size.
+            window: the windows of the pool.
+            bfloat16: store the result in bfloat16.
+        """
         stored = self._known[var].bfloat16
         image = self.bfloat16(var, block) if stored else self.packed(var, block)
         name = f"{'avg' if window.mean else 'max'}_pool2d"
-        # Fused, what is read would be computed for every window.
+        # If the operators before were fused, they would be computed again for every window.
         whole = {"op_pattern": OPAQUE, NAN_SAFE: 1}
         return self._builder.emit_te(
             lambda image: pool(image, window, bfloat16), image, primfunc_name_hint=name,
@@ -140,8 +175,15 @@ class PackedTensors:
         )  # fmt: skip
 
     def beside(self, found: PixelsBeside, *, bfloat16: bool) -> tuple[RelaxExpr, int] | None:
-        """Channels that become pixels, and their block, in `bfloat16` or in float32; None where
-        blocks hold channels of several pixels."""
+        """Rearrange channels to pixels.
+
+        Args:
+            found: the rearrangement.
+            bfloat16: store the result in bfloat16.
+
+        Returns:
+            The result and its block size, or None if a block contains channels of several pixels.
+        """
         known = self._known[found.source]
         stored = bool(known.bfloat16) and bfloat16
         block = known.block if stored else min(known.block, FLOAT_BLOCK)
@@ -149,26 +191,30 @@ class PackedTensors:
             return None
         form = self.bfloat16 if stored else self.packed
         image = form(found.source, block)
-        made = self._builder.emit_te(
+        result = self._builder.emit_te(
             put_beside(image, found), image, primfunc_name_hint="pixels_beside"
         )
-        return (self.narrow(made) if bfloat16 and not stored else made), block
+        return (self.narrow(result) if bfloat16 and not stored else result), block
 
     def shuffled(self, found: ChannelShuffle) -> tuple[RelaxExpr, int] | None:
-        """Shuffled channels, and their block; None where they lie in none."""
+        """Shuffle channels on packed tensors.
+
+        Returns:
+            The result and its block size, or None if the tensor is not packed.
+        """
         block = min(self.block_of(found.source), FLOAT_BLOCK)
         if block < 4:
             return None
         function = shuffle_function(found, block).with_attr("op_pattern", OPAQUE)
         name = self._builder.add_func(function.without_attr("global_symbol"), "shuffled")
         image = self.packed(found.source, block)
-        made = self.emit(
+        result = self.emit(
             relax.call_tir(name, [image], relax.TensorType(shape_of(image), "float32"))
         )
-        return made, block
+        return result, block
 
     def normalised(self, found: LocalResponse) -> RelaxExpr:
-        """A local response normalisation (n, c, h, w)."""
+        """Return a local response normalisation in the model's layout, (n, c, h, w)."""
         return self._builder.emit_te(
             lambda image: normalised(image, found), self.plain(found.source),
             primfunc_name_hint="local_response", primfunc_attrs={"op_pattern": OPAQUE},
@@ -177,8 +223,17 @@ class PackedTensors:
     def resized(
         self, var: RelaxVar, block: int, size: Sequence[int], mode: str
     ) -> tuple[RelaxExpr, int]:
-        """A value (n, c, h, w) resized linearly to `size`, in blocks of so many channels, and the
-        block."""
+        """Resize a value (n, c, h, w) linearly.
+
+        Args:
+            var: the variable of the value.
+            block: the block size, or 0 for the model's layout.
+            size: rows and columns of the result.
+            mode: ONNX's coordinate transformation mode.
+
+        Returns:
+            The result and its block size.
+        """
         image = self.packed(var, block) if block else self.plain(var)
         for axis, wanted in ((3, size[1]), (2, size[0])):
             taps = linear_taps((shape_of(image) or ())[axis], wanted, mode)
@@ -186,7 +241,8 @@ class PackedTensors:
                 relax.const(array, str(array.dtype))
                 for array in (taps.first, taps.second, taps.share)
             ]
-            # The second pass reads each value of the first twice, or more.
+            # The second pass reads each value of the first at least twice, so that they are not
+            # fused.
             whole = {"op_pattern": OPAQUE} if axis == 3 else None
             image = self._builder.emit_te(
                 along(axis), image, *arrays, primfunc_name_hint="resize2d", primfunc_attrs=whole
@@ -194,24 +250,24 @@ class PackedTensors:
         return image, block
 
     def block_of(self, var: RelaxVar) -> int:
-        """In which blocks a variable's value lies; 0 where it lies as the model has it."""
+        """Return the block size of a variable, or 0 if the variable only has the model's layout."""
         return self._known[var].block if var in self._known else 0
 
     def _value(self, var: RelaxVar) -> PackedTensor:
-        """Return what is known of a variable. A constant is one that nobody has put here."""
+        """Return the forms of a variable. A constant is added on first use."""
         if var not in self._known and isinstance(var, GenericConst):
             self.put(var, plain=var)
         return self._known[var]
 
     def plain(self, var: RelaxVar) -> RelaxExpr:
-        """The value as the model has it."""
+        """Return a value in the model's layout."""
         known = self._value(var)
         if known.plain is None:
             known.plain = self._unpacked(known)
         return known.plain
 
     def packed(self, var: RelaxVar, block: int) -> RelaxExpr:
-        """The value in blocks of so many channels, (n, c / block, h, w, block)."""
+        """Return a value packed in float32, (n, c / block, h, w, block)."""
         known = self._value(var)
         if block not in known.packed and known.bfloat16:
             stored = known.bfloat16.get(block)
@@ -226,7 +282,7 @@ class PackedTensors:
         return self._builder.emit_te(_widen, stored, primfunc_name_hint="widen")
 
     def _some_form(self, known: PackedTensor) -> tuple[int, RelaxExpr] | None:
-        """A packed form that is there, in float32."""
+        """Return an available packed float32 form with its block size, or None."""
         if not known.packed and known.bfloat16:
             block, stored = next(iter(known.bfloat16.items()))
             return block, self._widen(stored)
@@ -236,7 +292,7 @@ class PackedTensors:
         n, c, h, w = known.shape or ()
         if (form := self._some_form(known)) is not None:
             old, source = form
-            if (h, w) != (1, 1) and old % block == 0:  # in several of a block
+            if (h, w) != (1, 1) and old % block == 0:  # split each block into smaller blocks
                 split = self.reshaped(source, (n, c // old, h, w, old // block, block))
                 moved = self.emit(relax.op.permute_dims(split, [0, 1, 4, 2, 3, 5]))
                 return self.reshaped(moved, (n, c // block, h, w, block))
@@ -245,7 +301,7 @@ class PackedTensors:
         if known.plain is None:
             known.plain = self._unpacked(known)
         if isinstance(known.plain, GenericConst):
-            # packed here once, or the library would pack it again in every run
+            # constants are packed here, instead of at every inference
             blocks = known.plain.value.numpy().reshape(n, c // block, block, h, w)
             array = np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
             return relax.const(array, str(array.dtype))
@@ -273,20 +329,20 @@ def _copy_rows(rows: Tensor, places: Tensor) -> Tensor:
 
 
 def _in_blocks(packed: Tensor, block: int) -> Tensor:
-    """(n, c / b, h, w, b) → (n, c / block, h, w, block)."""
-    n, count, h, w, each = map(int, packed.shape)
+    """Change the block size: (n, c / b, h, w, b) → (n, c / block, h, w, block)."""
+    n, count, h, w, old_block = map(int, packed.shape)
 
     def value(
         n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
     ) -> Expression:
-        if each % block == 0:
-            several = each // block
+        if old_block % block == 0:
+            several = old_block // block
             inside = tirx.indexmod(c, several) * block + i
             return packed[n, tirx.indexdiv(c, several), y, x, inside]
         channel = c * block + i
-        return packed[n, tirx.indexdiv(channel, each), y, x, tirx.indexmod(channel, each)]
+        return packed[n, tirx.indexdiv(channel, old_block), y, x, tirx.indexmod(channel, old_block)]
 
-    return te.compute((n, count * each // block, h, w, block), value, name="in_blocks")
+    return te.compute((n, count * old_block // block, h, w, block), value, name="in_blocks")
 
 
 def _widen(stored: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
-"""Finds the steps of a recurrence, and writes all of them as one function.
+"""Find the steps of a recurrence, and compile all of them into one function.
 
-`networks.recurrent` writes a recurrent operator step by step. Each is a product of the state by the
-same weights, and operators on its numbers. As calls of their own these cost about as much as they
-compute, so a loop does them. Shapes are (steps, gates) of what is given, (state, gates) of the
-weights and (1, state) of a state.
+`networks.onnx.unroll_recurrent` writes a recurrent operator step by step. Each step is a product of
+the state with the same weights, followed by elementwise operators. As separate calls, these cost
+about as much time as the computation itself, so one loop performs them. The inputs have shape
+(steps, gates), the weights (state, gates) and a state (1, state).
 
-    steps                             one after the other
-      columns of the weights          some vectors of sums in registers
-        the state                     one broadcast number, some vectors, an instruction each
-      the state                       vectors: what comes of the sums
+    steps                             one after another
+      columns of the weights          several vectors of sums in registers
+        the state                     broadcast one value, multiply-add it to several vectors
+      the state                       vectors: compute the new state from the sums
 """
 
 from __future__ import annotations
@@ -35,30 +35,46 @@ from tilewright.networks.relax.bindings import Binding, FlatGraph, shape_of, var
 from tilewright.targets.anchor import DType
 
 FEWEST = 4
-"""Steps that are worth a function (`python -m benchmarks.cpu.networks --networks lstm_2,gru_2`)."""
+"""Smallest number of steps for which a function is worthwhile (`python -m benchmarks.cpu.networks
+--networks lstm_2,gru_2`)."""
 MOST_BFLOAT16 = 1 << 17
-"""Weights that vectors multiply sooner than tiles: between 49,000 and 262,000, where calls and
-loops were measured, on a Xeon with AMX (`python -m benchmarks.cpu.networks --networks lstm_2,gru_2
---precision bf16`)."""
+"""Largest number of weights that vectors multiply faster than bfloat16 tiles. It lies between
+49,000 and 262,000, where calls and loops were measured on a Xeon with AMX (`python -m
+benchmarks.cpu.networks --networks lstm_2,gru_2 --precision bf16`)."""
 VECTOR = 16
+"""Values per vector."""
 PAIRS = frozenset((
     "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum",
     "relax.minimum",
 ))  # fmt: skip
+"""Supported elementwise operators with two operands."""
 EACH = frozenset(("relax.sigmoid", "relax.tanh", "relax.negative", "relax.nn.relu"))
+"""Supported elementwise operators with one operand."""
 _STEP = re.compile(r"(.+)/\d+/recurrent")
 Same = TypeVar("Same")
 Formula = tuple[Any, ...]
-"""Of a number of a new state: (operator, expressions…), or what it reads at an offset: ("sums",
-offset), ("given", offset), ("state", which), ("constant", which, offset), ("number", value)."""
+"""Expression for one element of a new state: (operator, expressions…), or a value that is read:
+("sums", offset), ("given", offset), ("state", index), ("constant", index, offset) or ("number",
+value)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """`given` has the rows `first`, `first` + `by`, …, one a step; `begin` are the states before,
-    `states` the expressions of those behind a step, that which is multiplied first. `results` are
-    the variables of that state behind each step; `inside` are all that the function computes, the
-    first of them `product`."""
+    """A recurrence whose steps are equal.
+
+    Attributes:
+        given: variable of the inputs.
+        first: row of the inputs that the first step reads.
+        by: difference between the rows of consecutive steps.
+        weights: weights of shape (state, gates).
+        begin: variables of the initial states.
+        states: expressions of the states after a step. The first one is the state that is
+            multiplied.
+        constants: constants that the expressions read.
+        results: variable of the first state after each step.
+        inside: all variables that the function computes.
+        product: the first of them.
+    """
 
     given: RelaxVar
     first: int
@@ -72,43 +88,57 @@ class Recurrence:
     product: RelaxVar
 
     def is_worth_a_function(self, dtype: DType) -> bool:
-        """Whether a loop over all steps takes less time than calls. Tiles of bfloat16 multiply a
-        state by large weights faster than vectors do."""
+        """Return whether one function is faster than separate calls.
+
+        bfloat16 tiles multiply a state by large weights faster than vectors do.
+
+        Args:
+            dtype: type in which layers multiply.
+        """
         return dtype != "bfloat16" or self.weights.size <= MOST_BFLOAT16
 
 
 def recurrences(flat: FlatGraph) -> list[Recurrence]:
-    """All in a network whose steps are the same."""
+    """Return all recurrences of a network whose steps are equal."""
     steps: dict[str, list[Binding]] = defaultdict(list)
     for binding in flat.bindings:
-        if binding.op == "relax.matmul" and (found := _STEP.fullmatch(binding.node)):
-            steps[found[1]].append(binding)
+        if binding.op == "relax.matmul" and (step_name := _STEP.fullmatch(binding.node)):
+            steps[step_name[1]].append(binding)
     order = {binding.var: number for number, binding in enumerate(flat.bindings)}
-    made = (_Steps(flat, order, each).recurrence() for each in steps.values())
-    return [each for each in made if each is not None]
+    candidates = (_Steps(flat, order, products).recurrence() for products in steps.values())
+    return [recurrence for recurrence in candidates if recurrence is not None]
 
 
 class _Unlike(Exception):
-    """Steps are not what a function can compute."""
+    """Raised if steps differ or contain something that a function cannot compute."""
 
 
-def _same(found: Iterable[Same]) -> Same:
-    """What all steps have. Raises `_Unlike` where one differs."""
-    first, *others = found
-    if any(other != first for other in others):
+def _same(values: Iterable[Same]) -> Same:
+    """Return the value that all steps have in common. Raises `_Unlike` if one differs."""
+    first, *rest = values
+    if any(other != first for other in rest):
         raise _Unlike
     return first
 
 
 @dataclass(eq=False)
 class _Steps:
+    """The steps of one recurrent operator.
+
+    Attributes:
+        flat: the network.
+        order: position of each variable.
+        products: the product with the state in each step.
+        constants: constants that were found in the steps.
+    """
+
     flat: FlatGraph
     order: Mapping[RelaxVar, int]
     products: Sequence[Binding]
     constants: list[NDArray[np.float32]] = field(default_factory=list)
 
     def recurrence(self) -> Recurrence | None:
-        """What the products are the steps of; None where they are no such."""
+        """Return the recurrence, or None if the steps cannot be compiled into one function."""
         if len(self.products) < FEWEST:
             return None
         try:
@@ -119,40 +149,41 @@ class _Steps:
     def _found(self) -> Recurrence:
         weights = self._weights()
         last = self.products[-1]
-        name = self.flat.by_var[last.args[0]].node.rpartition("/")[2]  # as of the step before
+        # Results have the same name in every step.
+        name = self.flat.by_var[last.args[0]].node.rpartition("/")[2]
         results = [product.args[0] for product in self.products[1:]]
         results.append(self._named(f"{last.node.rpartition('/')[0]}/{name}"))
         steps = [_Step(self, product, weights.shape[0]) for product in self.products]
         shown = _same(step.expression(result) for step, result in zip(steps, results, strict=True))
-        others = _same(
+        later_states = _same(
             [step.expression(var) for var in behind.states[1:]]
             for step, behind in itertools.pairwise(steps)
         )
         if len({len(step.states) for step in steps}) > 1:
             raise _Unlike
         begin, by = steps[0], steps[1].row - steps[0].row
-        rows = all(one.row + by == other.row for one, other in itertools.pairwise(steps))
+        rows = all(earlier.row + by == later.row for earlier, later in itertools.pairwise(steps))
         given = begin.given is not None and all(begin.given.same_as(step.given) for step in steps)
         if by not in (1, -1) or not rows or not given:
             raise _Unlike
         inside = frozenset[RelaxVar]().union(*(step.inside for step in steps))
         self._check_use(inside, results)
         return Recurrence(
-            begin.given, begin.row, by, weights, begin.states, (shown, *others), self.constants,
-            results, inside, self.products[0].var,
+            begin.given, begin.row, by, weights, begin.states, (shown, *later_states),
+            self.constants, results, inside, self.products[0].var,
         )  # fmt: skip
 
     def _weights(self) -> NDArray[np.float32]:
-        """Those of all products."""
+        """Return the weights, which must be equal in all steps."""
         known = [product.args[1] for product in self.products]
-        if not all(isinstance(each, GenericConst) for each in known):
+        if not all(isinstance(constant, GenericConst) for constant in known):
             raise _Unlike
-        arrays = [each.value.numpy() for each in known]
+        arrays = [constant.value.numpy() for constant in known]
         first = arrays[0]
         if first.ndim != 2 or first.dtype != np.float32 or any(n % VECTOR for n in first.shape):
             raise _Unlike
         one_row = all(product.shape == (1, first.shape[1]) for product in self.products)
-        if not one_row or not all(np.array_equal(first, other) for other in arrays[1:]):
+        if not one_row or not all(np.array_equal(first, array) for array in arrays[1:]):
             raise _Unlike
         return np.ascontiguousarray(first)
 
@@ -163,7 +194,7 @@ class _Steps:
         raise _Unlike
 
     def _check_use(self, inside: frozenset[RelaxVar], results: Sequence[RelaxVar]) -> None:
-        """Raises `_Unlike` where somebody else reads more than the results."""
+        """Raise `_Unlike` if other operators read more than the results."""
         shown = set(variables(self.flat.module["main"].body.body))
         for var in inside.difference(results):
             used = all(user.var in inside for user in self.flat.users.get(var, []))
@@ -172,7 +203,14 @@ class _Steps:
 
 
 class _Step:
-    """Reads the expressions of one step, which multiplies by `product`."""
+    """Reader of the expressions of one step.
+
+    Attributes:
+        states: variables of the states before the step.
+        inside: variables that the step computes.
+        given: variable of the inputs.
+        row: row of the inputs that the step reads.
+    """
 
     def __init__(self, steps: _Steps, product: Binding, size: int) -> None:
         self._steps, self._flat, self._size = steps, steps.flat, size
@@ -183,7 +221,7 @@ class _Step:
         self.row = -1
 
     def expression(self, var: RelaxVar) -> Formula:
-        """Of a state behind the step, a number a place."""
+        """Return the expression of one element of a state after the step."""
         return self._of(var, 0)
 
     def _of(self, value: RelaxExpr, offset: int) -> Formula:
@@ -191,9 +229,10 @@ class _Step:
             return self._constant(value, offset)
         if value.same_as(self._product.var):
             return "sums", offset
-        if (given := self._given(value, offset)) is not None:
-            return given
+        if (input_element := self._given(value, offset)) is not None:
+            return input_element
         binding = self._flat.by_var.get(value)
+        # What was computed before the product belongs to an earlier step: it is a state.
         if binding is None or self._steps.order[value] < self._steps.order[self._product.var]:
             return self._state(value, offset)
         self.inside.add(value)
@@ -232,12 +271,13 @@ class _Step:
         return "constant", len(constants) - 1, offset
 
     def _given(self, var: RelaxVar, offset: int) -> Formula | None:
-        """A number of the row that is this step's."""
+        """Return the expression for an element of the inputs, in the row of this step, or None."""
         seen: list[RelaxVar] = []
         while (binding := self._flat.by_var.get(var)) is not None:
             part = part_of(self._flat, binding)
             if part is None:
                 return None
+            # This part is a row of the inputs. Parts along the other axis only add to the offset.
             if part.axis == 0:
                 source = shape_of(part.source) or ()
                 if len(source) != 2 or part.length != 1:
@@ -254,7 +294,15 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """`length` places of `source` from `begin` on, along an axis; `through` gives all parts."""
+    """A part of a tensor along an axis.
+
+    Attributes:
+        source: variable of the tensor.
+        axis: the axis.
+        begin: first index.
+        length: number of indices.
+        through: variable with all parts, if the part comes from a split.
+    """
 
     source: RelaxVar
     axis: int
@@ -264,7 +312,7 @@ class Part:
 
 
 def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
-    """What an operator only takes a part of."""
+    """Return the part that an operator takes of a tensor, or None for any other operator."""
     if isinstance(binding.value, relax.TupleGetItem):
         split = flat.by_var.get(binding.value.tuple_value)
         if split is None or split.op != "relax.split" or binding.shape is None:
@@ -279,11 +327,11 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
         return Part(split.args[0], axis, begin, binding.shape[axis], split.var)
     if binding.op != "relax.strided_slice" or binding.shape is None:
         return None
-    source, *given = binding.args
-    numbers = [_integers(argument) for argument in given]  # strides may be left out
-    if len(numbers) not in (3, 4) or any(each is None or len(each) != 1 for each in numbers):
+    source, *slice_arguments = binding.args
+    numbers = [_integers(argument) for argument in slice_arguments]  # the strides are optional
+    if len(numbers) not in (3, 4) or any(values is None or len(values) != 1 for values in numbers):
         return None
-    (axis,), (begin,), _, *strides = (each or [] for each in numbers)
+    (axis,), (begin,), _, *strides = (values or [] for values in numbers)
     whole = shape_of(source) or ()
     length = binding.shape[axis] if 0 <= axis < len(binding.shape) else 0
     inside = 0 <= axis < len(whole) and begin >= 0 and begin + length <= whole[axis]
@@ -291,18 +339,21 @@ def part_of(flat: FlatGraph, binding: Binding) -> Part | None:
 
 
 def _integers(argument: RelaxExpr) -> list[int] | None:
-    """Of an argument that is a tuple of known numbers."""
+    """Return an argument that is a tuple of known integers as a list, or None for anything else."""
     fields = getattr(argument, "fields", None)
-    if fields is None or not all(isinstance(getattr(each, "value", None), int) for each in fields):
+    if fields is None or not all(
+        isinstance(getattr(element, "value", None), int) for element in fields
+    ):
         return None
-    return [int(each.value) for each in fields]
+    return [int(element.value) for element in fields]
 
 
 # -- the function ------------------------------------------------------------------------------
 
 
 MOST_VECTORS = 12
-"""Of sums: more wait for nothing, as a core begins two multiply-adds a cycle, of four cycles."""
+"""Largest number of sum vectors. A core starts two multiply-adds per cycle, each of which takes
+four cycles, so further sums would not reduce waiting."""
 
 
 def _negative(number: Expression) -> Expression:
@@ -321,17 +372,29 @@ OPERATORS: Mapping[str, Callable[..., Expression]] = MappingProxyType({
     "relax.tanh": tanh_of,
     "relax.nn.relu": lambda number: tirx.max(tirx.const(0.0, "float32"), number),
 })  # fmt: skip
+"""TensorIR expression of each operator."""
 
 
 def sums_of(gates: int, registers: int) -> int:
-    """How many sums are in registers at a time, of a processor that holds `registers` vectors."""
+    """Return how many sums are kept in registers at a time.
+
+    Args:
+        gates: number of columns of the weights.
+        registers: number of vectors of 16 values that fit into the processor's registers.
+    """
+    # Two registers remain for a vector of weights and for a number of the state.
     most = max(1, min(MOST_VECTORS, registers - 2))
     return VECTOR * next(n for n in range(most, 0, -1) if gates % (n * VECTOR) == 0)
 
 
 def packed_weights(weights: NDArray[np.float32], width: int, bfloat16: bool) -> Array:
-    """(state, gates) → (tiles, state, width): what one tile reads lies in one piece. With
-    `bfloat16` in that type, as uint16: half as much is read in each step."""
+    """Reorder weights (state, gates) to (tiles, state, width), so that each tile is contiguous.
+
+    Args:
+        weights: the weights.
+        width: columns per tile.
+        bfloat16: round to bfloat16, returned as uint16, which halves what each step reads.
+    """
     tiled = weights.reshape(len(weights), -1, width).transpose(1, 0, 2)
     return rounded_array(tiled) if bfloat16 else np.ascontiguousarray(tiled)
 
@@ -339,9 +402,19 @@ def packed_weights(weights: NDArray[np.float32], width: int, bfloat16: bool) -> 
 def recurrence_function(
     found: Recurrence, given: tuple[int, ...], width: int, bfloat16: bool
 ) -> PrimFunc:
-    """A function of what is given (steps, gates), `packed_weights`, the states before (1, state)
-    and constants (n,); it gives the state behind each step, (steps, state), in the order in which
-    steps lie in what is given."""
+    """Return a function that computes all steps of a recurrence.
+
+    Args:
+        found: the recurrence.
+        given: shape (steps, gates) of the inputs.
+        width: columns per tile of the weights.
+        bfloat16: whether the weights are bfloat16.
+
+    Returns:
+        A function of the inputs, the `packed_weights`, the initial states (1, state) and the
+            constants (n,). It writes the state after each step, (steps, state), in the order of the
+            inputs.
+    """
     size, gates = found.weights.shape
     steps = len(found.results)
     with IRBuilder() as builder, T.prim_func(s_tir=True):
@@ -357,7 +430,7 @@ def recurrence_function(
             for i, array in enumerate(found.constants)
         ]
         out = T.arg("out", T.buffer((steps, size), "float32"))
-        states, behind = (
+        states, new_states = (
             [T.alloc_buffer((size,), "float32") for _ in found.begin] for _ in range(2)
         )
         sums = T.alloc_buffer((gates,), "float32")
@@ -369,18 +442,18 @@ def recurrence_function(
             _multiply(states[0], weights, sums, (gates // width, size, width), bfloat16)
             row = found.first + step * found.by
             with T.serial(0, size // VECTOR) as j:
-                for made, expression in zip(behind, found.states, strict=True):
+                for new_state, expression in zip(new_states, found.states, strict=True):
                     with T.vectorized(0, VECTOR) as i:
                         at = j * VECTOR + i
                         read = _Reader(sums, rows, row, states, constants, at)
-                        T.buffer_store(made, read.number(expression), [at])
+                        T.buffer_store(new_state, read.number(expression), [at])
             place = step if found.by == 1 else steps - 1 - step
-            for number, (state, made) in enumerate(zip(states, behind, strict=True)):
+            for number, (state, new_state) in enumerate(zip(states, new_states, strict=True)):
                 with T.serial(0, size // VECTOR) as j, T.vectorized(0, VECTOR) as i:
                     at = j * VECTOR + i
-                    T.buffer_store(state, made[at], [at])
+                    T.buffer_store(state, new_state[at], [at])
                     if number == 0:
-                        T.buffer_store(out, made[at], [place, at])
+                        T.buffer_store(out, new_state[at], [place, at])
     return builder.get()
 
 
@@ -391,7 +464,7 @@ def _multiply(
     shape: tuple[int, int, int],
     bfloat16: bool,
 ) -> None:
-    """state (size,) by weights (tiles, size, width) to sums (tiles * width,)."""
+    """Multiply a state (size,) by weights (tiles, size, width), giving sums (tiles * width,)."""
     tiles, size, width = shape
     with T.serial(0, tiles) as tile:
         held = [T.alloc_buffer((VECTOR,), "float32", scope="local") for _ in range(width // VECTOR)]
@@ -410,7 +483,7 @@ def _multiply(
 
 
 class _Reader:
-    """What expressions read at the place `at` of a step."""
+    """Converts expressions to TensorIR for the element `at` of a step."""
 
     def __init__(
         self, sums: TirBuffer, rows: TirBuffer, row: Expression, states: Sequence[TirBuffer],
@@ -420,7 +493,7 @@ class _Reader:
         self._states, self._constants = states, constants
 
     def number(self, expression: Formula) -> Expression:
-        """Of an expression."""
+        """Convert one expression to TensorIR."""
         kind, *rest = expression
         if kind == "sums":
             return self._sums[self._at + rest[0]]

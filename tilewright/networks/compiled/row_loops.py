@@ -1,20 +1,21 @@
-"""Writes the loops of functions that reduce rows, such as softmax, layer normalisation and means.
+"""Write the loops of functions that reduce rows, such as softmax, layer normalisation and means.
 
-A function has nests of loops that reduce a row to a number, that map a row, and that map such
-numbers. All that is done to a row is done while it is in the cache:
+Such a function consists of loop nests that reduce a row to a number, map a row to a row, or map
+these numbers. Everything that is done to a row is done while it is in the cache:
 
     parallel shares of the rows
       rows
-        a row in vectors                    every nest that waits for no number of the row
-        partial results                     reduced to one number
-        and so on
+        pass over the row in vectors        all nests that need no number of the row yet
+        combine the partial results         into one number per reduction
+        next pass over the row, and so on
 
-Any length is read in whole vectors, narrower ones where a row is shorter. The last of them overlaps
-the one before: a map computes some values twice, a reduction leaves out the lanes that it had.
+Rows of any length are read in whole vectors, narrower ones for short rows. The last vector overlaps
+the one before: a map computes some values twice, and a reduction ignores the lanes that were
+already read.
 
-The numbers of chains and shares were chosen on the Xeon of docs/evidence/cpu.md. `python -m
-benchmarks.cpu.networks --networks convnext_t,bert_6_128,mixer_s16` measures networks with many such
-functions.
+The numbers of chains and shares were chosen on the Xeon described in docs/evidence/cpu.md. `python
+-m benchmarks.cpu.networks --networks convnext_t,bert_6_128,mixer_s16` measures networks with many
+such functions.
 """
 
 from __future__ import annotations
@@ -47,23 +48,34 @@ from tilewright.core.tvm_types import (
 from tilewright.networks.relax.nan_propagation import chosen_with_nan, keep_nan
 
 CHAINS = 4
-"""Partial results of a reduction, in vectors, since each waits for the one before."""
+"""Number of partial results of a reduction, in vectors. Several are used because each operation
+waits for the previous one on the same partial result."""
 SHARES = 64
-"""Of the rows, at most: enough that no thread waits long for the others."""
+"""Largest number of shares of the rows: enough that no thread waits long for the others."""
 REDUCED = 2
-"""TVM's number of an axis that is reduced; 0 is an axis of the result."""
+"""TVM's number for a reduction axis; 0 is an axis of the result."""
 Node = TypeVar("Node")
 COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
+"""Operations of supported reductions."""
 
 
 class NoRows(Exception):
-    """A function is no chain of nests over the same rows."""
+    """Raised if a function is not a chain of loop nests over the same rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowStore:
-    """`buffer[indices] = value`; in a reduction the combination with what is there, which begins as
-    `initial`. `combiner` makes the expression of two numbers combined."""
+    """A store `buffer[indices] = value`.
+
+    A reduction combines the value with the one that is stored already.
+
+    Attributes:
+        buffer: the buffer.
+        indices: the indices.
+        value: the value.
+        combiner: returns the expression that combines two numbers; None if it is not a reduction.
+        initial: initial value of a reduction.
+    """
 
     buffer: TirBuffer
     indices: Place
@@ -79,8 +91,13 @@ class RowStore:
 
 @dataclass(frozen=True, eq=False)
 class RowNest:
-    """A nest of loops: the variables of rows, those along a row (none where it maps numbers of
-    rows), and what it stores."""
+    """A loop nest over rows.
+
+    Attributes:
+        outer: variables that select the row.
+        inner: variables along the row; empty if the nest maps one number per row.
+        stores: the stores in the nest's body.
+    """
 
     outer: Sequence[LoopVar]
     inner: Sequence[LoopVar]
@@ -88,24 +105,29 @@ class RowNest:
 
     @property
     def reduces(self) -> bool:
-        """A row to a number."""
+        """Whether the nest reduces each row to one number."""
         return self.stores[0].combiner is not None
 
     @property
     def maps(self) -> bool:
-        """A row to a row."""
+        """Whether the nest computes a row from rows, element by element."""
         return bool(self.inner) and not self.reduces
 
     @property
     def loads(self) -> list[BufferLoad]:
-        """What it reads."""
-        return [load for store in self.stores for load in _found(store.value, TensorLoad)]
+        """Loads in the nest's body."""
+        return [load for store in self.stores for load in _parts_of_type(store.value, TensorLoad)]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The sizes of rows and of what is along a row. The last `joined` axes of a row lie one behind
-    the other wherever they are read."""
+    """Sizes of the rows.
+
+    Attributes:
+        outer: sizes of the axes that select a row.
+        inner: sizes of the axes along a row.
+        joined: number of last axes of a row that are contiguous wherever they are read.
+    """
 
     outer: Sequence[int]
     inner: Sequence[int]
@@ -113,15 +135,24 @@ class Rows:
 
     @property
     def run(self) -> int:
-        """Numbers that lie one behind the other."""
+        """Number of contiguous elements of a row."""
         return math.prod(self.inner[-self.joined :])
 
 
 def by_rows(
     function: PrimFunc, blocks: Sequence[SBlock], lanes: int, worth_threads: int
 ) -> PrimFunc:
-    """The function of these blocks as loops over rows, in vectors of `lanes` numbers, and with
-    threads where it has `worth_threads` steps. Raises `NoRows`."""
+    """Return a function as loops over rows.
+
+    Args:
+        function: the function.
+        blocks: its TensorIR blocks.
+        lanes: number of elements per vector.
+        worth_threads: number of iterations from which threads are used.
+
+    Raises:
+        NoRows: the function does not reduce rows, or its nests do not match.
+    """
     return _writer(function, blocks, lanes).written(worth_threads)
 
 
@@ -133,8 +164,21 @@ def by_task(
     whole: tuple[int, int],
     read: int,
 ) -> PrimFunc:
-    """The same for some rows of the `whole` (rows, numbers of a row), the last parameter first. Of
-    the parameter number `read`, a row reads itself alone. Raises `NoRows`."""
+    """Return a function as loops over some of its rows, for one task.
+
+    The index of the first row becomes an additional parameter.
+
+    Args:
+        function: the function.
+        blocks: its TensorIR blocks.
+        lanes: number of elements per vector.
+        rows: number of rows per task.
+        whole: total number of rows, and elements per row.
+        read: number of a parameter of which each row must read only itself.
+
+    Raises:
+        NoRows: the function does not reduce rows, or its nests do not match.
+    """
     return _writer(function, blocks, lanes).written_for_task(rows, whole, read)
 
 
@@ -149,7 +193,10 @@ def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer
 
 
 def _row_sizes(blocks: Sequence[SBlock]) -> tuple[list[int], list[int]]:
-    """The sizes of rows and along a row, without axes of one place."""
+    """Return the sizes of the axes that select a row and of those along a row.
+
+    Axes of size 1 are left out.
+    """
     for block in blocks:
         axes = [(_size(axis), int(axis.iter_type)) for axis in block.iter_vars if _size(axis) > 1]
         inner = [size for size, kind in axes if kind == REDUCED]
@@ -176,22 +223,22 @@ def _nest(block: SBlock, outer: Sequence[int], inner: Sequence[int]) -> RowNest:
     if not kinds <= {0, REDUCED}:
         raise NoRows
     known = {axis.var: _index(0) for axis in block.iter_vars if _size(axis) == 1}
-    initial = {each.buffer: each.value for each in _statements(block.init)}
+    initial = {statement.buffer: statement.value for statement in _statements(block.init)}
     stores = []
-    for each in _statements(block.body):
-        if isinstance(each, tirx.Bind):
-            known[each.var] = _with(each.value, known)
-        elif isinstance(each, tirx.BufferStore):
-            indices = [_with(index, known) for index in each.indices]
-            store = RowStore(each.buffer, indices, _with(each.value, known))
+    for statement in _statements(block.body):
+        if isinstance(statement, tirx.Bind):
+            known[statement.var] = _substitute(statement.value, known)
+        elif isinstance(statement, tirx.BufferStore):
+            indices = [_substitute(index, known) for index in statement.indices]
+            store = RowStore(statement.buffer, indices, _substitute(statement.value, known))
             stores.append(_reduction(store, initial) if any(reduces) else store)
         else:
             raise NoRows
     variables = [axis.var for axis in axes]
-    made = RowNest(variables[: len(outer)], variables[len(outer) :], stores)
-    if any(load.source.same_as(store.buffer) for load in made.loads for store in stores):
+    nest = RowNest(variables[: len(outer)], variables[len(outer) :], stores)
+    if any(load.source.same_as(store.buffer) for load in nest.loads for store in stores):
         raise NoRows
-    return made
+    return nest
 
 
 def _statements(body: Statement | None) -> Sequence[Statement]:
@@ -201,7 +248,7 @@ def _statements(body: Statement | None) -> Sequence[Statement]:
 
 
 def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowStore:
-    """Of a value that combines what is there with another one."""
+    """Return a store whose value combines the stored value with another one as a reduction."""
     value = store.value
     combiner: Combiner | None = None
     if (chosen := chosen_with_nan(value)) is not None:
@@ -211,15 +258,15 @@ def _reduction(store: RowStore, initial: Mapping[TirBuffer, Expression]) -> RowS
         first, second, combiner = value.a, value.b, type(value)
     if combiner is None or store.buffer not in initial:
         raise NoRows
-    for itself, other in ((first, second), (second, first)):
-        if isinstance(itself, TensorLoad) and itself.source.same_as(store.buffer):
+    for accumulated, other in ((first, second), (second, first)):
+        if isinstance(accumulated, TensorLoad) and accumulated.source.same_as(store.buffer):
             begin = initial[store.buffer]
             return RowStore(store.buffer, store.indices, other, combiner, begin)
     raise NoRows
 
 
 def _check_places(nests: Sequence[RowNest]) -> None:
-    """Raise `NoRows` where a row needs what is made of another row, or of another place in it."""
+    """Raise `NoRows` if a row needs values of another row, or of another position in the row."""
     maps: dict[TirBuffer, bool] = {}
     for nest in nests:
         for load in nest.loads:
@@ -231,9 +278,9 @@ def _check_places(nests: Sequence[RowNest]) -> None:
 
 
 def _check_place(indices: Place, nest: RowNest, along: bool) -> None:
-    wanted = [*nest.outer, *nest.inner] if along else nest.outer
-    found = [index for index in indices if not isinstance(index, tirx.IntImm)]
-    if len(found) != len(wanted) or not all(map(_same, found, wanted)):
+    expected = [*nest.outer, *nest.inner] if along else nest.outer
+    variable_indices = [index for index in indices if not isinstance(index, tirx.IntImm)]
+    if len(variable_indices) != len(expected) or not all(map(_same, variable_indices, expected)):
         raise NoRows
 
 
@@ -242,8 +289,10 @@ def _same(one: LoopVar, other: LoopVar) -> bool:
 
 
 def _joined(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
-    """How many axes of a row lie one behind the other. Raises `NoRows` where not even the
-    last one does."""
+    """Return the number of last axes of a row that are contiguous.
+
+    Raises `NoRows` if not even the last one is.
+    """
     for joined in range(len(inner), 0, -1):
         if all(_lie_together(nest, joined) for nest in nests if nest.inner):
             return joined
@@ -251,6 +300,7 @@ def _joined(nests: Sequence[RowNest], inner: Sequence[int]) -> int:
 
 
 def _lie_together(nest: RowNest, joined: int) -> bool:
+    """Return whether the last `joined` axes of a row are contiguous in all loads of a nest."""
     variables, in_places = nest.inner[-joined:], 0
     for load in nest.loads:
         used = [index for index in load.indices if any(_uses(index, var) for var in variables)]
@@ -265,19 +315,19 @@ def _lie_together(nest: RowNest, joined: int) -> bool:
 
 
 def _uses(expression: Expression, var: LoopVar) -> int:
-    """How often an expression has a variable."""
-    return sum(map(var.same_as, _found(expression, tirx.Var)))
+    """Return how often an expression contains a variable."""
+    return sum(map(var.same_as, _parts_of_type(expression, tirx.Var)))
 
 
-def _found(expression: Expression, kind: type[Node]) -> list[Node]:
-    """The parts of an expression that are of a kind."""
-    found: list[Node] = []
-    tvm_ffi.structural_walk(expression, (kind, found.append))
-    return found
+def _parts_of_type(expression: Expression, kind: type[Node]) -> list[Node]:
+    """Return the parts of an expression that have the given type."""
+    parts: list[Node] = []
+    tvm_ffi.structural_walk(expression, (kind, parts.append))
+    return parts
 
 
-def _with(expression: Expression, known: Mapping[LoopVar, Expression]) -> Expression:
-    """An expression of other variables."""
+def _substitute(expression: Expression, known: Mapping[LoopVar, Expression]) -> Expression:
+    """Return an expression with variables replaced."""
     return tvm_ffi.structural_map(expression, (tirx.Var, lambda var: known.get(var, var)))
 
 
@@ -287,8 +337,13 @@ def _index(value: int) -> Expression:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A vector of a row: it begins at `start`, and its first `known` lanes were read before. It is
-    combined with the partial result number `chain`."""
+    """A vector of a row.
+
+    Attributes:
+        start: index of its first element.
+        known: number of its first lanes that were already read.
+        chain: number of the partial result with which it is combined.
+    """
 
     start: Expression
     known: int
@@ -296,7 +351,7 @@ class _Piece:
 
 
 class _Writer:
-    """The function while it is being written."""
+    """Builder of a function that computes rows one after another."""
 
     def __init__(
         self, function: PrimFunc, nests: Sequence[RowNest], rows: Rows, lanes: int
@@ -306,11 +361,13 @@ class _Writer:
             lanes //= 2
         self._lanes, self._chains = lanes, min(CHAINS, rows.run // lanes)
         self._row: Place = ()
-        self._own: dict[TirBuffer, TirBuffer] = {}  # buffers of one row, by those of all rows
+        self._row_buffers: dict[
+            TirBuffer, TirBuffer
+        ] = {}  # buffer of one row, by the buffer of all rows
         self._flat: dict[TirBuffer, TirBuffer] = {}  # parameters with one axis
 
     def written(self, worth_threads: int) -> PrimFunc:
-        """The function."""
+        """Build the function for all rows."""
         count = math.prod(self._rows.outer)
         threads = count > 1 and count * math.prod(self._rows.inner) >= worth_threads
         shares = min(count, SHARES) if threads else 1
@@ -327,7 +384,7 @@ class _Writer:
         return builder.get()
 
     def written_for_task(self, rows: int, whole: tuple[int, int], read: int) -> PrimFunc:
-        """The function of some rows of the `whole`, of which each reads its own of a parameter."""
+        """Return the function for some rows; of parameter `read`, each row reads only itself."""
         sizes = math.prod(self._rows.outer), math.prod(self._rows.inner)
         if sizes != whole or self._rows.joined > 1:
             raise NoRows
@@ -355,21 +412,24 @@ class _Writer:
                         self._store(step[0], store, self._value(step[0], store))
 
     def _allocate(self) -> None:
-        """Buffers of one row, and views of the parameters."""
+        """Allocate buffers for one row, and flat views of the parameters."""
         for nest in self._nests:
             shape = math.prod(self._rows.inner) if nest.maps else 1
             scope = "global" if nest.maps else "local"
             for store in nest.stores:
                 if not any(map(store.buffer.same_as, self._given)):
-                    own = T.alloc_buffer((shape,), store.buffer.dtype, scope=scope)
-                    self._own[store.buffer] = own
-        for given in self._given if self._rows.joined > 1 else ():
-            size = math.prod(map(int, given.shape))
-            self._flat[given] = T.decl_buffer((_index(size),), given.dtype, data=given.data)
+                    row_buffer = T.alloc_buffer((shape,), store.buffer.dtype, scope=scope)
+                    self._row_buffers[store.buffer] = row_buffer
+        for parameter in self._given if self._rows.joined > 1 else ():
+            size = math.prod(map(int, parameter.shape))
+            self._flat[parameter] = T.decl_buffer(
+                (_index(size),), parameter.dtype, data=parameter.data
+            )
 
     def _write_along(self, nests: Sequence[RowNest]) -> None:
-        """One pass over a row."""
-        # What maps a row has work enough between two sums, and no registers for several.
+        """Write one pass over a row, in which the given nests are computed."""
+        # Only reductions use several chains: elementwise work hides the latency, and needs the
+        # registers.
         chains = self._chains if all(nest.reduces for nest in nests) else 1
         partial = {
             store: [self._begin(store) for _ in range(chains)]
@@ -387,7 +447,7 @@ class _Writer:
                     self._store(nest, store, self._whole(store, partial[store]))
 
     def _pieces(self, chains: int) -> Iterator[_Piece]:
-        """The vectors of a run; what is written before the next one is taken is in its loop."""
+        """Yield the vectors of a row. Code that is written before the next one is in its loop."""
         run, lanes = self._rows.run, self._lanes
         turns = run // (lanes * chains)
         with T.serial(_index(0), _index(turns)) as turn:
@@ -405,7 +465,7 @@ class _Writer:
         piece: _Piece,
         partial: Mapping[RowStore, Sequence[TirBuffer]],
     ) -> None:
-        """What a nest does to a piece of a row."""
+        """Add the computation of one vector of a row."""
         for store in nest.stores:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
                 at = (*places, piece.start + lane)
@@ -419,14 +479,14 @@ class _Writer:
                 T.buffer_store(result, store.combine(result[lane], value), [lane])
 
     def _begin(self, store: RowStore) -> TirBuffer:
-        """A partial result of nothing."""
+        """Allocate a partial result and set it to the initial value."""
         result = T.alloc_buffer((self._lanes,), store.buffer.dtype, scope="local")
         with T.vectorized(_index(0), _index(self._lanes)) as lane:
             T.buffer_store(result, store.initial, [lane])
         return result
 
     def _whole(self, store: RowStore, partial: Sequence[TirBuffer]) -> Expression:
-        """The number that partial results make together."""
+        """Combine partial results into one number."""
         first = partial[0]
         for other in partial[1:]:
             with T.vectorized(_index(0), _index(self._lanes)) as lane:
@@ -439,8 +499,10 @@ class _Writer:
         return first[_index(0)]
 
     def _value(self, nest: RowNest, store: RowStore, at: Place = ()) -> Expression:
-        """What a nest stores, at a place along the row: indices of its axes, the last of those that
-        are joined."""
+        """Return the value that a nest stores at a position along the row.
+
+        `at` contains the indices of the row's axes; the last one covers all joined axes.
+        """
         known = self._known(nest, at)
 
         def placed(load: BufferLoad) -> Expression:
@@ -451,12 +513,12 @@ class _Writer:
 
     def _store(self, nest: RowNest, store: RowStore, value: Expression, at: Place = ()) -> None:
         known = self._known(nest, at)
-        indices = [_with(index, known) for index in store.indices]
+        indices = [_substitute(index, known) for index in store.indices]
         buffer, place = self._placed(store.buffer, indices, at)
         T.buffer_store(buffer, value, place)
 
     def _known(self, nest: RowNest, at: Place) -> dict[LoopVar, Expression]:
-        """Indices by variables. Of axes that are joined, the last has it all."""
+        """Return the values of the loop variables. The last joined axis gets the whole index."""
         if not at:
             return dict(zip(nest.outer, self._row, strict=True))
         *places, run = at
@@ -464,18 +526,18 @@ class _Writer:
         return dict(zip([*nest.outer, *nest.inner], [*self._row, *along], strict=True))
 
     def _placed(self, buffer: TirBuffer, indices: Place, at: Place) -> tuple[TirBuffer, Place]:
-        """Where a number of a buffer of all rows is: the buffer and its indices there."""
-        own = self._own.get(buffer)
-        if own is not None:
+        """Return the buffer and the indices where an element of a tensor of all rows is stored."""
+        row_buffer = self._row_buffers.get(buffer)
+        if row_buffer is not None:
             sizes = [*self._rows.inner[: -self._rows.joined], self._rows.run]
-            return own, [_linear(at, sizes) if int(own.shape[0]) > 1 else _index(0)]
+            return row_buffer, [_linear(at, sizes) if int(row_buffer.shape[0]) > 1 else _index(0)]
         if buffer in self._flat:
             return self._flat[buffer], [_linear(indices, list(map(int, buffer.shape)))]
         return buffer, indices
 
 
 def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
-    """The place of a number in a buffer of such sizes."""
+    """Return the linear index of an element in a buffer with the given sizes."""
     place = _index(0)
     for index, size in zip(indices, sizes, strict=True):
         place = place * size + index
@@ -483,23 +545,23 @@ def _linear(indices: Place, sizes: Sequence[int]) -> Expression:
 
 
 def _places(index: Expression, sizes: Sequence[int]) -> list[Expression]:
-    """The indices that one stands for, the last fastest."""
-    found = []
+    """Return the indices for a linear index; the last index varies fastest."""
+    indices = []
     for size in reversed(sizes):
-        found.append(tirx.indexmod(index, size))
+        indices.append(tirx.indexmod(index, size))
         index = tirx.indexdiv(index, size)
-    return found[::-1]
+    return indices[::-1]
 
 
 def _steps(nests: Sequence[RowNest]) -> list[list[RowNest]]:
-    """Nests that are computed in one pass: none needs what a row is reduced to in it."""
+    """Group nests into passes; no nest needs a number to which its own pass reduces."""
     steps: list[list[RowNest]] = []
     for nest in nests:
         read = [load.source for load in nest.loads]
         last = steps[-1] if steps else []
-        made = [s.buffer for each in last if each.reduces for s in each.stores]
-        apart = any(one.same_as(other) for one in read for other in made)
-        if last and last[0].inner and nest.inner and not apart:
+        reduced = [s.buffer for earlier in last if earlier.reduces for s in earlier.stores]
+        depends = any(one.same_as(other) for one in read for other in reduced)
+        if last and last[0].inner and nest.inner and not depends:
             last.append(nest)
         else:
             steps.append([nest])

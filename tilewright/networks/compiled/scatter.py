@@ -1,6 +1,6 @@
-"""Writes ScatterND as one loop over rows of updates, each in vectors.
+"""Write ScatterND as one loop over rows of updates, in vectors.
 
-TVM's form goes through a row value by value, and starts its threads anew for every row.
+TVM's form processes a row element by element and restarts its threads for every row.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tilewright.core.tvm_types import (
 
 OPERATOR = "relax.scatter_nd"
 WIDEST, LEAST = 32, 8
-"""Values of a row that a task writes, at most and at least: two vectors of AVX-512, one of AVX2.
-With two threads TVM's form took 8 ms where 0.16 suffice (`python -m benchmarks.cpu.networks
---networks edges --threads 2`, whose graph adds along edges)."""
+"""Largest and smallest number of elements of a row that a task writes: two AVX-512 vectors and one
+AVX2 vector. With two threads, TVM's form took 8 ms where 0.16 ms suffice (`python -m
+benchmarks.cpu.networks --networks edges --threads 2`, a graph network that adds along edges)."""
 COMBINED: Mapping[str, Callable[[Expression, Expression], Expression]] = MappingProxyType({
     "update": lambda old, new: new,
     "add": lambda old, new: old + new,
@@ -36,15 +36,25 @@ COMBINED: Mapping[str, Callable[[Expression, Expression], Expression]] = Mapping
     "min": tirx.min,
     "max": tirx.max,
 })  # fmt: skip
+"""How each reduction combines the old and the new value."""
 
 
 def scatter_nd(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
-    """`LegalizeOps` of data (x_0, …, x_n), indices (…, k) and updates (…, x_k, …, x_n). Rows that
-    can have no vectors keep TVM's way."""
+    """Legalise ScatterND for `LegalizeOps`.
+
+    The data have shape (x_0, …, x_n), the indices (…, k) and the updates (…, x_k, …, x_n). Rows
+    that are too short for vectors keep TVM's form.
+
+    Args:
+        builder: builder of the module.
+        call: the operator.
+    """
     data, indices, updates = call.args
-    shapes = [[int(size) for size in each.ty.shape] for each in (data, indices)]
+    shapes = [[int(size) for size in argument.ty.shape] for argument in (data, indices)]
     row = prod(shapes[0][shapes[1][-1] :])
-    width = next((each for each in range(min(row, WIDEST), 0, -1) if row % each == 0), 0)
+    width = next(
+        (argument for argument in range(min(row, WIDEST), 0, -1) if row % argument == 0), 0
+    )
     if width < LEAST:
         return tvm.ir.Op.get(OPERATOR).get_attr("FLegalize")(builder, call)
     combined = COMBINED[str(call.attrs.reduction)]
@@ -66,19 +76,23 @@ def _body(
     buffers: Sequence[TirBuffer], shapes: list[list[int]], row: int, width: int,
     combined: Callable[[Expression, Expression], Expression],
 ) -> Statement:  # fmt: skip
-    """A task has the same part of every row, so updates of one place come in their order."""
-    given, at, new, made = (T.buffer_proxy(each) for each in buffers)
-    whole, depth = shapes
-    rows, places = prod(depth[:-1]), depth[-1]
+    """Build the loops of a scatter.
+
+    A task processes the same part of every row, so that updates of one element are applied in
+    order.
+    """
+    data, index_list, updates, output = (T.buffer_proxy(buffer) for buffer in buffers)
+    data_shape, index_shape = shapes
+    rows, places = prod(index_shape[:-1]), index_shape[-1]
     with IRBuilder() as ib:
         with T.parallel(0, row // width) as part:
-            with T.serial(0, prod(whole) // row) as i, T.vectorized(0, width) as j:
+            with T.serial(0, prod(data_shape) // row) as i, T.vectorized(0, width) as j:
                 place = i * row + part * width + j
-                made[place] = given[place]
+                output[place] = data[place]
             with T.serial(0, rows) as i, T.vectorized(0, width) as j:
                 place = 0
                 for k in range(places):
-                    place = place * whole[k] + at[i * places + k]
+                    place = place * data_shape[k] + index_list[i * places + k]
                 place = place * row + part * width + j
-                made[place] = combined(made[place], new[i * row + part * width + j])
+                output[place] = combined(output[place], updates[i * row + part * width + j])
         return ib.get()

@@ -1,4 +1,4 @@
-"""Sets how many threads run what was compiled, and on which cores."""
+"""Set how many threads run compiled code, and on which cores."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from tilewright.core.process_info import usable_cores
 tvm_ffi = lazy_module("tvm_ffi")
 
 FASTEST_FIRST, SHARING_CORES = 1, -3
-"""TVM's ways to choose cores: one a thread, the fastest first; all for each thread."""
+"""TVM's modes for assigning cores: one core per thread, the fastest first; or all cores for each
+thread."""
 
 
 def use_threads(threads: int | None, built_for: int) -> int:
-    """Set the number of threads of the calling thread's pool in TVM.
+    """Set the number of threads in the TVM thread pool of the calling thread.
 
-    All threads may use all cores of the process: a thread that is kept from its own core would hold
-    up the others.
+    All threads may use all cores of the process. With fixed cores, a thread whose core is busy
+    would delay the others.
 
     Args:
-        threads: how many, or None for as many as the kernels were built for.
-        built_for: the number of threads that the library was compiled for.
+        threads: number of threads, or None for as many as the kernels were built for.
+        built_for: number of threads that the library was compiled for.
 
     Returns:
         The number of threads.
 
     Raises:
-        SpecError: more threads than cores.
+        SpecError: `threads` exceeds the number of cores.
     """
     count = chosen_threads(threads, built_for)
     configure = tvm_ffi.get_global_func("runtime.config_threadpool")
@@ -41,19 +42,19 @@ def use_threads(threads: int | None, built_for: int) -> int:
 
 
 def chosen_threads(threads: int | None, built_for: int) -> int:
-    """Return how many threads a network runs on.
+    """Return the number of threads on which a network runs.
 
     Args:
-        threads: how many are asked for, or None for as many as the kernels were built for.
-        built_for: the number of threads that the library was compiled for.
+        threads: requested number, or None for as many as the kernels were built for.
+        built_for: number of threads that the library was compiled for.
 
     Raises:
-        SpecError: more threads than cores.
+        SpecError: `threads` exceeds the number of cores.
     """
-    own = usable_cores()
-    if threads is not None and not 1 <= threads <= own:
+    cores = usable_cores()
+    if threads is not None and not 1 <= threads <= cores:
         raise SpecError(
-            f"threads={threads}: this process may use {own} {'core' if own == 1 else 'cores'}; "
-            f"name 1 to {own}"
+            f"threads={threads}: this process may use {cores} {'core' if cores == 1 else 'cores'}; "
+            f"name 1 to {cores}"
         )
-    return threads or min(built_for, own)
+    return threads or min(built_for, cores)

@@ -1,11 +1,11 @@
-"""Writes operators with functions that are computed in vectors: exp, erf and tanh as polynomials.
+"""Write operators with exp, erf and tanh as polynomials that are computed in vectors.
 
-TVM would call the C library once a value for them, and for what contains them: sigmoid, SiLU, GELU
-and softmax. So would QuantizeLinear for rounding half away from zero, which is not what ONNX says:
-it rounds half to even.
+TVM would call the C library once per element for these functions, and for sigmoid, SiLU, GELU and
+softmax, which contain them. It would do the same for the rounding in QuantizeLinear, and would
+round half away from zero although ONNX rounds half to even.
 
-Below are expressions of bfloat16, which TVM's compiler for processors holds as uint16: the upper
-half of a float32.
+The module also contains expressions of bfloat16. TVM's CPU compiler stores bfloat16 as uint16, the
+upper half of a float32.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from tilewright.networks.relax.nan_propagation import NAN_SAFE
 
 Axis = TypeVar("Axis")
 Legalization = Callable[[BlockBuilder, RelaxCall], RelaxExpr]
+"""Function for `LegalizeOps` that replaces an operator."""
 
 ROUNDS = 1.5 * 2**23
-"""A number that is added to it loses what is behind its point."""
+"""Adding this number to a float32 rounds it to an integer: the fraction no longer fits."""
 EXP = (
     0.0013814540579915047, 0.00836874544620514, 0.04166838899254799, 0.1666652113199234,
     0.4999999403953552, 1.0, 1.0,
 )  # fmt: skip
-"""Coefficients of exp, the highest power first: the largest relative error is smallest (3.1e-9)
-where |x| is at most half of log 2."""
+"""Coefficients of exp, from the highest to the lowest degree. They minimise the largest relative
+error, 3.1e-9, for |x| up to half of log 2."""
 LOG_2_HIGH = 0.693359375
-"""The upper bits of log 2: times a whole number of eight bits it is exact in float32."""
+"""The upper bits of log 2. Its product with an 8-bit integer is exact in float32."""
 
 
 def vector_legalizations() -> Mapping[str, Legalization]:
-    """What `LegalizeOps` takes for these operators. Values that are not float32 keep TVM's way, and
-    so do integers of more than eight bits."""
-    made = {
+    """Return the replacements of operators for `LegalizeOps`, by operator name.
+
+    Operators on other types than float32 keep TVM's form, and so do quantisations to more than 8
+    bits.
+    """
+    elementwise = {
         "relax.exp": _exp_everywhere,
         "relax.erf": topi.fast_erf,
         "relax.tanh": topi.fast_tanh,
@@ -50,12 +54,12 @@ def vector_legalizations() -> Mapping[str, Legalization]:
         "relax.nn.gelu": _gelu,
         "relax.nn.gelu_tanh": _gelu_tanh,
     }
-    found = {name: _legalization(name, compute) for name, compute in made.items()}
-    along = {"relax.nn.softmax": _softmax, "relax.nn.log_softmax": _log_softmax}
-    found |= {
-        name: _legalization(name, compute, along_axis=True) for name, compute in along.items()
+    legalizations = {name: _legalization(name, compute) for name, compute in elementwise.items()}
+    along_axis = {"relax.nn.softmax": _softmax, "relax.nn.log_softmax": _log_softmax}
+    legalizations |= {
+        name: _legalization(name, compute, along_axis=True) for name, compute in along_axis.items()
     }
-    return {**found, "relax.quantize": _quantise}
+    return {**legalizations, "relax.quantize": _quantise}
 
 
 def _legalization(
@@ -71,7 +75,8 @@ def _legalization(
         if not along_axis:
             return builder.call_te(compute, x, primfunc_name_hint=hint)
         axis = int(call.attrs.axis) % int(x.ty.ndim)
-        # The largest value of a row may ignore NaN: the sum of the row's exponentials does not.
+        # The maximum of a row may ignore NaN, because the sum of the row's exponentials propagates
+        # it.
         return builder.call_te(
             compute, x, axis, primfunc_name_hint=hint, primfunc_attrs={NAN_SAFE: 1}
         )
@@ -86,7 +91,8 @@ def _quantise(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
         return tvm.ir.Op.get("relax.quantize").get_attr("FLegalize")(builder, call)
     least, most = (float(end) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
     known = isinstance(scale, GenericConst)
-    if known:  # kernels multiply, too: a vector is divided in the time of twenty operations
+    # Multiply like the kernels, since dividing a vector takes as long as twenty operations.
+    if known:
         steps_of_one = np.float64(1) / scale.value.numpy().astype(np.float64)
         scale = relax.const(steps_of_one.astype(np.float32))
 
@@ -97,14 +103,14 @@ def _quantise(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:
             begin = tirx.Cast("float32", zero[zero_at])
             exact = x[place] * scale[at] if known else x[place] / scale[at]
             steps = tirx.max(tirx.min(exact, most - begin), least - begin)
-            # The lowest bits of the sum are the nearest integer, the even one of two.
+            # The lowest bits of the sum are the nearest integer, with ties to even.
             nearest = tirx.reinterpret("int32", steps + tirx.const(ROUNDS, "float32"))
             integer = nearest - int(np.float32(ROUNDS).view(np.int32))
             return tirx.Cast(dtype, integer + tirx.Cast("int32", zero[zero_at]))
 
         return te.compute(x.shape, value, name="quantize")
 
-    # An integer has no NaN: what becomes of it is left open, and costs nothing.
+    # Integers cannot represent NaN. The result for NaN is undefined, so that no test is needed.
     return builder.call_te(
         compute, x, scale, zero, primfunc_name_hint="quantize", primfunc_attrs={NAN_SAFE: 1}
     )
@@ -135,7 +141,7 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     _, exponentials, total = _exponentials(x, axis)
 
     def value(*place: Expression) -> Expression:
-        return exponentials[place] * (1.0 / total[_without(place, axis)])  # one division a row
+        return exponentials[place] * (1.0 / total[_without(place, axis)])  # one division per row
 
     return te.compute(x.shape, value, name="softmax")
 
@@ -151,7 +157,7 @@ def _log_softmax(x: Tensor, axis: int) -> Tensor:
 
 
 def _exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest value along an axis, exp of what each value is below it, and the sum of these."""
+    """Return the maximum along an axis, exp(element − maximum), and the sum of the latter."""
     size, shape = x.shape[axis], _without(x.shape, axis)
 
     def along(place: Place, index: Expression) -> Place:
@@ -175,22 +181,25 @@ def _without(place: Sequence[Axis], axis: int) -> tuple[Axis, ...]:
 
 
 def sigmoid_of(number: Expression) -> Expression:
-    """An expression of a float32, within 1e-7."""
+    """Return the expression of the sigmoid of a float32, with an error of at most 1e-7."""
     return tirx.const(1.0, "float32") / (tirx.const(1.0, "float32") + _exp(-number))
 
 
 def tanh_of(number: Expression) -> Expression:
-    """An expression of a float32, within 2e-7."""
+    """Return the expression of tanh of a float32, with an error of at most 2e-7."""
     two = tirx.const(2.0, "float32")
     return two * sigmoid_of(two * number) - tirx.const(1.0, "float32")
 
 
 def exp_of(x: Expression) -> Expression:
-    """An expression of exp(x) of any float32, within 2 units of the last place: infinite above
-    88.73, subnormal below −87.34, 0 below −103.98, NaN of NaN."""
-    cut = tirx.max(_float(-104.0), tirx.min(_float(89.0), x))  # NaN stays, for it comes second
+    """Return the expression of exp(x) for any float32, accurate to 2 units in the last place.
+
+    The result is infinite above 88.73, subnormal below −87.34, 0 below −103.98, and NaN for NaN.
+    """
+    # NaN stays NaN, as it is the second operand.
+    cut = tirx.max(_float(-104.0), tirx.min(_float(89.0), x))
     n = tirx.floor(cut * log2(e) + 0.5)
-    rest = cut - n * _float(LOG_2_HIGH)  # exact: that constant has nine bits
+    rest = cut - n * _float(LOG_2_HIGH)  # exact, since the constant has nine bits
     rest = rest - n * _float(log(2) - LOG_2_HIGH)
     # 2^n in two factors, since neither 2^128 nor 2^-150 is a normal float32
     half = tirx.floor(n * 0.5)
@@ -198,38 +207,42 @@ def exp_of(x: Expression) -> Expression:
 
 
 def _exp(x: Expression) -> Expression:
-    """exp(x) of x above −88; infinite above 88.3, where the power is 2^128, NaN of NaN."""
+    """Return exp(x) for x above −88; NaN for NaN.
+
+    It is infinite above 88.3, where the power is 2^128.
+    """
     cut = tirx.max(_float(-88.0), tirx.min(_float(89.0), x))
     return _exp_within(cut)
 
 
 def _exp_below_zero(x: Expression) -> Expression:
-    """exp(x) of x <= 0 within 3e-7 of its value; 0 below -88, NaN of NaN."""
-    found = _exp_within(tirx.max(x, tirx.const(-88.0, "float32")))
-    return tirx.max(found, x)  # TVM's maximum with NaN behind it is NaN
+    """Return exp(x) for x <= 0 with a relative error of 3e-7; 0 below -88, and NaN for NaN."""
+    result = _exp_within(tirx.max(x, tirx.const(-88.0, "float32")))
+    return tirx.max(result, x)  # TVM's maximum returns its second operand for NaN
 
 
 def _exp_within(x: Expression) -> Expression:
-    """exp(x) = 2^n exp(f), where f = x - n log 2 is at most half of log 2. Added to 1.5 * 2^23, n
-    is in the lowest bits of the sum, here with the 127 that a power of two has in its exponent.
+    """Return exp(x) = 2^n exp(f), where |f| = |x - n log 2| is at most half of log 2.
 
-    TVM would compute `nearbyint` number by number. LLVM makes vectors of that again, but of half
-    the width that AVX-512 has."""
+    Adding n to 1.5 * 2^23 moves it to the lowest bits of the sum. The exponent bias of 127 is added
+    at the same time. TVM would compute `nearbyint` element by element; LLVM vectorises that again,
+    but only with half the width of AVX-512.
+    """
     n = tirx.floor(x * log2(e) + 0.5)
     rest = x - n * log(2)
     return _polynomial(rest) * _power_of_two(n)
 
 
 def _power_of_two(n: Expression) -> Expression:
-    """2^n of a whole float32 from -126 to 127."""
+    """Return 2^n for a float32 n that is an integer from -126 to 127."""
     return tirx.reinterpret("float32", tirx.reinterpret("int32", n + (1.5 * 2**23 + 127)) << 23)
 
 
 def _polynomial(rest: Expression) -> Expression:
-    found = tirx.const(EXP[0], "float32")
+    result = tirx.const(EXP[0], "float32")
     for coefficient in EXP[1:]:
-        found = found * rest + coefficient
-    return found
+        result = result * rest + coefficient
+    return result
 
 
 def _float(value: float) -> Expression:
@@ -243,21 +256,23 @@ _BITS = 16
 
 
 def widened(stored: Expression) -> Expression:
-    """A float32 of a uint16."""
+    """Return the float32 for a bfloat16 that is stored as uint16."""
     bits = tirx.shift_left(tirx.Cast("uint32", stored), tirx.const(_BITS, "uint32"))
     return tirx.reinterpret("float32", bits)
 
 
 def narrowed(number: Expression) -> Expression:
-    """A uint16 of a float32: the nearest, halves to even, as
-    `targets.cpu.kernels.amx_tiles` rounds."""
+    """Return a float32 rounded to bfloat16, as uint16.
+
+    Ties are rounded to even, as in `targets.cpu.kernels.amx_tiles`.
+    """
 
     def bits_of(value: int) -> Expression:
         return tirx.const(value, "uint32")
 
-    bits = tirx.Var("bits", "uint32")  # computed once, however often it is read
+    bits = tirx.Var("bits", "uint32")  # a variable, so that it is computed once
     odd = tirx.bitwise_and(tirx.shift_right(bits, bits_of(_BITS)), bits_of(1))
     near = tirx.shift_right(bits + odd + bits_of(BELOW_HALF), bits_of(_BITS))
     nan = tirx.bitwise_and(bits, bits_of(0x7FFFFFFF)) > bits_of(0x7F800000)
-    made = tirx.Cast("uint16", tirx.Select(nan, bits_of(NAN), near))
-    return tirx.Let(bits, tirx.reinterpret("uint32", number), made)
+    rounded = tirx.Cast("uint16", tirx.Select(nan, bits_of(NAN), near))
+    return tirx.Let(bits, tirx.reinterpret("uint32", number), rounded)

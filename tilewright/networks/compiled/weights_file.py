@@ -1,9 +1,9 @@
-"""Writes the weights of a library into a file, and reads them from where it is mapped.
+"""Write the weights of a library into a file, and read them from the memory-mapped file.
 
-All numbers are little-endian. The file begins with 8 bytes that name the format, its version and
-the number of arrays, in 4 bytes each. A row of 80 bytes an array follows: type and number of axes,
-in 4 bytes each, 8 sizes, and where its data lie. Then come the data, each array at a multiple of
-`ALIGNMENT`.
+All numbers are little-endian. The file begins with 8 bytes that identify the format, the version
+and the number of arrays (4 bytes each). One row of 80 bytes per array follows: type and number of
+axes (4 bytes each), 8 sizes, and the offset of its data. Then follow the data, each array at a
+multiple of `ALIGNMENT`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from tilewright.networks.errors import BUILD_AGAIN, ArtifactError
 from tilewright.targets.kernels import ALIGNMENT
 
 WEIGHTS = "weights.bin"
+"""Name of the file in an artifact."""
 MAGIC = b"TWWEIGHT"
+"""First bytes of the file."""
 DTYPES = ("float32", "int8", "uint8", "int32", "int64")
-"""By the number that a row has, as in `tilewright_cpu.h`."""
+"""Element types by the number in a row, as in `tilewright_cpu.h`."""
 MOST_AXES = 8
+"""Largest number of axes of an array."""
 _HEAD = np.dtype([("magic", "S8"), ("version", "<u4"), ("arrays", "<u4")])
 _ROW = np.dtype([("dtype", "<u4"), ("axes", "<u4"), ("shape", "<i8", MOST_AXES), ("at", "<u8")])
 
 
 def pack_weights(weights: Sequence[NDArray[Any]]) -> bytes:
-    """The file of arrays of any shape of at most `MOST_AXES` axes."""
+    """Return the content of a weights file for arrays with at most `MOST_AXES` axes."""
     rows = np.zeros(len(weights), _ROW)
     end = _aligned(_HEAD.itemsize + rows.nbytes)
     for row, array in zip(rows, weights, strict=True):
@@ -37,18 +40,27 @@ def pack_weights(weights: Sequence[NDArray[Any]]) -> bytes:
         row["shape"][: array.ndim] = array.shape
         row["at"] = end
         end = _aligned(end + array.nbytes)
-    made = np.zeros(end, np.uint8)
+    content = np.zeros(end, np.uint8)
     head = np.array((MAGIC, FORMAT.written, len(weights)), _HEAD).tobytes() + rows.tobytes()
-    made[: len(head)] = np.frombuffer(head, np.uint8)
+    content[: len(head)] = np.frombuffer(head, np.uint8)
     for row, array in zip(rows, weights, strict=True):
-        at = int(row["at"])
-        made[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return made.tobytes()
+        offset = int(row["at"])
+        content[offset : offset + array.nbytes] = (
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        )
+    return content.tobytes()
 
 
 def unpack_weights(data: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """The arrays of a file of shape (bytes,), in place, in their shapes. Raises `ArtifactError` for
-    another file, one of another version and arrays that do not lie in it."""
+    """Return the arrays in a weights file as views of its data.
+
+    Args:
+        data: content of the file, of shape (bytes,).
+
+    Raises:
+        ArtifactError: the data are not a weights file of this version, or an array lies outside of
+            them.
+    """
     if len(data) < _HEAD.itemsize or bytes(data[: len(MAGIC)]) != MAGIC:
         raise ArtifactError(f"{WEIGHTS} is no file of weights; {BUILD_AGAIN}")
     head = data[: _HEAD.itemsize].view(_HEAD)[0]

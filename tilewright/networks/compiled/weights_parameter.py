@@ -1,8 +1,8 @@
-"""Takes the weights out of a compiled network: its function reads them from its last parameter.
+"""Move the weights out of a compiled network: its function reads them from its last parameter.
 
-Weights that are part of a library are linked into it, and TVM copies them twice as it loads it. In
-a file of their own they are mapped. A page is read when it is first used, and all processes that
-run the network share it.
+Weights that are part of a library are linked into it, and TVM copies them twice while loading it.
+In a separate file they are memory-mapped: a page is read when it is first used, and all processes
+that run the network share it.
 """
 
 from __future__ import annotations
@@ -21,54 +21,62 @@ from tilewright.networks.compiled.loaded_library import MAIN
 from tilewright.networks.compiled.weights_file import DTYPES, MOST_AXES
 
 LEAST_BYTES = 1 << 16
-"""Of an array that is taken out. TVM looks at each at every inference, which a small network would
-feel (`python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1`)."""
+"""Size in bytes from which an array is moved out. TVM checks each of them at every inference, which
+a small network would notice (`python -m benchmarks.cpu.networks --networks digits_cnn,dlrm_1`)."""
 
 
 def taking_out(weights: list[Array]) -> Pass:
-    """A pass over a module whose operators are functions already. It adds each weight of `main` to
-    `weights`, in the shape that kernels read, and a tuple of them to the parameters."""
+    """Return a pass that moves the weights of `main` to `weights` and adds a parameter for them.
+
+    The parameter is a tuple. The pass expects a module whose operators are functions already.
+
+    Args:
+        weights: list to which the weights are appended, in the shapes that kernels read.
+    """
 
     def run(module: IRModule, _: object) -> IRModule:
         main = module[MAIN]
-        found = _constants(main)
-        if not found:
+        large_constants = _constants(main)
+        if not large_constants:
             return module
-        first: dict[bytes, RelaxConstant] = {}  # steps that are unrolled have the same weights
-        keys = [_content(each) for each in found]
-        for key, each in zip(keys, found, strict=True):
-            first.setdefault(key, each)
+        # Unrolled steps share weights, which are stored once.
+        first: dict[bytes, RelaxConstant] = {}
+        keys = [_content(constant) for constant in large_constants]
+        for key, constant in zip(keys, large_constants, strict=True):
+            first.setdefault(key, constant)
         place_of = {key: place for place, key in enumerate(first)}
         constants = list(first.values())
-        parameter = relax.Var("weights", relax.TupleType([each.ty for each in constants]))
-        places = {each: place_of[key] for key, each in zip(keys, found, strict=True)}
+        parameter = relax.Var("weights", relax.TupleType([constant.ty for constant in constants]))
+        places = {
+            constant: place_of[key] for key, constant in zip(keys, large_constants, strict=True)
+        }
         body = _TakingOut(parameter, places).visit_expr(main.body)
         changed = relax.Function([*main.params, parameter], body, main.ret_ty, attrs=main.attrs)
-        made = IRModule(dict(module.functions), attrs=module.attrs)
-        made.update_func(module.get_global_var(MAIN), changed)
-        weights.extend(each.value.numpy() for each in constants)
-        return relax.transform.Normalize()(made)
+        changed_module = IRModule(dict(module.functions), attrs=module.attrs)
+        changed_module.update_func(module.get_global_var(MAIN), changed)
+        weights.extend(constant.value.numpy() for constant in constants)
+        return relax.transform.Normalize()(changed_module)
 
     return module_pass(run, opt_level=0, name="TilewrightWeights")
 
 
 def _content(constant: RelaxConstant) -> bytes:
-    """A digest of type, shape and values."""
+    """Return a digest of the type, shape and values of a constant."""
     array = constant.value.numpy()
     head = f"{array.dtype} {array.shape} ".encode()
     return hashlib.sha256(head + memoryview(array).cast("B")).digest()
 
 
 def _constants(function: RelaxFunction) -> Sequence[RelaxConstant]:
-    """Those that are taken out."""
-    found: dict[RelaxConstant, None] = {}
+    """Return the constants that are moved out, in order of first use."""
+    constants: dict[RelaxConstant, None] = {}
 
     def visit(node: RelaxExpr) -> None:
         if isinstance(node, GenericConst) and _is_taken(node):
-            found[node] = None
+            constants[node] = None
 
     relax.analysis.post_order_visit(function.body, visit)
-    return list(found)
+    return list(constants)
 
 
 def _is_taken(constant: RelaxConstant) -> bool:
@@ -80,7 +88,7 @@ def _is_taken(constant: RelaxConstant) -> bool:
 
 @mutator
 class _TakingOut(PyExprMutator):  # type: ignore[misc]
-    """Reads constants from their places in a tuple."""
+    """Replaces constants by elements of a tuple parameter."""
 
     def __init__(self, parameter: RelaxVar, places: Mapping[RelaxConstant, int]) -> None:
         super().__init__()

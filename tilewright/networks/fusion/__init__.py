@@ -1,8 +1,8 @@
-"""Finds what of a network may run together on an accelerator, and rewrites the network so.
+"""Find which operators of a network may run together on an accelerator, and apply such a choice.
 
-`choices` finds everything that may be fused or not, `fused` makes the network of one answer to
-each. What it computes is the same, bit by bit, whatever is chosen. Both are about a network whose
-averages of what lies side by side are `in_parts`.
+`choices` lists everything that may or may not be fused, and `fused` builds the network for one
+yes/no label per choice. Every labelling computes bit-identical results. Both expect a network whose
+averages of concatenated tensors were split by `in_parts`.
 """
 
 from tilewright.networks.fusion.apply_fusion import choices, fused

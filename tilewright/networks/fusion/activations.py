@@ -1,4 +1,4 @@
-"""Fuses relus and clips with the layer before them, or makes them separate layers."""
+"""Fuse ReLUs and clips into the layer before them, or turn them into separate layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHOLE = (EpilogueOp("min", INT8[1]), EpilogueOp("max", INT8[0]))
 
 
 def offered(graph: IntegerGraph) -> list[FusionChoice]:
-    """The layers whose int8 results are cut further than to eight bits."""
+    """Return the choices: layers whose int8 results are clipped to a smaller range than int8."""
     return [
         FusionChoice("activation", layer.name, (layer.output,))
         for layer in graph.layers
@@ -28,13 +28,20 @@ def offered(graph: IntegerGraph) -> list[FusionChoice]:
 
 
 def is_cut_further(layer: Layer) -> bool:
-    """Whether what a layer multiplies is cut further than to eight bits."""
+    """Return whether the results of a multiplying layer are clipped to less than the int8 range."""
     return layer.workload.operator != "max_pool" and bool(set(_clips(layer)) - set(_WHOLE))
 
 
 def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """With the clips of the layers that write these tensors as layers of their own. A number that
-    has been cut to eight bits and is cut further is what it is when it is cut once."""
+    """Turn the clips of some layers into separate layers.
+
+    The result is the same, because a value that is clipped to int8 first and then further equals
+    the value that is clipped once.
+
+    Args:
+        graph: the network.
+        outputs: names of the tensors that these layers write.
+    """
     steps: list[Step] = []
     new: list[Value] = []
     for step in graph.steps:
@@ -43,12 +50,12 @@ def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
             continue
         clips, value = _clips(step), graph.values[step.output]
         before = replace(value, name=unused(graph, f"{step.output}.before_activation"))
-        own = step.workload.epilogue[: -len(clips)]
+        remaining_ops = step.workload.epilogue[: -len(clips)]
         workload = passing(value.shape, graph.blocks)
         steps += [
             replace(
                 step, output=before.name,
-                workload=step.workload.with_steps((*own, *_WHOLE)),
+                workload=step.workload.with_steps((*remaining_ops, *_WHOLE)),
             ),
             Layer(
                 f"{step.name}.activation", step.names[-1:], "Clip",
@@ -61,7 +68,7 @@ def apart(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
 
 
 def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:
-    """The steps that cut its results, at the end of its epilogue."""
+    """Return the clips at the end of a layer's epilogue."""
     steps = layer.workload.epilogue
     count = next((k for k, op in enumerate(reversed(steps)) if op.kind not in _CLIPS), len(steps))
     return steps[len(steps) - count :]

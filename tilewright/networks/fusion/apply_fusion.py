@@ -1,4 +1,4 @@
-"""Lists all that may be fused in a network, and applies a labelling to it."""
+"""List everything that may be fused in a network, and apply a labelling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from tilewright.networks.integer.graph import IntegerGraph
 
 
 def choices(graph: IntegerGraph) -> Choices:
-    """What of a network may be fused: of one that was extracted without pools in convolutions."""
+    """Return everything that may be fused in a network.
+
+    Args:
+        graph: a network that was extracted without merging pools into convolutions.
+    """
     graph = averages.in_parts(graph)
     pooled, no_pools = pools.offered(graph)
     summed, no_shortcuts = shortcuts.offered(graph)
@@ -25,9 +29,16 @@ def choices(graph: IntegerGraph) -> Choices:
 def fused(
     graph: IntegerGraph, labels: Sequence[bool], found: Choices | None = None
 ) -> IntegerGraph:
-    """The network with what is labelled fused, and the rest apart. `labels` are those of
-    `choices(graph)`, in order; `found` is that, where it is at hand. Raises `ValueError` for
-    another number of labels."""
+    """Apply a labelling: fuse what is labelled true, and keep the rest separate.
+
+    Args:
+        graph: the network.
+        labels: one label per choice of `choices(graph)`, in order.
+        found: the result of `choices(graph)`, if it is known already.
+
+    Raises:
+        ValueError: the number of labels differs from the number of choices.
+    """
     found = found or choices(graph)
     if len(labels) != len(found):
         raise ValueError(f"{len(labels)} labels for {len(found)} choices")
@@ -39,8 +50,8 @@ def fused(
             if choice.kind == kind and bool(own) == label
         ]
 
-    # A pool takes the clips before it along, so that they are behind it if they are apart. Those of
-    # a shortcut are before the sum, those on both sides of an average stay where they are.
+    # A fused pool includes the clips before it, so that they follow it if it is separate. The clips
+    # of a shortcut precede the sum, and those on both sides of an average stay where they are.
     behind = {
         output: choice.layers[-1] if choice.kind == "pool" else None
         for choice, own in zip(found.offered, labels, strict=True)

@@ -1,8 +1,8 @@
-"""Fuses global averages with a convolution's accumulators, or makes them layers of their own.
+"""Fuse global averages with the accumulators of the convolution before them, or keep them separate.
 
-A layer of its own multiplies each pixel by a block of weights that are zero but for a tap on the
-diagonal. It reads one such block for each pixel and block of channels. The average of tensors that
-lie side by side is the averages of each, side by side.
+A separate average layer multiplies each pixel by a block of weights that is zero except for the
+diagonal. It loads one such block per pixel and block of channels. The average of concatenated
+tensors is split into one average per tensor, whose results are concatenated.
 """
 
 from __future__ import annotations
@@ -31,31 +31,32 @@ from tilewright.targets.workload import Workload
 
 
 def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """The global averages that could be taken of a convolution's accumulators, and those that could
-    not, of a network that has them `in_parts`."""
+    """Return the global averages that can be fused with a convolution, and those that cannot.
+
+    `graph` is a network after `in_parts`.
+    """
     _, whole = _divided(graph)
-    found, refused = divided(
+    choices_found, refused = divided(
         "average",
         ((average.name, (before.output, average.output), _reason(graph, average, before))
          for average, before in _pairs(graph)),
     )  # fmt: skip
-    return found, refused + whole
+    return choices_found, refused + whole
 
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """With the averages that write these tensors in the convolutions before them."""
-    made = {c.output: _averaged(c, each) for each, c in _pairs(graph) if each.output in outputs}
-    return with_layers(graph, made, {layer.output for layer in made.values()})
+    """Fuse the averages that write the given tensors with the convolutions before them."""
+    fused_layers = {c.output: _averaged(c, a) for a, c in _pairs(graph) if a.output in outputs}
+    return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def in_parts(graph: IntegerGraph) -> IntegerGraph:
-    """With an average for each layer that writes a part of what lies side by side, in the place of
-    one of all."""
+    """Split each average of concatenated tensors into one average per layer that writes a part."""
     return _divided(graph)[0]
 
 
 def _divided(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
-    """As `in_parts`, and the averages of what lies side by side that stay one."""
+    """Split averages as `in_parts`, and list those of concatenated tensors that cannot be split."""
     refused: list[Refused] = []
     for average in graph.layers:
         inside = _inside(graph, average.data)
@@ -64,25 +65,25 @@ def _divided(graph: IntegerGraph) -> tuple[IntegerGraph, list[Refused]]:
         if reason := _why_whole(graph, average, inside):
             refused.append(Refused("average", average.name, reason))
         else:
-            graph = _each(graph, average, inside)
+            graph = _split_average(graph, average, inside)
     return graph, refused
 
 
 def _inside(graph: IntegerGraph, name: str) -> dict[str, int]:
-    """A tensor and all that lie inside it, each with the channel from which it does."""
-    found, waiting = {name: 0}, [name]
+    """Return a tensor and all tensors that are part of it, each with its first channel."""
+    first_channels, waiting = {name: 0}, [name]
     while waiting:
         whole = waiting.pop()
-        for each in graph.slices:
-            if each.whole == whole and each.part not in found:
-                found[each.part] = found[whole] + each.first
-                waiting.append(each.part)
-    return found
+        for channel_slice in graph.slices:
+            if channel_slice.whole == whole and channel_slice.part not in first_channels:
+                first_channels[channel_slice.part] = first_channels[whole] + channel_slice.first
+                waiting.append(channel_slice.part)
+    return first_channels
 
 
 def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> str:
-    """Why an average of tensors side by side stays one layer; empty if it need not."""
-    written = [each.workload.out_channels for each in graph.layers if each.output in inside]
+    """Return why an average of concatenated tensors cannot be split, "" if it can."""
+    written = [layer.workload.out_channels for layer in graph.layers if layer.output in inside]
     if sum(written) != average.workload.out_channels:
         return "what lies side by side is not what layers write"
     if not is_read_once(graph, inside):
@@ -93,8 +94,8 @@ def _why_whole(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -
 
 
 def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> list[Layer]:
-    """The averages of what layers write inside a tensor, in the order of channels."""
-    writers = {inside[each.output]: each for each in graph.layers if each.output in inside}
+    """Return one average per layer that writes a part of a tensor, in channel order."""
+    writers = {inside[layer.output]: layer for layer in graph.layers if layer.output in inside}
     return [
         _of_channels(average, writers[first], first, unused(graph, f"{average.output} {place}"))
         for place, first in enumerate(sorted(writers))
@@ -102,38 +103,40 @@ def _parts(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> li
 
 
 def _of_channels(average: Layer, writer: Layer, first: int, output: str) -> Layer:
-    """The average of what a layer writes, which are the channels from `first` on."""
+    """Return the average of the channels that one layer writes, which begin at channel `first`."""
     count, w = writer.workload.out_channels, average.workload
-    own = slice(first, first + count)
+    channels = slice(first, first + count)
     return replace(
         average,
         name=f"{average.name} of {writer.name}",
         workload=replace(w, groups=count, in_channels=count, out_channels=count),
         data=writer.output,
         output=output,
-        weight=None if average.weight is None else average.weight[own],
-        bias=None if average.bias is None else average.bias[own],
-        shifts=None if average.shifts is None else average.shifts[own],
+        weight=None if average.weight is None else average.weight[channels],
+        bias=None if average.bias is None else average.bias[channels],
+        shifts=None if average.shifts is None else average.shifts[channels],
         macs=average.macs * count // w.out_channels,
     )
 
 
-def _each(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> IntegerGraph:
-    """With an average of each part: their results lie side by side, what they read does not."""
+def _split_average(graph: IntegerGraph, average: Layer, inside: Mapping[str, int]) -> IntegerGraph:
+    """Replace an average by one per part. The results are concatenated instead of the inputs."""
     parts, whole = _parts(graph, average, inside), graph.values[average.output]
     new = [
         replace(whole, name=part.output, shape=(whole.shape[0], part.workload.out_channels, 1, 1))
         for part in parts
     ]
-    slices = [each for each in graph.slices if each.whole not in inside]
+    slices = [item for item in graph.slices if item.whole not in inside]
     slices += [ChannelSlice(part.output, whole.name, inside[part.data]) for part in parts]
-    steps = [each for step in graph.steps for each in (parts if step is average else [step])]
+    steps = [item for step in graph.steps for item in (parts if step is average else [step])]
     return with_steps(replace(graph, slices=tuple(slices)), steps, new)
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Each layer of a window as large as its image, a channel by itself, with the convolution whose
-    result it reads."""
+    """Return (global average, convolution before it) pairs.
+
+    A global average is a depthwise convolution whose window is the whole image.
+    """
     writers = {layer.output: layer for layer in graph.layers}
     return [
         (layer, writers[layer.data])
@@ -155,6 +158,7 @@ def _is_global(w: Workload) -> bool:
 
 
 def _averaged(convolution: Layer, average: Layer) -> Layer:
+    """Return a convolution that is fused with the average after it."""
     return replace(
         convolution,
         names=(*convolution.names, *average.names),
@@ -165,12 +169,15 @@ def _averaged(convolution: Layer, average: Layer) -> Layer:
 
 
 def _together(convolution: Workload, average: Workload) -> Workload:
-    """One workload for both. Raises `WorkloadError` where there is none."""
+    """Return one workload for a convolution and an average.
+
+    Raises `WorkloadError` if there is none.
+    """
     return convolution.with_patterns(Average(average.height, average.width, average.epilogue))
 
 
 def _reason(graph: IntegerGraph, average: Layer, convolution: Layer) -> str:
-    """Why the two cannot be one; empty if they can."""
+    """Return why an average and the convolution before it cannot be fused, "" if they can."""
     if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read elsewhere, too"
     taps, _ = average_weights(average.workload.height, average.workload.width)

@@ -1,4 +1,4 @@
-"""Finds what may be fused, and what may not, and tells who writes and who reads a tensor."""
+"""Data types for fusion choices, and helpers for editing the steps of an integer graph."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from tilewright.targets.layer import Layer, Value
 from tilewright.targets.workload import Workload
 
 Kind = Literal["activation", "pool", "shortcut", "average", "siblings"]
-"""`activation`: a relu or clip with the layer before it, not as a layer of its own. `pool`: a
-max-pool with the sums of the convolution before it. `shortcut`: the 1×1 convolution of a block's
-shortcut with the sums of the block's last one, which adds its result. `average`: a global average
-with the results of the convolution before it. `siblings`: a layer together with others that read
-the same tensor, as one layer that writes the channels of all; needs two at least."""
+"""Kinds of fusion choices.
+
+- `activation`: fuse a ReLU or clip into the layer before it.
+- `pool`: fuse a max-pool with the accumulators of the convolution before it.
+- `shortcut`: fuse the 1×1 convolution of a residual block's shortcut with the accumulators of the
+  block's last convolution, to which its result is added.
+- `average`: fuse a global average with the convolution before it.
+- `siblings`: merge a layer with others that read the same tensor into one layer that writes all
+  their channels. This takes effect if at least two siblings are chosen."""
 
 
 @dataclass(frozen=True)
 class FusionChoice:
-    """Something that may be fused. `group` is that of siblings: the tensor they all read, else
-    empty. `layers` are the outputs of the layers concerned, producers first."""
+    """Something that may be fused.
+
+    Attributes:
+        kind: the kind of fusion.
+        name: name of the layer.
+        layers: outputs of the layers that would be fused, producers first.
+        group: for siblings, the tensor that they all read; otherwise "".
+    """
 
     kind: Kind
     name: str
@@ -34,7 +44,13 @@ class FusionChoice:
 
 @dataclass(frozen=True)
 class Refused:
-    """Something that looks as if it could be fused, and why it is not."""
+    """Something that looks like a fusion choice but cannot be fused.
+
+    Attributes:
+        kind: the kind of fusion.
+        name: name of the layer.
+        reason: why it cannot be fused.
+    """
 
     kind: Kind
     name: str
@@ -43,8 +59,15 @@ class Refused:
 
 @dataclass(frozen=True)
 class Choices:
-    """Of a network: a labelling has a bit for each that is offered, in this order; any labelling
-    makes a network that computes the same."""
+    """All fusion choices of a network.
+
+    A labelling has one bit per offered choice, in order. The network computes the same for every
+    labelling.
+
+    Attributes:
+        offered: what may be fused.
+        refused: what cannot be fused, with reasons.
+    """
 
     offered: tuple[FusionChoice, ...]
     refused: tuple[Refused, ...]
@@ -56,42 +79,55 @@ class Choices:
 def divided(
     kind: Kind, looked_at: Iterable[tuple[str, tuple[str, ...], str]]
 ) -> tuple[list[FusionChoice], list[Refused]]:
-    """What may be fused and what may not, of names, the outputs of the layers concerned, and the
-    reason against it, which is empty where there is none."""
-    found: list[FusionChoice] = []
+    """Split candidates into fusion choices and refused ones.
+
+    Args:
+        kind: the kind of fusion.
+        looked_at: (name, outputs of the layers, reason) per candidate. The reason is "" if it can
+            be fused.
+    """
+    accepted: list[FusionChoice] = []
     refused: list[Refused] = []
     for name, outputs, reason in looked_at:
         if reason:
             refused.append(Refused(kind, name, reason))
         else:
-            found.append(FusionChoice(kind, name, outputs))
-    return found, refused
+            accepted.append(FusionChoice(kind, name, outputs))
+    return accepted, refused
 
 
 def read_by(step: Step) -> tuple[str, ...]:
-    """The tensors that a step reads."""
+    """Return the names of the tensors that a step reads."""
     if isinstance(step, CpuIsland):
         return step.inputs
     return step.reads
 
 
 def is_read_once(graph: IntegerGraph, names: Collection[str]) -> bool:
-    """Whether a step reads a tensor, or one of some that lie inside one another, in one place, and
-    nothing else does: they are no result of the network, nor inside others or around any."""
+    """Return whether a tensor, or tensors that are parts of one another, are read exactly once.
+
+    They must not be results of the network, nor be part of, or contain, other tensors.
+    """
     reads = sum(name in names for step in graph.steps for name in read_by(step))
-    around = any((each.part in names) != (each.whole in names) for each in graph.slices)
+    around = any((s.part in names) != (s.whole in names) for s in graph.slices)
     return reads == 1 and not around and not set(names) & set(graph.results.values())
 
 
 def with_steps(
     graph: IntegerGraph, steps: Sequence[Step], new: Sequence[Value] = ()
 ) -> IntegerGraph:
-    """The graph with other steps, and with tensors that they read and write beside its own; those
-    that no step touches any more are gone."""
+    """Return the graph with other steps.
+
+    Args:
+        graph: the network.
+        steps: the new steps.
+        new: tensors that the steps use and that the graph does not have yet. Tensors that are no
+            longer used are removed.
+    """
     values = dict(graph.values) | {value.name: value for value in new}
     used = {name for step in steps for name in (*read_by(step), *_written(step))}
     used |= {value.name for value in graph.inputs} | set(graph.results.values())
-    used |= {name for each in graph.slices for name in (each.part, each.whole)}
+    used |= {name for s in graph.slices for name in (s.part, s.whole)}
     used |= {graph.quantised[name] for name in used if name in graph.quantised}
     return replace(graph, steps=tuple(steps), values={n: v for n, v in values.items() if n in used})
 
@@ -99,15 +135,21 @@ def with_steps(
 def with_layers(
     graph: IntegerGraph, made: Mapping[str, Layer], gone: Collection[str]
 ) -> IntegerGraph:
-    """With the layers `made` in the place of those that write these tensors, and without those that
-    write tensors that are `gone`."""
+    """Return the graph with some layers replaced and others removed.
+
+    Args:
+        graph: the network.
+        made: replacement for the layer that writes a tensor, by name of the tensor.
+        gone: tensors whose layers are removed.
+    """
+    # By identity, since comparing layers would compare their arrays.
     layers = {id(layer): made.get(layer.output, layer) for layer in graph.layers}
     kept = [s for s in graph.steps if not isinstance(s, Layer) or s.output not in gone]
     return with_steps(graph, [layers.get(id(step), step) for step in kept])
 
 
 def unused(graph: IntegerGraph, name: str) -> str:
-    """A name for a tensor that no other has."""
+    """Return a tensor name that the graph does not use yet, derived from `name`."""
     free, count = name, 1
     while free in graph.values:
         count += 1
@@ -116,7 +158,7 @@ def unused(graph: IntegerGraph, name: str) -> str:
 
 
 def is_cut(w: Workload) -> bool:
-    """Whether a layer's results are stored as they are, without losing bits."""
+    """Return whether a layer's results are clipped to int8, so that storing them loses nothing."""
     clips = {op.kind: op.value for op in w.epilogue[-2:]}
     return clips.get("min", 128) <= 127 and clips.get("max", -129) >= -128
 

@@ -1,6 +1,6 @@
-"""Merges layers that read the same tensor into one, so that the tensor is loaded once.
+"""Merge layers that read the same tensor into one layer, so that the tensor is loaded once.
 
-The merged layer writes the channels of all, one behind another.
+The merged layer writes the channels of all of them, one layer after another.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from tilewright.targets.layer import ChannelSlice, Layer, Value, channel_axis
 from tilewright.targets.workload import Workload
 
 MOST = 5
-"""Siblings of one group: each order of each choice of them is looked at."""
+"""Largest number of layers that are merged. Every order of every subset of them is checked."""
 Array = NDArray[np.generic]
 Stacked = Callable[..., Array]
 _Key = tuple[str, Workload, tuple[EpilogueOp, ...]]
 
 
 def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """The layers that could be one with others, and those that could not though they read the same
-    tensor."""
-    found: list[FusionChoice] = []
+    """Return the layers that can be merged with siblings, and those that cannot.
+
+    Siblings are layers that read the same tensor.
+    """
+    choices: list[FusionChoice] = []
     refused: list[Refused] = []
     trial = graph
     for layers in _groups(graph, {layer.output for layer in graph.layers}):
@@ -45,21 +47,23 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
         if len(members) < 2:
             continue
         trial = _joined(trial, members)
-        found += [
+        choices += [
             FusionChoice("siblings", layer.name, (layer.output,), layer.data) for layer in members
         ]
-    taken = {name for choice in found for name in choice.layers}
-    known = {each.name for each in refused}
+    taken = {name for choice in choices for name in choice.layers}
+    known = {candidate.name for candidate in refused}
     for layer in graph.layers:
-        others = sum(each.data == layer.data for each in graph.layers) > 1
-        if others and layer.output not in taken and layer.name not in known:
+        has_siblings = sum(candidate.data == layer.data for candidate in graph.layers) > 1
+        if has_siblings and layer.output not in taken and layer.name not in known:
             refused.append(Refused("siblings", layer.name, _why_alone(layer)))
-    return found, refused
+    return choices, refused
 
 
 def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
-    """With the siblings of these names together, as far as two or more are of one kind. Those that
-    write averages stay apart where these have to lie in another order."""
+    """Merge the siblings with the given names where at least two of them fit together.
+
+    Layers that write averages are not merged if their channels would need another order.
+    """
     outputs = {layer.output for layer in graph.layers if layer.name in names}
     for layers in _groups(graph, outputs):
         if layers[0].workload.average is None or _order(graph, layers) is not None:
@@ -68,8 +72,11 @@ def joined(graph: IntegerGraph, names: Collection[str]) -> IntegerGraph:
 
 
 def _groups(graph: IntegerGraph, outputs: Collection[str]) -> list[list[Layer]]:
-    """Two or more layers each that write some of these tensors and differ in nothing but what a
-    channel has of its own."""
+    """Return groups of at least two mergeable layers that write some of the given tensors.
+
+    The layers of a group differ only in what each channel has separately, such as weights, biases
+    and shifts.
+    """
     by_key: dict[_Key, list[Layer]] = {}
     for layer in graph.layers:
         if layer.output in outputs and _can_join(layer):
@@ -92,7 +99,7 @@ def _can_join(layer: Layer) -> bool:
 
 
 def _why_alone(layer: Layer) -> str:
-    """Why a layer that reads what others read is none of their siblings."""
+    """Return why a layer that reads the same tensor as others cannot be merged with them."""
     if layer.weight is None:
         return "it has no weights of its own"
     if layer.unfold is not None:
@@ -109,7 +116,7 @@ def _clips(layer: Layer) -> tuple[EpilogueOp, ...]:
 
 
 def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
-    """Whether any two or more of them can lie beside each other."""
+    """Return whether every subset of two or more layers can be placed next to each other."""
     return all(
         _order(graph, some) is not None
         for count in range(2, len(layers) + 1) for some in combinations(layers, count)
@@ -117,13 +124,13 @@ def _always_fit(graph: IntegerGraph, layers: Sequence[Layer]) -> bool:
 
 
 def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | None:
-    """In which order their channels can lie; None for none."""
+    """Return an order in which the layers' channels can be placed in memory, or None."""
     for order in permutations(layers):
         whole, slices = _beside(graph, order)
         shapes = {name: value.shape for name, value in graph.values.items()}
         written = {layer.output for layer in graph.layers} - {layer.output for layer in order}
         shapes[whole.name] = whole.shape
-        touched = {name for each in (*graph.slices, *slices) for name in (each.part, each.whole)}
+        touched = {name for s in (*graph.slices, *slices) for name in (s.part, s.whole)}
         written = (written & touched) | {whole.name}
         if fit((*graph.slices, *slices), shapes, written, graph.blocks):
             return order
@@ -131,7 +138,7 @@ def _order(graph: IntegerGraph, layers: Iterable[Layer]) -> Sequence[Layer] | No
 
 
 def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[ChannelSlice]]:
-    """One tensor of what layers write, each from the border of a block on."""
+    """Return one tensor for the outputs of all layers, each of which begins at a block boundary."""
     name = unused(graph, f"{layers[0].data}.siblings")
     first, slices = 0, []
     for layer in layers:
@@ -144,13 +151,13 @@ def _beside(graph: IntegerGraph, layers: Sequence[Layer]) -> tuple[Value, list[C
 
 
 def _padded(layer: Layer, graph: IntegerGraph) -> int:
-    """Its output channels, to whole blocks."""
+    """Return a layer's output channels, rounded up to whole blocks."""
     block = graph.blocks.out_channels
     return -(-layer.workload.out_channels // block) * block
 
 
 def _joined(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
-    """With some siblings as one layer, at the place of the first of them."""
+    """Replace siblings by one merged layer, at the position of the first one."""
     order = _order(graph, layers)
     assert order is not None, "choices() offers no other"
     whole, slices = _beside(graph, order)
@@ -165,7 +172,7 @@ def _joined(graph: IntegerGraph, layers: Sequence[Layer]) -> IntegerGraph:
 
 
 def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
-    """The one layer: between the channels of two siblings zeros fill the block."""
+    """Return the merged layer; zeros fill the last block of each sibling."""
     widths = [_padded(layer, graph) for layer in layers[:-1]]
     widths.append(layers[-1].workload.out_channels)
 
@@ -196,18 +203,18 @@ def _layer(graph: IntegerGraph, layers: Sequence[Layer], whole: Value) -> Layer:
 def _epilogue(
     layers: Sequence[Layer], stacked: Stacked
 ) -> tuple[tuple[EpilogueOp, ...], NDArray[np.int32] | None, NDArray[np.int32] | None]:
-    """The epilogue of all, with a bias and shifts of each channel, (o,), where they differ."""
+    """Return the merged epilogue, with a bias and shifts of shape (o,) if they differ."""
     epilogues = {layer.workload.epilogue for layer in layers}
     if len(epilogues) == 1 and layers[0].bias is None and layers[0].shifts is None:
         return layers[0].workload.epilogue, None, None
-    each_bias, each_shift = zip(*(_numbers(layer) for layer in layers), strict=True)
-    bias = stacked(each_bias).astype(np.int32)
+    biases, layer_shifts = zip(*(_numbers(layer) for layer in layers), strict=True)
+    bias = stacked(biases).astype(np.int32)
     near = int(np.abs(bias.astype(np.int64)).max(initial=0)) < NEAR_BIAS
     steps = [EpilogueOp("bias", 0 if near else 32)]
-    amounts = {int(amount) for part in each_shift for amount in part}
+    amounts = {int(amount) for part in layer_shifts for amount in part}
     if len(amounts) > 1:
-        steps.append(shift_of_channels(np.concatenate(each_shift).astype(np.int64)))
-        shifts = stacked(each_shift, min(amounts)).astype(np.int32)
+        steps.append(shift_of_channels(np.concatenate(layer_shifts).astype(np.int64)))
+        shifts = stacked(layer_shifts, min(amounts)).astype(np.int32)
         return (*steps, *_clips(layers[0])), bias, shifts
     if amounts != {0}:
         steps.append(EpilogueOp("shr", amounts.pop()))
@@ -215,7 +222,7 @@ def _epilogue(
 
 
 def _numbers(layer: Layer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """What is added to each channel's sums and by how much they are shifted then, (o,) each."""
+    """Return the value added to each channel's sums, and its right shift, both of shape (o,)."""
     channels = layer.workload.out_channels
     bias, shifts = np.zeros(channels, np.int32), np.zeros(channels, np.int32)
     for op in layer.workload.epilogue:

@@ -1,4 +1,4 @@
-"""Fuses max-pools with the sums of the convolution before them, or makes them separate layers."""
+"""Fuse max-pools with the accumulators of the convolution before them, or keep them separate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.targets.layer import Layer
 
 
 def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """The max-pools that could be done with the sums of a convolution, and those that could not."""
+    """Return the max-pools that can be fused with a convolution, and those that cannot."""
     return divided(
         "pool",
         ((pool.name, (before.output, pool.output), _reason(graph, pool, before))
@@ -27,9 +27,9 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """With the max-pools that write these tensors in the convolutions before them."""
-    made = {c.output: _pooled(c, each) for each, c in _pairs(graph) if each.output in outputs}
-    return with_layers(graph, made, {layer.output for layer in made.values()})
+    """Fuse the max-pools that write the given tensors with the convolutions before them."""
+    fused_layers = {c.output: _pooled(c, p) for p, c in _pairs(graph) if p.output in outputs}
+    return with_layers(graph, fused_layers, {layer.output for layer in fused_layers.values()})
 
 
 def _pooled(convolution: Layer, pool: Layer) -> Layer:
@@ -40,7 +40,7 @@ def _pooled(convolution: Layer, pool: Layer) -> Layer:
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Each max-pool with the convolution whose result it reads."""
+    """Return (max-pool, convolution before it) pairs."""
     writers = {layer.output: layer for layer in graph.layers}
     return [
         (layer, writers[layer.data])
@@ -52,7 +52,7 @@ def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
 
 
 def _reason(graph: IntegerGraph, pool: Layer, convolution: Layer) -> str:
-    """Why the two cannot be one; empty if they can."""
+    """Return why a pool and the convolution before it cannot be fused, "" if they can."""
     if not is_read_once(graph, {convolution.output}):
         return f"the result of {convolution.name} is read elsewhere, too"
     if not leaves_room(convolution):

@@ -1,8 +1,8 @@
-"""Fuses projection shortcuts with the last convolution of their block, or keeps them separate.
+"""Fuse projection shortcuts with the last convolution of their block, or keep them separate.
 
-The block's last convolution adds the shortcut's result, cut to eight bits, times a power of two. In
-the accumulators this is done first: the shortcut's products, bias, shift and clips, and a left
-shift. The other convolution's products are added to that.
+The last convolution of a residual block adds the shortcut's int8 result times a power of two. In
+the fused layer, the accumulators hold the shortcut first: its products, bias, shift and clips, and
+a left shift. The products of the last convolution are then added.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.workload import Workload
 
 _ADDED = {"bias", "offset"}
-"""What may be added before or after a residual, as good as the other way round."""
+"""Operations that may come before or after adding a residual without changing the result."""
 
 
 def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
-    """The shortcuts that could be summed with the last convolution of their block, and those that
-    could not."""
+    """Return the shortcuts that can be fused with the last convolution of their block.
+
+    The second list contains those that cannot be fused, with reasons.
+    """
     return divided(
         "shortcut",
         ((shortcut.name, (shortcut.output, last.output), _reason(graph, shortcut, last))
@@ -41,14 +43,14 @@ def offered(graph: IntegerGraph) -> tuple[list[FusionChoice], list[Refused]]:
 
 
 def merged(graph: IntegerGraph, outputs: Collection[str]) -> IntegerGraph:
-    """With the shortcuts in the convolutions that write these tensors."""
+    """Fuse the shortcuts with the convolutions that write the given tensors."""
     pairs = [(first, last) for first, last in _pairs(graph) if last.output in outputs]
-    made = {last.output: _summed(first, last) for first, last in pairs}
-    return with_layers(graph, made, {first.output for first, _ in pairs})
+    fused_layers = {last.output: _summed(first, last) for first, last in pairs}
+    return with_layers(graph, fused_layers, {first.output for first, _ in pairs})
 
 
 def _pairs(graph: IntegerGraph) -> list[tuple[Layer, Layer]]:
-    """Each convolution that adds the result of another one, behind that."""
+    """Return (convolution, convolution that adds its result) pairs."""
     writers = {layer.output: layer for layer in graph.layers}
     return [
         (writers[layer.residual], layer)
@@ -72,19 +74,22 @@ def _summed(shortcut: Layer, last: Layer) -> Layer:
 
 
 def _together(shortcut: Workload, last: Workload) -> Workload:
-    """One workload for both. Raises `WorkloadError` where there is none."""
+    """Return one workload for a shortcut and the last convolution of its block.
+
+    Raises `WorkloadError` if there is none.
+    """
     scale = next(op.value for op in last.epilogue if op.kind == "residual")
     shifted = (EpilogueOp("shl", scale),) if scale else ()
-    own = Shortcut(
+    pattern = Shortcut(
         shortcut.in_channels, shortcut.height, shortcut.width, shortcut.stride_h,
         shortcut.stride_w, (*shortcut.epilogue, *shifted),
     )  # fmt: skip
-    left = tuple(op for op in last.epilogue if op.kind != "residual")
-    return last.with_steps(left).with_patterns(own)
+    remaining_ops = tuple(op for op in last.epilogue if op.kind != "residual")
+    return last.with_steps(remaining_ops).with_patterns(pattern)
 
 
 def _reason(graph: IntegerGraph, shortcut: Layer, last: Layer) -> str:
-    """Why the two cannot be one; empty if they can."""
+    """Return why a shortcut and the last convolution cannot be fused, "" if they can."""
     w = shortcut.workload
     if not is_read_once(graph, {shortcut.output}):
         return f"the result of {shortcut.name} is read elsewhere, too"

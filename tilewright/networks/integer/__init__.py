@@ -1,3 +1,1 @@
-"""Converts quantised networks to integers: extraction from Relax, CPU islands, the integer
-reference.
-"""
+"""Convert quantised networks to integer layers: extraction from Relax, CPU islands, reference."""

@@ -1,9 +1,10 @@
-"""Chooses how finely the results of first passes count (`networks.requantisation`), by
-samples.
+"""Choose the scale of first-pass results by running the network on samples.
 
-At worst a pass with fine weights sums up to far more than it usually does. An int8 tensor that
-could hold that would be coarser than the output. So the network runs on samples, and each such
-tensor counts as finely as what was seen there, times a margin, allows.
+A layer whose scales are not a power of two apart runs in two passes (`networks.requantisation`). In
+the worst case, the first pass with the fine weights sums up to far more than it usually does, and
+an int8 tensor that could hold the worst case would be coarser than the output. The network
+therefore runs on samples, and the step of each first-pass result is as small as the sums seen there
+allow, with a safety margin.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from tilewright.targets.epilogue import EpilogueOp
 from tilewright.targets.layer import Layer, channel_axis, to_int8
 
 MARGIN = 2.0
-"""What a first pass may sum up to over the largest sum that samples brought."""
+"""Ratio of the representable range to the largest sum seen in the samples."""
 SAMPLES = 2
+"""Number of samples that are used."""
 FINE = ".fine"
-"""What the names of first passes end with."""
+"""Suffix of the names of first passes."""
 
 Array = NDArray[Any]
 
@@ -36,9 +38,18 @@ Array = NDArray[Any]
 def calibrate_first_passes(
     graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]
 ) -> IntegerGraph:
-    """The graph of a quantised model with the results of first passes as fine as the first samples
-    (arrays in the shapes of the inputs) allow, never coarser than before. Raises `InputError` where
-    the model does not run on them."""
+    """Reduce the steps of first-pass results as far as the first samples allow.
+
+    Steps are never increased.
+
+    Args:
+        graph: the network.
+        model: the quantised model that the graph was made of.
+        feeds: samples, arrays by input name.
+
+    Raises:
+        InputError: the model does not run on the samples.
+    """
     if not any(layer.name.endswith(FINE) for layer in graph.layers):
         return graph
     reach: dict[str, int] = {}
@@ -58,78 +69,88 @@ def calibrate_first_passes(
 def _integers(
     graph: IntegerGraph, model: onnx.ModelProto, feeds: Sequence[Feed]
 ) -> list[dict[str, Array]]:
-    """By value of the graph what onnxruntime gives for it, feed by feed: of the inputs, and of what
-    a QuantizeLinear of the model writes."""
+    """Return the int8 values of the graph that onnxruntime computes, one mapping per feed.
+
+    These are the quantised inputs and the results of the model's QuantizeLinear operators.
+    """
     written = {
         node.name: node.output[0] for node in model.graph.node
         if node.op_type == "QuantizeLinear" and node.name in graph.values
     }  # fmt: skip
-    found = []
+    values_by_feed = []
     for feed, values in zip(feeds, run_feeds(model, list(written.values()), feeds), strict=True):
         known = {
             name: to_int8(values[tensor], None).reshape(graph.values[name].shape)
             for name, tensor in written.items()
         }
-        given = {
-            # in the shape that layers read: a sequence is an image of height one
+        quantised_inputs = {
+            # layers read a sequence as an image of height one
             name: to_int8(feed[source], graph.values[name].scale).reshape(graph.values[name].shape)
             for name, source in graph.quantised.items()
         }
-        found.append({**feed, **known, **given})
-    return found
+        values_by_feed.append({**feed, **known, **quantised_inputs})
+    return values_by_feed
 
 
 def _largest_sums(graph: IntegerGraph, values: Mapping[str, Array]) -> dict[str, int]:
-    """By the result of each first pass the largest magnitude of its sums, as far as its data are
-    known or follow from what is."""
-    known, found = dict(values), dict[str, int]()
+    """Return the largest magnitude of the sums of each first pass, by name of its result.
+
+    First passes whose inputs are neither known nor computable from known values are left out.
+    """
+    known, largest = dict(values), dict[str, int]()
     for layer in graph.layers:
         _join(graph, known, layer.data)
         if any(name not in known for name in layer.reads):
             continue
         if layer.name.endswith(FINE):
             sums = sums_of(layer, known, graph.blocks.in_channels)
-            found[layer.output] = int(np.abs(sums).max(initial=0))
+            largest[layer.output] = int(np.abs(sums).max(initial=0))
         if layer.output not in known:
             shape = graph.values[layer.output].shape
-            made = layer_reference(layer, known, graph.blocks.in_channels)
-            known[layer.output] = made.reshape(shape)
-    return found
+            output = layer_reference(layer, known, graph.blocks.in_channels)
+            known[layer.output] = output.reshape(shape)
+    return largest
 
 
 def _join(graph: IntegerGraph, known: dict[str, Array], name: str) -> None:
-    """Add a value whose parts are known to what is known."""
-    parts = sorted((s for s in graph.slices if s.whole == name), key=lambda each: each.first)
-    if name not in known and parts and all(each.part in known for each in parts):
+    """Add a concatenated value to the known values if all its parts are known."""
+    parts = sorted(
+        (s for s in graph.slices if s.whole == name), key=lambda channel_slice: channel_slice.first
+    )
+    if name not in known and parts and all(channel_slice.part in known for channel_slice in parts):
         axis = channel_axis(graph.values[name].shape)
-        known[name] = np.concatenate([known[each.part] for each in parts], axis=axis)
+        known[name] = np.concatenate(
+            [known[channel_slice.part] for channel_slice in parts], axis=axis
+        )
 
 
 def _shift(largest: int) -> int:
-    """By how many bits an int8 tensor is coarser than the sums of the other pass to hold these."""
+    """Return by how many bits the int8 step must exceed the step of the sums, to hold `largest`."""
     reach = MARGIN * largest / (1 << FINE_BITS)
     return max(0, math.ceil(math.log2(reach / LARGEST))) if reach > 0 else 0
 
 
 def _residual(layer: Layer) -> int | None:
-    """The power of two by which a layer counts its residual."""
+    """Return the left shift of a layer's residual, or None if it has no residual."""
     return next((op.value for op in layer.workload.epilogue if op.kind == "residual"), None)
 
 
 def _first_pass(layer: Layer, shift: int | None) -> Layer:
-    own = next((op.value for op in layer.workload.epilogue if op.kind == "shr"), 0) - FINE_BITS
-    if shift is None or shift >= own:
+    current_shift = (
+        next((op.value for op in layer.workload.epilogue if op.kind == "shr"), 0) - FINE_BITS
+    )
+    if shift is None or shift >= current_shift:
         return layer
-    made = finish_epilogue(
+    finished = finish_epilogue(
         Requantisation(np.array([FINE_BITS + shift])), (), layer.workload.out_channels
     )
-    workload = layer.workload.with_steps(made.epilogue)
-    return replace(layer, workload=workload, bias=made.bias)
+    workload = layer.workload.with_steps(finished.epilogue)
+    return replace(layer, workload=workload, bias=finished.bias)
 
 
 def _second_pass(layer: Layer, shift: int | None) -> Layer:
-    own = _residual(layer)
-    if shift is None or own is None or shift >= own:
+    current_shift = _residual(layer)
+    if shift is None or current_shift is None or shift >= current_shift:
         return layer
     steps = (
         EpilogueOp("residual", shift) if op.kind == "residual" else op

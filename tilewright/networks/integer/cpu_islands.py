@@ -1,4 +1,4 @@
-"""Compiles CPU islands with TVM into one library file."""
+"""Compile the CPU islands of an integer graph with TVM into one shared library."""
 
 from __future__ import annotations
 
@@ -20,14 +20,20 @@ SHOWN = 4
 
 
 def write(graph: IntegerGraph, path: Path) -> None:
-    """Compile a graph's islands for this machine into a shared library at `path`. Raises as
-    `compiled_islands`."""
+    """Compile the islands of a graph for this machine into a shared library at `path`.
+
+    Raises:
+        UncompilableError: TVM cannot compile an operator.
+    """
     compiled_islands(graph).export_library(str(path))
 
 
 def compiled_islands(graph: IntegerGraph) -> VMExecutable:
-    """TVM's executable of a graph's islands, for this machine. Raises `UncompilableError` naming
-    the operators that TVM cannot compile."""
+    """Compile the islands of a graph for this machine and return TVM's executable.
+
+    Raises:
+        UncompilableError: TVM cannot compile some operators, which the error names.
+    """
     functions = {island.name: island.function for island in graph.islands}
     try:
         return compiled(functions)
@@ -46,7 +52,10 @@ def compiled_islands(graph: IntegerGraph) -> VMExecutable:
 def _uncompilable(
     graph: IntegerGraph, functions: Mapping[str, RelaxFunction]
 ) -> list[tuple[str, str]]:
-    """The operator (name, type) that does not compile, or those that do not together."""
+    """Return the operators (name, type) that TVM cannot compile.
+
+    If it cannot be narrowed down to one, these are all operators of the island or of all islands.
+    """
     failing = first_uncompilable(functions)
     if failing is None:
         return [node for island in graph.islands for node in island.nodes]

@@ -1,4 +1,7 @@
-"""Orders layers and CPU work: few and long runs of layers."""
+"""Extract accelerator layers and CPU work from a quantised network.
+
+The steps are ordered so that sequences of layers are few and long.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ from tilewright.targets.layer import ChannelSlice, Layer, Value
 from tilewright.targets.workload import Workload
 
 AS_ASKED = "it is kept in float as asked"
+"""Reason shown for an operator that the user keeps in float."""
 
 
 def integer_graph(
@@ -37,17 +41,29 @@ def integer_graph(
     accept: Callable[[Workload], object] = lambda workload: None,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> IntegerGraph:  # fmt: skip
-    """The layers and CPU islands of a quantised model (QDQ or QOperator form) with all its weights.
+    """Extract the accelerator layers and CPU islands of a quantised model.
 
-    `blocks` are those of the accelerator. `input_shapes` fixes inputs that are dynamic,
-    `keep_float` names operators to leave to the CPU, `unfold` chooses how a first convolution is
-    rearranged (by default `networks.offloading.channel_blocks.best_unfold`), and `pool` which
-    max-pools become part of the convolution before them (by default none). Scales that are no
-    powers of two apart take two passes a layer; where they are not to be `exact`, one, with weights
-    that are rounded anew (`IntegerGraph.lost`). Operators with scales that are not known before the
-    network runs are left to the CPU, as are those of whose workloads `accept` raises
-    `WorkloadError`; `IntegerGraph.left` says why. `refused` names operators that onnxruntime runs,
-    with the reason. Raises as `networks.load(...).compiled`.
+    Scales that are not a power of two apart need two passes per layer. An operator whose scales are
+    only known at run time stays on the CPU, and so does one that the accelerator does not accept;
+    `IntegerGraph.left` states the reasons.
+
+    Args:
+        model: the quantised model (QDQ or QOperator form) with its weights.
+        blocks: block sizes of the accelerator.
+        name: name of the network.
+        input_shapes: shape for each dynamic input, by input name.
+        keep_float: names of operators that stay on the CPU.
+        unfold: chooses how the first convolution is rearranged, by default
+            `networks.offloading.channel_blocks.best_unfold`.
+        pool: chooses which max-pools are merged into the convolution before them, by default none.
+        exact: use two passes where needed. If false, one pass with rounded weights is used instead,
+            and `IntegerGraph.lost` states the loss.
+        accept: raises `WorkloadError` for a workload that the accelerator does not support.
+        refused: operators that onnxruntime runs: name to reason.
+
+    Raises:
+        UnsupportedOperatorError: nothing can be compiled, or an operator cannot be expressed.
+        ImportFailedError: an output does not depend on the inputs, or the model cannot be imported.
     """
     imported = import_whole(name, model, dict(input_shapes or {}), refused)
     return graph_of_import(
@@ -69,6 +85,7 @@ def graph_of_import(
     rule = unfold or (lambda workload: best_unfold(workload, blocks))
 
     def accept_pools(workload: Workload) -> None:
+        # Which pools remain separate is only known after the extraction: see `_refused_pools`.
         if pool is None or workload.operator != "max_pool":
             accept(workload)
 
@@ -92,6 +109,7 @@ def graph_of_import(
     pools = dict(_refused_pools(graph, accept))
     if not pools:
         return graph
+    # Extract again with the refused pools on the CPU.
     graph = replace(extracted((*keep_float, *pools)), regions=imported.regions)
     return replace(graph, left={node: pools.get(node, why) for node, why in graph.left.items()})
 
@@ -99,7 +117,7 @@ def graph_of_import(
 def _refused_pools(
     graph: IntegerGraph, accept: Callable[[Workload], object]
 ) -> Iterator[tuple[str, str]]:
-    """Operators of max-pools that no convolution took in and the accelerator refuses, and why."""
+    """Yield (operator, reason) for separate max-pools that the accelerator does not accept."""
     for step in graph.steps:
         if isinstance(step, Layer) and step.workload.operator == "max_pool":
             try:
@@ -113,12 +131,23 @@ def graph_of_module(
     unfold: UnfoldRule, pool: PoolRule | None = None, name: str = "main",
     keep_float: Collection[str] = (),
 ) -> IntegerGraph:  # fmt: skip
-    """The layers and CPU islands of a quantised Relax module, seen flat. `types` says what each of
-    its operators is, `outputs` are names for its results; `unfold` and `pool` as above.
+    """Extract the accelerator layers and CPU islands of a quantised Relax module.
 
-    Operators with scales that are not known before the module runs are left to the CPU;
-    `IntegerGraph.left` says why. TVM joins and slices tensors: between two programs they are its
-    own. Raises `ImportFailedError` for a result that depends on no input.
+    Operators whose scales are only known at run time stay on the CPU; `IntegerGraph.left` states
+    why. Concatenations and slices are left to TVM.
+
+    Args:
+        flat: flat view of the module.
+        types: type of each operator, by name.
+        outputs: names for the results.
+        blocks: block sizes of the accelerator.
+        unfold: chooses how the first convolution is rearranged.
+        pool: chooses which max-pools are merged into the convolution before them, by default none.
+        name: name of the network.
+        keep_float: names of operators that stay on the CPU.
+
+    Raises:
+        ImportFailedError: a result depends on no input.
     """
     return _Extraction(
         name, flat, types, outputs, blocks, unfold, keep_float, pool=pool, in_place=False
@@ -126,6 +155,8 @@ def graph_of_module(
 
 
 class _Extraction:
+    """Extraction of one module: walks through its bindings and collects layers and CPU nodes."""
+
     def __init__(
         self, name: str, flat: FlatGraph, types: Mapping[str, str], outputs: Sequence[str],
         blocks: Blocks, unfold: UnfoldRule, keep_float: Collection[str], *,
@@ -162,7 +193,9 @@ class _Extraction:
         steps = self._steps(runs, set(results.values()))
         read = {name for step in steps for name in _touched(step)} | set(results.values())
         slices = self._used(read)
-        read |= {name for each in slices for name in (each.part, each.whole)}
+        read |= {
+            name for channel_slice in slices for name in (channel_slice.part, channel_slice.whole)
+        }
         inputs = tuple(t.values[str(p.name)] for p in self._parameters())
         used = read | {t.quantised[name] for name in read if name in t.quantised}
         values = {n: v for n, v in t.values.items() if n in used} | {v.name: v for v in inputs}
@@ -182,12 +215,12 @@ class _Extraction:
         )
 
     def _sources(self, names: Iterable[str]) -> set[str]:
-        """What has to be computed before these values are there."""
+        """Return the values that have to be computed before the given values exist."""
         slices = self._tensors.slices
         return set(names) if slices is None else slices.sources(names)
 
     def _used(self, read: Collection[str]) -> tuple[ChannelSlice, ...]:
-        """The slices that lead to a value which something reads."""
+        """Return the slices that lead to one of the given values."""
         slices = self._tensors.slices
         return () if slices is None else slices.leading_to(read)
 
@@ -205,8 +238,8 @@ class _Extraction:
             if match is None:
                 self._tensors.plain(binding)
             elif binding is match.result and not self._is_layer(match):
-                for each in (match.anchor, *(link.binding for link in match.chain)):
-                    self._tensors.plain(each)
+                for part in (match.anchor, *(link.binding for link in match.chain)):
+                    self._tensors.plain(part)
 
     def _is_layer(self, match: Match) -> bool:
         if is_kept(match, self._keep_float):
@@ -217,12 +250,13 @@ class _Extraction:
             self._layers.write(match)
         except self._no_layer as error:
             self._left[match.anchor.node] = str(error)
+            # Remove what was written before the layer turned out to be impossible.
             del self._tensors.nodes[nodes:], self._layers.steps[steps:]
             return False
         return True
 
     def _outputs(self) -> tuple[tuple[Value, ...], dict[str, str]]:
-        """The network's outputs, and the value that each is."""
+        """Return the network's outputs, and the value that holds each of them."""
         body = self._flat.module["main"].body.body
         by_var = self._flat.by_var
         while body in by_var and not by_var[body].args and by_var[body].op.endswith("Var"):
@@ -250,25 +284,26 @@ class _Extraction:
         ]
 
     def _reads(self) -> dict[str, set[str]]:
-        """What has to be computed before each tensor, by name."""
+        """Return, for each tensor, the values that have to be computed before it."""
         return {name: self._sources(read) for name, read in self._reads_itself().items()}
 
     def _reads_itself(self) -> dict[str, set[str]]:
-        """The tensors that each tensor is computed from, by name."""
-        found: dict[str, set[str]] = {}
+        """Return, for each tensor, the tensors from which it is computed directly."""
+        reads: dict[str, set[str]] = {}
         for layer in self._layers.steps:
-            found[layer.output] = {
+            reads[layer.output] = {
                 name for name in (layer.data, layer.residual, layer.weight_from) if name
             }
         for node in self._tensors.nodes:
             owners = (self._tensors.owner(var) for var in variables(node.value))
-            found[node.value_name] = {owner for owner in owners if owner is not None}
-        return found
+            reads[node.value_name] = {owner for owner in owners if owner is not None}
+        return reads
 
     def _steps(self, runs: Sequence[StepRun], results: set[str]) -> tuple[Step, ...]:
         reads = self._reads_itself()
         later: set[str] = set(results)
         steps: list[Step] = []
+        # From the last to the first, since an island only outputs the values that are read later.
         for run in reversed(runs):
             items = [item for item in run.items if isinstance(item, CpuNode)]
             if items:
@@ -287,8 +322,8 @@ class _Extraction:
         later: Collection[str],
     ) -> CpuIsland:
         t = self._tensors
-        own = {node.value_name for node in nodes}
-        inputs = sorted({read for n in own for read in reads[n]} - own)
+        written = {node.value_name for node in nodes}
+        inputs = sorted({read for n in written for read in reads[n]} - written)
         outputs = [node.value_name for node in nodes if node.value_name in later]
         names = tuple(dict.fromkeys(node.node for node in nodes if node.node))
         return CpuIsland(
@@ -305,7 +340,7 @@ class _Extraction:
 
 
 def _touched(step: Step) -> tuple[str, ...]:
-    """The values that a step reads and writes."""
+    """Return the names of the values that a step reads and writes."""
     if isinstance(step, CpuIsland):
         return (*step.inputs, *step.outputs)
     names = (step.data, step.residual, step.weight_from, step.output)
@@ -317,13 +352,17 @@ Item = Layer | CpuNode
 
 @dataclass(frozen=True)
 class StepRun:
-    """Layers without CPU work between, or CPU work without layers between, in order."""
+    """A sequence of layers without CPU work in between, or of CPU nodes without layers in between.
+
+    Attributes:
+        items: the layers or CPU nodes in execution order.
+    """
 
     items: tuple[Item, ...]
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is work of the CPU."""
+        """Whether it consists of CPU nodes."""
         return isinstance(self.items[0], CpuNode)
 
 
@@ -334,14 +373,21 @@ def order_steps(
     ready: Iterable[str],
     wanted: Iterable[str],
 ) -> list[StepRun]:
-    """Runs of layers and of CPU nodes by turns: as many of one kind as can run, then as many of the
-    other. `reads` gives what each tensor is computed from, `ready` the tensors that are there from
-    the start and `wanted` those that are the network's results; what none of them needs is dropped.
+    """Order layers and CPU nodes into alternating runs that are as long as possible.
+
+    Each run contains everything of its kind that can be computed at that point.
+
+    Args:
+        layers: the layers.
+        nodes: the CPU nodes.
+        reads: which tensors each tensor is computed from.
+        ready: tensors that exist from the start.
+        wanted: tensors that are results of the network. Steps that none of them needs are dropped.
     """
     written: dict[str, Item] = {layer.output: layer for layer in layers}
     written.update({node.value_name: node for node in nodes})
     needed = _needed(wanted, reads)
-    there = set(ready)
+    available = set(ready)
     waiting = {
         True: [n.value_name for n in nodes if n.value_name in needed],
         False: [layer.output for layer in layers if layer.output in needed],
@@ -351,9 +397,9 @@ def order_steps(
     while waiting[True] or waiting[False]:
         run: list[Item] = []
         for name in list(waiting[cpu]):
-            if all(read in there for read in reads[name]):
+            if all(read in available for read in reads[name]):
                 run.append(written[name])
-                there.add(name)
+                available.add(name)
         done = {_name(item) for item in run}
         waiting[cpu] = [name for name in waiting[cpu] if name not in done]
         if run:
@@ -367,6 +413,7 @@ def _name(item: Item) -> str:
 
 
 def _needed(wanted: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the tensors that the wanted tensors depend on, including themselves."""
     needed: set[str] = set()
     waiting = list(wanted)
     while waiting:

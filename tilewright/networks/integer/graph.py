@@ -1,4 +1,4 @@
-"""Defines a network in integers: layers for an accelerator, and islands of CPU operators."""
+"""A network in integers: layers that an accelerator runs, and islands of CPU operators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from tilewright.targets.layer import ChannelSlice, Layer, Value
 
 @dataclass(frozen=True, eq=False)
 class CpuIsland:
-    """Operators between layers that the CPU runs, as one function of the tensors it reads.
+    """Operators between layers that the CPU runs as one function.
 
-    `inputs` and `outputs` name values, in the order of the function's parameters and results;
-    `nodes` are the source model's operators as (name, type). `function` is Relax's, for
-    `networks.relax.cpu_subgraphs`; `written` says by the names of its variables which operator each
-    is the result of.
+    Attributes:
+        name: name of the island.
+        inputs: names of the values that it reads, in the order of the function's parameters.
+        outputs: names of the values that it writes, in the order of the function's results.
+        nodes: (name, type) of the source model's operators.
+        function: the Relax function, for `networks.relax.cpu_subgraphs`.
+        written: operator that each variable of the function is a result of, by name of the
+            variable.
     """
 
     name: str
@@ -31,24 +35,36 @@ class CpuIsland:
 
 
 Step = Layer | CpuIsland
+"""One step of a network: an accelerator layer or a CPU island."""
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerGraph:
-    """A quantised network. `steps` run in order; every value is written before it is read.
-
-    `inputs` and `outputs` are those of the source model, in its element types and order. `values`
-    are all tensors by name: the inputs, the outputs, and those between steps.
-    `quantised` names the int8 values that are a float input, quantised by the host, and that input;
-    `results` the value that each output is: itself where a step writes it, else an int8 value that
-    the host dequantises where the output is float, and shapes as the output (row-major).
+    """A quantised network as accelerator layers and CPU islands.
 
     Layers read and write int8 values (`targets.layer`). A conv2d or max_pool reads an image (n, c,
-    h, w), a dense rows × channels, rows being whatever precedes the last dimension. A conv2d whose
-    data has no four dimensions, or others than the workload's, reads rows × channels, too: row
-    `pixel · batch + b` is pixel (b, :, pixel, 0) of its image, `batch` that of the workload, and
-    rows beyond the last are nothing. A dense layer of one row that reads an image (1, c, h, w)
-    reads it as it lies packed in blocks of channels: of (⌈c/block⌉, h, w, block) numbers.
+    h, w). A dense layer reads rows × channels, where all dimensions except the last are rows. A
+    conv2d whose data do not have the workload's four dimensions also reads rows × channels: row
+    `pixel · batch + b` is pixel (b, :, pixel, 0) of its image, where `batch` is that of the
+    workload, and rows after the last are ignored. A dense layer with one row that reads an image
+    (1, c, h, w) reads it as it is packed in blocks of channels, in the order (⌈c/block⌉, h, w,
+    block).
+
+    Attributes:
+        name: name of the network.
+        inputs: inputs of the source model, in its order and element types.
+        outputs: outputs of the source model, in its order and element types.
+        values: all tensors by name: inputs, outputs and those between steps.
+        steps: the steps in execution order. Every value is written before it is read.
+        quantised: int8 values that the host quantises from a float input: value name to input name.
+        results: the value that holds each output, by output name. The host dequantises an int8
+            value if the output is float, and reshapes it (row-major).
+        blocks: block sizes of the accelerator.
+        macs: multiply-accumulates of the source model, wherever they run.
+        left: operators that stay on the CPU although accelerators may support them: name to reason.
+        slices: values that are contained in other values, so that nothing is copied.
+        lost: layers whose weights were rounded again: name to signal-to-noise ratio in decibels.
+        regions: onnxruntime regions that islands call.
     """
 
     name: str
@@ -60,29 +76,23 @@ class IntegerGraph:
     results: Mapping[str, str]
     blocks: Blocks
     macs: int
-    """Multiply-accumulates of the source model, wherever they run."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Why an operator that an accelerator could be given is with the CPU, by its name."""
     slices: tuple[ChannelSlice, ...] = ()
-    """Values that lie inside others: nobody copies them."""
     lost: Mapping[str, float] = field(default_factory=dict)
-    """Layers with weights that were rounded anew, by name: the power of the exact weights over that
-    of what rounding took, in decibels."""
     regions: tuple[RegionModel, ...] = ()
-    """What islands call onnxruntime for."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """What the accelerator runs, in order."""
+        """The accelerator layers in execution order."""
         return tuple(step for step in self.steps if isinstance(step, Layer))
 
     @cached_property
     def islands(self) -> tuple[CpuIsland, ...]:
-        """What the CPU runs, in order."""
+        """The CPU islands in execution order."""
         return tuple(step for step in self.steps if isinstance(step, CpuIsland))
 
     def segments(self) -> Sequence[tuple[Layer, ...]]:
-        """The runs of layers without CPU work between."""
+        """Return the maximal sequences of layers without CPU work in between."""
         runs: list[list[Layer]] = [[]]
         for step in self.steps:
             if isinstance(step, Layer):

@@ -1,8 +1,9 @@
-"""Makes integer layers of a call that the importer found: the product, and its one epilogue.
+"""Convert a call that the importer found to integer layers.
 
-Where scales are powers of two apart a call is one layer. Elsewhere the factor between them goes
-into the weights (`networks.requantisation`). A call with constant weights is then two
-layers: a pass with what rounding leaves of them, and one that adds its result.
+If the scales are a power of two apart, a call is one layer. Otherwise, the factor between the
+scales is multiplied into the weights (`networks.requantisation`). A call with constant weights then
+becomes two layers: a first pass with the rounding error of the scaled weights, and a second one
+that uses the rounded weights and adds the result of the first.
 """
 
 from __future__ import annotations
@@ -55,15 +56,29 @@ from tilewright.targets.layer import Layer, Scale, Value
 from tilewright.targets.workload import Workload
 
 UnfoldRule = Callable[[Workload], Unfold | None]
+"""Chooses how the data of a convolution are rearranged; None to leave them as they are."""
 WIDEST_SUM = 128
-"""Channels up to which a sum is a convolution of both tensors: its multiplications grow with their
-square, and weights of seven bits, which take none, are a step or two off."""
+"""Largest number of channels for which a sum of two tensors becomes a convolution of both. The
+number of its multiplications grows with the square of the channels. The alternative, weights of
+seven bits, needs no multiplications but is off by a step or two."""
 
 
 class Layers:
-    """Writes calls as layers that the accelerator can `accept`, in order, into `steps`. `lost`
-    says, by the name of a layer whose weights had to be rounded anew, the decibels that leaves
-    them."""
+    """Converts calls to layers that the accelerator accepts.
+
+    Args:
+        tensors: what each variable of the network is.
+        blocks: block sizes of the accelerator.
+        unfold: chooses how the first convolution is rearranged.
+        macs: multiply-accumulates by operator name.
+        types: operator type by operator name.
+        exact: use two passes where needed; otherwise one with rounded weights.
+        accept: raises `WorkloadError` for a workload that the accelerator does not support.
+
+    Attributes:
+        steps: the layers written so far.
+        lost: layers whose weights were rounded again: name to signal-to-noise ratio in decibels.
+    """
 
     def __init__(
         self, tensors: QdqTensors, blocks: Blocks, unfold: UnfoldRule, macs: dict[str, int],
@@ -82,8 +97,13 @@ class Layers:
         self.lost: dict[str, float] = {}
 
     def write(self, match: Match) -> None:
-        """Append the layers of a call and bind its result. Raises `NotALayer`, and
-        `QuantisationError` for scales that are not known before the network runs."""
+        """Append the layers of a call and bind its result.
+
+        Raises:
+            NotALayer: the call cannot run as integer layers.
+            QuantisationError: scales are only known at run time.
+            WorkloadError: the accelerator does not support a workload.
+        """
         p = self._products
         rules: dict[str, Callable[[Match], MatmulLayer]] = {
             "conv2d": p.conv2d, "dense": p.dense, "average_pool": p.average,
@@ -100,25 +120,29 @@ class Layers:
             raise NotALayer("its sums could leave 32 bits") from None
 
     def _heads(self, match: Match) -> None:
-        """A dense layer a head; their outputs after one another are the result."""
+        """Write one dense layer per attention head; their stacked outputs are the result."""
         products = list(self._products.heads(match))
-        made = [
+        outputs = [
             self._accumulate(match, product, f"{match.anchor.node}.{i}", len(products))
             for i, product in enumerate(products)
         ]
         shape, node = match.result.shape or (), match.result.node
-        if len(made) == 1:
-            self._bind(match, made[0])
+        if len(outputs) == 1:
+            self._bind(match, outputs[0])
             return
-        holders = [self._t.holders[value.name] for value in made]
-        view = self._t.integers(cpu_subgraphs.stacked(holders, shape), shape, made[0].scale, node)
+        holders = [self._t.holders[value.name] for value in outputs]
+        view = self._t.integers(
+            cpu_subgraphs.stacked(holders, shape), shape, outputs[0].scale, node
+        )
         self._t.bind(match.result.var, view)
 
     def _accumulate(
         self, match: Match, product: MatmulLayer, name: str = "", parts: int = 1
     ) -> Value:
-        """Append the layers that sum products and requantise, those of one of `parts` of the call;
-        the value they write."""
+        """Append the layers that sum products and requantise them, and return the value they write.
+
+        `parts` is the number of layers that the call is split into.
+        """
         steps, bias, residual = Behind(match), None, None
         for link in match.links:
             if link.kind == "bias":
@@ -131,21 +155,35 @@ class Layers:
         if output is None:
             if match.operator != "elementwise" or steps.upper is not None:
                 raise NotALayer("nothing quantises its result")
+            # A ReLU without a quantisation after it keeps the scale of its input.
             output = product.scale
         bounds = bounds_of(output, steps.relu, steps.upper)
-        own, value = name or match.anchor.node, name or match.result.node
+        layer_name, value = name or match.anchor.node, name or match.result.node
         return self._requantised(
             IntegerCall(
-                match, product, output, bounds, bias, residual, own, value, parts, steps.activation
+                match,
+                product,
+                output,
+                bounds,
+                bias,
+                residual,
+                layer_name,
+                value,
+                parts,
+                steps.activation,
             )
         )
 
     def _requantised(self, call: IntegerCall) -> Value:
-        """By shifts alone where these do, else by weights that hold the factor between scales."""
+        """Requantise by shifts if possible, otherwise by weights that contain the scale factor."""
         weight, shifts = call.product.weight, shifts_of(call.ratios)
         is_int8 = weight is None or bool(INT8[0] <= weight.min() and weight.max() <= INT8[1])
-        if shifts is not None and is_int8 and (found := residual_step(call, shifts)) is not None:
-            r = Requantisation(shifts, found or None, call.bounds)
+        if (
+            shifts is not None
+            and is_int8
+            and (residual_op := residual_step(call, shifts)) is not None
+        ):
+            r = Requantisation(shifts, residual_op or None, call.bounds)
             if r.by_channel and call.residual is not None:
                 raise NotALayer("a tensor is added to its sums, which count differently by channel")
             return self._layer(call, weight, r)
@@ -160,22 +198,25 @@ class Layers:
         return self._scaled(call, weight)
 
     def _scaled(self, call: IntegerCall, weight: Integers | Real) -> Value:
-        """Two passes: what rounding leaves of the scaled weights, and these."""
-        made = reached(scale_weights(weight, call.ratios))
-        if made.fine is None or not (self._exact and self._passes):
-            if made.decibels is not None:
-                self.lost[call.layer_name] = made.decibels
-            r = Requantisation(made.shifts, None, call.bounds)
-            return self._layer(call, made.coarse.astype(np.int64), r)
-        fine = self._fine(call, made, made.fine)
-        added = EpilogueOp("residual", made.residual)
-        r = Requantisation(made.shifts, added, call.bounds)
-        both = made.coarse + made.fine / (1 << FINE_BITS)
-        return self._layer(call, made.coarse.astype(np.int64), r, fine, both)
+        """Requantise by scaled weights, in two passes if rounding them causes an error."""
+        scaled = reached(scale_weights(weight, call.ratios))
+        if scaled.fine is None or not (self._exact and self._passes):
+            if scaled.decibels is not None:
+                self.lost[call.layer_name] = scaled.decibels
+            r = Requantisation(scaled.shifts, None, call.bounds)
+            return self._layer(call, scaled.coarse.astype(np.int64), r)
+        fine = self._fine(call, scaled, scaled.fine)
+        added = EpilogueOp("residual", scaled.residual)
+        r = Requantisation(scaled.shifts, added, call.bounds)
+        both = scaled.coarse + scaled.fine / (1 << FINE_BITS)
+        return self._layer(call, scaled.coarse.astype(np.int64), r, fine, both)
 
     def _fine(self, call: IntegerCall, made: Scaled, weight: NDArray[np.int8]) -> str:
-        """The pass with the fine weights; the value it writes, which counts 2^`made.residual` sums
-        of the other, from 0."""
+        """Append the first pass with the fine weights and return the name of its result.
+
+        One step of the result is 2^`made.residual` steps of the sums of the second pass; its zero
+        point is 0.
+        """
         name = f"{call.layer_name}.fine"
         finished = finish_epilogue(Requantisation(np.array([made.fine_shift])), (), call.channels)
         value = self._t.add(name, call.product.shape, Scale(1.0))
@@ -183,7 +224,7 @@ class Layers:
         return value.name
 
     def _averaged(self, call: IntegerCall) -> Value:
-        """An average whose taps hold the factor."""
+        """Write an average pool whose weights contain the scale factor."""
         w = call.product.workload
         factor = call.product.scale.step / call.output.step
         taps, shift = reached(spread_taps(factor, w.kernel_h, w.kernel_w))
@@ -191,19 +232,23 @@ class Layers:
         return self._layer(call, weight, Requantisation(np.array([shift]), None, call.bounds))
 
     def _weighted(self, call: IntegerCall) -> Value:
-        """A sum of two tensors, each times a factor."""
+        """Write a sum of two tensors, each multiplied by a factor."""
         assert call.residual is not None
         if self._exact and call.channels <= WIDEST_SUM and (value := self._joined(call)):
             return value
         one, two = (s.step / call.output.step for s in (call.product.scale, call.residual.known))
-        first, second, shift = reached(weighted_pair(one, two))  # the finer comes first
+        # The operand with the finer scale comes first.
+        first, second, shift = reached(weighted_pair(one, two))
         weight = np.full((call.channels, 1, 1, 1), first, np.int64)
         added = EpilogueOp("weighted", second)
         return self._layer(call, weight, Requantisation(np.array([shift]), added, call.bounds))
 
     def _joined(self, call: IntegerCall) -> Value | None:
-        """A sum of two tensors that can lie side by side: a convolution of both, by the factors, in
-        two passes as any other. None where they cannot."""
+        """Write a sum of two adjacent tensors as one convolution of both.
+
+        Its weights contain the scale factors, in two passes if needed. Return None if the tensors
+        cannot be placed next to each other.
+        """
         one, two = View(call.product.data, call.product.shape, call.product.scale), call.residual
         assert two is not None
         node, c = call.match.anchor.node, call.channels
@@ -215,6 +260,7 @@ class Layers:
         n, _, h, w = whole.shape
         workload = Workload("conv2d", n, 2 * c, h, w, c, post=())
         product = MatmulLayer(workload, whole.name, Scale(call.output.step), call.product.shape)
+        # The bias subtracts the zero points, since the concatenated tensor has a scale of its own.
         zeros = -sum(view.known.zero_point * view.known.step for view in (one, two))
         joined = replace(call, product=product, bias=np.full(c, zeros), residual=None)
         return self._scaled(joined, weight[:, :, None, None])
@@ -227,8 +273,14 @@ class Layers:
         residual: str | None = None,
         stands_for: Real | None = None,
     ) -> Value:
-        """Append the layer that writes a call's value. `residual` names what is added in the place
-        of the call's own, `stands_for` are the weights that this and an earlier pass have together.
+        """Append the layer that writes the value of a call.
+
+        Args:
+            call: the call.
+            weight: the weights of this pass, None if they are data.
+            r: how the sums are requantised.
+            residual: value that is added instead of the call's own residual.
+            stands_for: the combined weights of this pass and an earlier one.
         """
         if not r.is_possible or (call.output.zero_point and r.shifts.min() < 0):
             raise NotALayer(FAR_APART)
@@ -237,6 +289,8 @@ class Layers:
         zeros, activates = call.output.zero_point * np.exp2(r.shifts), call.activation is not None
         if activates:
             _check_behind(r, zeros)
+        # Added to the sums: the output's zero point, the bias, and the zero points of residual and
+        # data.
         constants = [
             np.broadcast_to(0 * zeros if activates else zeros, (call.channels,)),
             call.bias / steps if call.bias is not None else np.zeros(0),
@@ -245,23 +299,23 @@ class Layers:
         ]
         finished = finish_epilogue(
             r,
-            [each for each in constants if each.any()],
+            [constant for constant in constants if constant.any()],
             call.channels,
             has_bias=call.bias is not None,
             activation=call.activation,
             zero=int(zeros[0]) if activates else 0,
         )
-        made = None if weight is None else weight.astype(np.int8)
+        int8_weight = None if weight is None else weight.astype(np.int8)
         w = call.product.workload
         products = w.in_channels // w.groups * w.kernel_h * w.kernel_w
-        check_sums(made, products, finished)
+        check_sums(int8_weight, products, finished)
         value = self._t.add(call.value_name, call.product.shape, call.output)
-        own = None if call.residual is None else call.residual.value
-        self._append(call, made, finished, value, residual or own)
+        own_residual = None if call.residual is None else call.residual.value
+        self._append(call, int8_weight, finished, value, residual or own_residual)
         return value
 
     def _check_passes(self) -> None:
-        """Residuals and pooled tensors pass the matrix unit as they are."""
+        """Raise `NotALayer` unless blocks are square, as multiplying by an identity requires."""
         if not self._passes:
             raise NotALayer("tensors pass as they are only where blocks are square")
 
@@ -315,16 +369,16 @@ class Layers:
         return self._products.like(other, product.shape)
 
     def _maximum(self, match: Match) -> None:
-        """A maximum keeps its scale; another scale behind it is a layer of its own."""
+        """Write a max-pool. It keeps its scale; a different output scale needs another layer."""
         self._check_passes()
         view, (n, c, h, w) = self._products.image(match.anchor.args[0])
-        read, behind = window(match.anchor), Behind(match)
-        if behind.output is None and behind.upper is not None:
+        read, following = window(match.anchor), Behind(match)
+        if following.output is None and following.upper is not None:
             raise NotALayer("nothing quantises its result")
-        moved = behind.output not in (None, view.known)
-        low, high = bounds_of(view.known, behind.relu, behind.upper)
+        rescales = following.output not in (None, view.known)
+        low, high = bounds_of(view.known, following.relu, following.upper)
         epilogue: tuple[EpilogueOp, ...] = ()
-        if high < INT8[1] and not moved:
+        if high < INT8[1] and not rescales:
             epilogue += (EpilogueOp("min", high),)
         if low > INT8[0]:
             epilogue += (EpilogueOp("max", low),)
@@ -332,23 +386,25 @@ class Layers:
             depthwise(n, c, h, w, read.kernel, read.strides, read.padding), operator="max_pool"
         )
         shape = (n, c, workload.out_height, workload.out_width)
-        name = match.result.node if not moved else match.anchor.node
+        name = match.result.node if not rescales else match.anchor.node
         value = self._t.add(name, shape, view.known)
         product = MatmulLayer(workload, view.value, view.known, shape)
-        own = match.anchor.node
-        call = IntegerCall(match, product, view.known, (low, high), None, None, own, name)
+        layer_name = match.anchor.node
+        call = IntegerCall(match, product, view.known, (low, high), None, None, layer_name, name)
         self._append(call, None, Finished(epilogue), value)
-        if behind.output is not None and moved:
+        if following.output is not None and rescales:
             product = self._products.one_by_one(View(value.name, shape, view.known))
-            bounds = bounds_of(behind.output, behind.relu, behind.upper)
-            own, name = f"{own}.scale", match.result.node
-            call = IntegerCall(match, product, behind.output, bounds, None, None, own, name)
+            bounds = bounds_of(following.output, following.relu, following.upper)
+            layer_name, name = f"{layer_name}.scale", match.result.node
+            call = IntegerCall(
+                match, product, following.output, bounds, None, None, layer_name, name
+            )
             value = self._requantised(call)
         self._bind(match, value)
 
 
 def _check_behind(r: Requantisation, zeros: Real) -> None:
-    """Raises `NotALayer` where what follows an activation is no single immediate."""
+    """Raise `NotALayer` if the offset after an activation does not fit into one immediate."""
     if r.by_channel:
         raise NotALayer("its activation needs sums that count alike in all channels")
     half = 1 << max(int(r.shifts[0]) - 1, 0)

@@ -1,6 +1,4 @@
-"""Describes the product of a call on its way to integer layers: what it multiplies, in which
-scales, and what is added to its sums.
-"""
+"""Describe the product of a call: its operands, their scales, and what is added to its sums."""
 
 from __future__ import annotations
 
@@ -36,14 +34,23 @@ Shape = tuple[int, ...]
 
 
 class NotALayer(Exception):
-    """Why a call cannot be a layer; it stays with the CPU."""
+    """Raised if a call cannot be a layer and stays on the CPU. The message states the reason."""
 
 
 @dataclass(frozen=True)
 class MatmulLayer:
-    """What multiplies: a workload without epilogue, the int8 value it reads and its scale, the
-    shape of the value it writes, and the weights (o, c/groups, kh, kw), integers less their zero
-    point, or the value that is packed as such. `steps` are the weights', (1,) or (o,)."""
+    """A product of integers that becomes a layer.
+
+    Attributes:
+        workload: the workload without epilogue.
+        data: name of the int8 value that it reads.
+        scale: scale of the data.
+        shape: shape of the value that it writes.
+        weight: weights of shape (o, c/groups, kh, kw) minus their zero point, None if they are
+            data.
+        steps: scales of the weights, of shape (1,) or (o,).
+        weight_from: name of the value that is packed as weights, if they are data.
+    """
 
     workload: Workload
     data: str
@@ -55,27 +62,34 @@ class MatmulLayer:
 
     @property
     def sums(self) -> Real:
-        """What its sums count in, (1,) or (o,)."""
+        """Scales of the sums of products, of shape (1,) or (o,)."""
         return self.scale.step * self.steps
 
 
 class Products:
-    """Finds them for the calls of a network. `NotALayer` is raised for what has no such form,
-    `QuantisationError` for scales that are not known before the network runs."""
+    """Derives the products of a network's calls.
+
+    Methods raise `NotALayer` for a call that has no such form, and `QuantisationError` if its
+    scales are only known at run time.
+
+    Args:
+        tensors: what each variable of the network is.
+        blocks: block sizes of the accelerator.
+    """
 
     def __init__(self, tensors: QdqTensors, blocks: Blocks) -> None:
         self._t = tensors
         self._blocks = blocks
 
     def data(self, value: RelaxExpr) -> View:
-        """The int8 value behind a float tensor."""
+        """Return the int8 value that a float tensor stands for."""
         view = self._t.real(value)
         if view is None:
             raise NotALayer("its data are no int8 tensor times a scale")
         return view
 
     def like(self, view: View, shape: tuple[int, ...]) -> View:
-        """As a value of a shape, which a layer's residual has."""
+        """Return a value in another shape, as a layer needs it for its residual."""
         own = self._t.values[view.value].shape
         image = len(shape) == 4
         if own == shape or (not image and len(own) != 4 and own[-1] == shape[-1]):
@@ -83,7 +97,7 @@ class Products:
         return self._t.in_shape(view, shape)
 
     def image(self, value: RelaxExpr) -> tuple[View, tuple[int, int, int, int]]:
-        """The data of an operator on images, as a value that lies as one, and its shape."""
+        """Return the data of an operator on images as an int8 image, and its shape (n, c, h, w)."""
         view = self.data(value)
         if len(view.shape) != 4:
             raise NotALayer("its data are no image")
@@ -95,8 +109,15 @@ class Products:
         return view, (n, c, h, w)
 
     def _weights(self, value: RelaxExpr, axis: int) -> tuple[Integers, Real]:
-        """The integers of weights less their zero point, in the shape that the operator reads, and
-        their steps, (1,) or one a place of an axis, that of the output channels."""
+        """Return the weights minus their zero point, and their scales.
+
+        Args:
+            value: the weights as a Relax expression.
+            axis: axis of the output channels.
+
+        Returns:
+            Integers in the operator's shape, and scales of shape (1,) or (channels,).
+        """
         found = integers_of(self._t.flat, value)
         if found is None:
             raise NotALayer("its weights are no int8 constants")
@@ -110,8 +131,10 @@ class Products:
         return values, self._along(value, steps, axis)
 
     def _along(self, value: RelaxExpr, each: Real, axis: int) -> Real:
-        """What a constant has of each scale, (scales,), as one value, (1,), or one a place of an
-        axis."""
+        """Distribute values per scale, (scales,), along an axis of a constant.
+
+        Returns an array of shape (1,), or with one value per index of the axis.
+        """
         if len(set(each.tolist())) == 1:
             return each[:1]
         whole = np.moveaxis(along_channels(self._t.flat, value, each), axis, 0)
@@ -121,7 +144,7 @@ class Products:
         return own[:, 0].astype(np.float64)
 
     def conv2d(self, match: Match) -> MatmulLayer:
-        """A convolution with constant weights."""
+        """Return the product of a convolution with constant weights."""
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         (weight, steps), attrs = self._weights(match.anchor.args[1], 0), match.anchor.value.attrs
         top, left, bottom, right = (int(pad) for pad in attrs.padding)
@@ -137,7 +160,10 @@ class Products:
         return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
 
     def dense(self, match: Match) -> MatmulLayer:
-        """A product with constant weights; of a flattened image they follow how it lies packed."""
+        """Return the product of a dense layer with constant weights.
+
+        The weights for a flattened image are reordered to match how the image is packed.
+        """
         view = self.data(match.anchor.args[0])
         integers, steps = self._weights(match.anchor.args[1], 1)
         weight = np.ascontiguousarray(integers.T)[:, :, None, None]
@@ -156,7 +182,10 @@ class Products:
         return MatmulLayer(workload, view.value, view.known, shape, weight, steps)
 
     def average(self, match: Match) -> MatmulLayer:
-        """A depthwise convolution with equal weights, as far as integers are."""
+        """Return an average pool as a depthwise convolution.
+
+        Its weights are equal up to rounding.
+        """
         view, (n, c, h, w) = self.image(match.anchor.args[0])
         read = window(match.anchor)
         if any(read.padding) and not read.count_include_pad:
@@ -170,21 +199,27 @@ class Products:
         )
 
     def identity(self, match: Match) -> MatmulLayer:
-        """What a relu, clip or requantisation that stands alone reads, times one."""
+        """Return the product with 1 for a ReLU, clip or requantisation that is not fused."""
         return self.one_by_one(self.data(match.anchor.args[0]))
 
     def sum(self, match: Match) -> MatmulLayer:
-        """The first of a sum's operands, times one; the other is its residual."""
+        """Return the product with 1 of a sum's first operand; the other one is its residual."""
         return self.one_by_one(self.operands(match)[0])
 
     def operands(self, match: Match) -> tuple[View, View]:
-        """Of a sum: the finer first, whose numbers the other's are shifted to."""
+        """Return the operands of a sum, the one with the finer scale first.
+
+        The other one is shifted to that scale.
+        """
         one, two = sorted((self.data(arg) for arg in match.anchor.args[:2]), key=_step)
         return one, self.like(two, self._t.values[one.value].shape)
 
     def heads(self, match: Match) -> Iterator[MatmulLayer]:
-        """Of a product of two activations one a head: rows × channels of the first times the
-        second, transposed as weights are, outputs × channels."""
+        """Yield one product per attention head for a product of two activations.
+
+        The first operand is rows × channels. The second one is transposed to outputs × channels,
+        like weights.
+        """
         (one, two), node = (self.data(arg) for arg in match.anchor.args[:2]), match.anchor.node
         *_, rows, channels = one.shape
         outputs, heads = two.shape[-1], math.prod(one.shape[:-2])
@@ -209,7 +244,7 @@ class Products:
             )  # fmt: skip
 
     def one_by_one(self, view: View) -> MatmulLayer:
-        """A depthwise convolution that multiplies by one, on whatever shape the value has."""
+        """Return a depthwise convolution that multiplies by 1, for a value of any shape."""
         shape = self._t.values[view.value].shape
         workload = passing(shape, self._blocks)
         weight = np.ones((workload.out_channels, 1, 1, 1), np.int64)
@@ -221,7 +256,7 @@ def _step(view: View) -> float:
 
 
 def passing(shape: Shape, blocks: Blocks) -> Workload:
-    """A depthwise convolution of one pixel's window, without epilogue, on a tensor of any shape."""
+    """Return a 1×1 depthwise convolution without epilogue for a tensor of any shape."""
     if len(shape) == 4:
         n, c, h, w = shape
     else:
@@ -231,8 +266,17 @@ def passing(shape: Shape, blocks: Blocks) -> Workload:
 
 
 def as_packed(weight: Integers, image: tuple[int, ...], block: int) -> Integers:
-    """Weights (o, c·h·w, 1, 1) of a flattened `image` (1, c, h, w), for the image as it is packed:
-    (o, ⌈c/block⌉·h·w·block, 1, 1), zero for channels that fill the last block."""
+    """Reorder the weights of a flattened image to match how the image is packed.
+
+    Args:
+        weight: weights of shape (o, c·h·w, 1, 1).
+        image: shape (1, c, h, w) of the image.
+        block: number of channels per block.
+
+    Returns:
+        Weights of shape (o, ⌈c/block⌉·h·w·block, 1, 1), zero for the channels that fill the last
+            block.
+    """
     _, c, h, w = image
     if h * w == 1:
         return weight
@@ -247,7 +291,17 @@ def depthwise(
     n: int, c: int, h: int, w: int,
     kernel: tuple[int, int], strides: tuple[int, int], padding: tuple[int, int, int, int],
 ) -> Workload:  # fmt: skip
-    """A depthwise convolution without epilogue."""
+    """Return a depthwise convolution without epilogue.
+
+    Args:
+        n: batch size.
+        c: channels.
+        h: height of the image.
+        w: width of the image.
+        kernel: height and width of the window.
+        strides: vertical and horizontal stride.
+        padding: top, left, bottom and right padding.
+    """
     top, left, bottom, right = padding
     return Workload(
         "conv2d", n, c, h, w, c, kernel_h=kernel[0], kernel_w=kernel[1],
@@ -261,9 +315,20 @@ FAR_APART = "its scales are too far apart for shifts"
 
 @dataclass(frozen=True, eq=False)
 class IntegerCall:
-    """A call on its way to layers: what multiplies, the scale and bounds of what it writes, the
-    constants that are added, (o,) real numbers, the int8 tensor that is, and the activation behind
-    them."""
+    """A call that is being converted to layers.
+
+    Attributes:
+        match: the matched operators.
+        product: the product.
+        output: scale of the output.
+        bounds: smallest and largest int8 of the output.
+        bias: real-valued constants that are added, of shape (o,), or None.
+        residual: int8 tensor that is added, or None.
+        layer_name: name of the layer.
+        value_name: name of the value that it writes.
+        parts: number of layers that the call is split into.
+        activation: activation after the additions, or None.
+    """
 
     match: Match
     product: MatmulLayer
@@ -278,12 +343,12 @@ class IntegerCall:
 
     @property
     def ratios(self) -> Real:
-        """A step of the sums over one of the output, (1,) or (o,)."""
+        """Scale of the sums over the scale of the output, of shape (1,) or (o,)."""
         return self.product.sums / self.output.step
 
     @property
     def channels(self) -> int:
-        """Of the output."""
+        """Number of output channels."""
         return self.product.workload.out_channels
 
 
@@ -291,16 +356,22 @@ T = TypeVar("T")
 
 
 def reached(made: T | None) -> T:
-    """What there is. Raises `NotALayer` where there is nothing."""
+    """Return `made`, or raise `NotALayer` if it is None because the scales differ too much."""
     if made is None:
         raise NotALayer(FAR_APART)
     return made
 
 
 def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[False] | None:
-    """How the tensor that is added gets into the sums' scale by a shift, where the sums are shifted
-    to the right by `shifts`, (1,) or (o,): False where nothing is added, None where no shift to the
-    left does."""
+    """Return the operation that adds a call's residual, shifted to the scale of the sums.
+
+    Args:
+        call: the call.
+        shifts: right shifts of the sums, of shape (1,) or (o,).
+
+    Returns:
+        The operation; False if the call has no residual; None if no left shift reaches the scale.
+    """
     if call.residual is None:
         return False
     ratio = call.residual.known.step / call.product.sums
@@ -311,15 +382,23 @@ def residual_step(call: IntegerCall, shifts: Integers) -> EpilogueOp | Literal[F
 
 
 def times(residual: EpilogueOp | None) -> int:
-    """How often a residual counts in the sums."""
+    """Return the factor with which a residual is added to the sums; 0 without a residual."""
     if residual is None:
         return 0
     return residual.value if residual.kind == "weighted" else 1 << residual.value
 
 
 def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
-    """What the zero point of the data adds to sums by weights (o, c/groups, kh, kw), to be taken
-    back: (o,), or (1, o, oh, ow) where it is not the same for all pixels, since zeros pad them."""
+    """Return the correction of the sums for the zero point of the data.
+
+    Args:
+        product: the product.
+        weight: weights of shape (o, c/groups, kh, kw), None if they are data.
+
+    Returns:
+        What has to be added: shape (o,), or (1, o, oh, ow) if the padding makes it differ between
+            pixels, or an empty array if nothing has to be added.
+    """
     w, zero = product.workload, product.scale.zero_point
     if not zero or weight is None:
         return np.zeros(0)
@@ -333,8 +412,17 @@ def of_zero_point(product: MatmulLayer, weight: Real | Integers | None) -> Real:
 
 
 class Behind:
-    """What follows the sums of a call: the scale it is written with, None where nothing says,
-    whether a relu cuts it and where it is cut above, and another activation."""
+    """The operations that follow the sums of a call.
+
+    Args:
+        match: the matched operators.
+
+    Attributes:
+        output: scale of the output, None if nothing quantises it.
+        relu: whether negative values are clipped to 0.
+        upper: upper clipping bound, None if there is none.
+        activation: another activation, or None.
+    """
 
     def __init__(self, match: Match) -> None:
         self.output: Scale | None = None

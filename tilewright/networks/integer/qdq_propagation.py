@@ -1,7 +1,7 @@
-"""Walks through a quantised network once and decides what runs in int8.
+"""Walk through a quantised network once and determine which tensors are int8.
 
-Decided are which float tensors are int8 tensors in some scale, which calls become layers, and what
-is left to the CPU.
+The result states for each variable whether it is a view of an int8 value in some scale, or computed
+by the CPU.
 """
 
 from __future__ import annotations
@@ -34,8 +34,15 @@ CONCAT, SLICE = "relax.concat", "relax.strided_slice"
 
 @dataclass(frozen=True)
 class View:
-    """An int8 value in another shape, its numbers in their order; `scale` as it is read there, None
-    where nothing says it. A uint8 tensor of the model is int8 less 128."""
+    """An int8 value, possibly in another shape with its elements in the same order.
+
+    A uint8 tensor of the model is represented as int8 after 128 is subtracted.
+
+    Attributes:
+        value: name of the value.
+        shape: the shape of the view.
+        scale: the scale with which it is read, None if it is unknown.
+    """
 
     value: str
     shape: Shape
@@ -43,17 +50,28 @@ class View:
 
     @property
     def known(self) -> Scale:
-        """The scale of a value that has one."""
+        """The scale, which must not be None."""
         assert self.scale is not None
         return self.scale
 
 
 class QdqTensors:
-    """What every variable of the network is: a view of an int8 value, or something the CPU has.
+    """State of each variable of a network: a view of an int8 value, or computed by the CPU.
 
-    `values` are the int8 values and the network's inputs, `holders` the variables that stand for
-    them in islands, `host` the values that no layer writes. `slices` are the values that lie inside
-    others; where `blocks` are not given, all that are put together are moved.
+    Args:
+        flat: flat view of the module.
+        blocks: block sizes of the accelerator. If they are None, concatenations and slices are
+            always copied.
+
+    Attributes:
+        flat: flat view of the module.
+        values: int8 values and network inputs by name.
+        quantised: int8 values that the host quantises: name to input name.
+        nodes: operators that the CPU computes.
+        host: names of values that no layer writes.
+        errors: for variables with an unsupported scale, the error.
+        holders: the variable that represents each value in islands, by value name.
+        slices: values that are contained in others, None without blocks.
     """
 
     def __init__(self, flat: FlatGraph, blocks: Blocks | None = None) -> None:
@@ -88,7 +106,7 @@ class QdqTensors:
             self._views[param] = View(own.name, own.shape)
 
     def unique(self, name: str) -> str:
-        """A name for a tensor that no other has."""
+        """Return a tensor name that is not taken yet, derived from `name`."""
         free, count = name, 1
         while free in self._taken or not free:
             count += 1
@@ -97,19 +115,25 @@ class QdqTensors:
         return free
 
     def view(self, var: RelaxVar) -> View | None:
-        """The int8 value that a float is a multiple of, or that an integer is; None for others."""
+        """Return the int8 value behind a variable, or None if there is none.
+
+        A float variable is a multiple of that value; an integer variable is that value.
+        """
         return self._views.get(var)
 
     def real(self, var: RelaxVar) -> View | None:
-        """The int8 value that a float stands for. Raises `QuantisationError` where its scale is not
-        known before the network runs."""
+        """Return the int8 value that a float variable stands for, or None if there is none.
+
+        Raises:
+            QuantisationError: its scale is only known at run time or is not supported.
+        """
         if var in self.errors:
             raise self.errors[var]
         found = self._views.get(var)
         return found if found is not None and found.scale is not None else None
 
     def add(self, name: str, shape: Shape, scale: Scale | None) -> Value:
-        """A new int8 value that a layer writes, or the host."""
+        """Add an int8 value that a layer or the host writes."""
         value = Value(self.unique(name), shape, "int8", scale)
         self.values[value.name] = value
         self.holders[value.name] = cpu_subgraphs.int8_variable(value.name, shape)
@@ -117,17 +141,16 @@ class QdqTensors:
         return value
 
     def bind(self, var: RelaxVar, view: View) -> None:
-        """Say what a variable is."""
+        """Define a variable as a view of an int8 value."""
         self._views[var] = view
 
     def owner(self, var: RelaxVar) -> str | None:
-        """The value that a variable is, be it an input of bytes that layers read as int8, or that
-        it is made of; None for a constant."""
+        """Return the name of the value that a variable is or is a view of; None for a constant."""
         view = self._views.get(var)
         return self._owners.get(var) or (None if view is None else view.value)
 
     def held(self) -> dict[RelaxVar, HeldTensor]:
-        """How islands make the variables that are views."""
+        """Return, for each variable that is a view, the int8 tensor that islands read."""
         found = {}
         for var, view in self._views.items():
             holder = self.holders[view.value]
@@ -139,7 +162,17 @@ class QdqTensors:
         return found
 
     def computed(self, var: RelaxVar, value: RelaxExpr, node: str, name: str = "") -> str:
-        """Leave `var = value` of a source operator to the CPU; the name of its tensor."""
+        """Let the CPU compute a variable.
+
+        Args:
+            var: the variable.
+            value: its expression.
+            node: name of the source operator.
+            name: name for the tensor; by default that of the operator.
+
+        Returns:
+            The name of the tensor.
+        """
         whole = self._last.get(node, var).same_as(var)
         name = self.unique(name or (node if whole else f"{node}:{var.name}"))
         self.nodes.append(CpuNode(var, value, node, name))
@@ -153,8 +186,15 @@ class QdqTensors:
     def integers(
         self, value: RelaxExpr, shape: Shape, scale: Scale | None, name: str, node: str = ""
     ) -> View:
-        """Int8 numbers that the CPU moves about, for a source operator or as a layer needs them;
-        `value` is the expression of them."""
+        """Let the CPU compute int8 data and return a view of them.
+
+        Args:
+            value: expression of the data.
+            shape: their shape.
+            scale: their scale.
+            name: name for the tensor.
+            node: name of the source operator, "" for data that only a layer needs.
+        """
         var = cpu_subgraphs.int8_variable(name, shape)
         name = self.computed(var, value, node, name)
         self.values[name] = replace(self.values[name], scale=scale)
@@ -164,12 +204,19 @@ class QdqTensors:
     def derived(
         self, view: View, move: Callable[[RelaxExpr], RelaxExpr], shape: Shape, name: str
     ) -> View:
-        """A value of that shape, which `move` makes of the expression of another."""
+        """Return a new value that `move` computes from the expression of another value.
+
+        Args:
+            view: the other value.
+            move: returns the expression of the new value.
+            shape: shape of the new value.
+            name: name for the new value.
+        """
         holder = self.holders[self.in_shape(view, view.shape, name).value]
         return self.integers(move(holder), shape, view.scale, name)
 
     def in_shape(self, view: View, shape: Shape, name: str = "") -> View:
-        """A value that has this shape itself, with the same numbers in their order."""
+        """Return a value that is stored in the given shape, with its elements in the same order."""
         if self.values[view.value].shape == shape:
             return replace(view, shape=shape)
         if view.value in self.quantised:
@@ -178,7 +225,7 @@ class QdqTensors:
         return self.integers(expression, shape, view.scale, name or f"{view.value}.reshaped")
 
     def _input_in_shape(self, view: View, shape: Shape) -> View:
-        """A float input that the host quantises: it is packed in any shape of as many numbers."""
+        """Return a float input, which the host quantises, packed in another shape."""
         name, scale = f"{view.value}.reshaped", self.values[view.value].scale
         known = self.values.get(name)
         if known is None or known.shape != shape or name not in self.quantised:
@@ -189,7 +236,7 @@ class QdqTensors:
         return View(name, shape, view.scale)
 
     def plain(self, binding: Binding) -> None:
-        """A binding that is no layer: a view where it can be one, else work of the CPU."""
+        """Process a binding outside of layers: as a view if possible, otherwise on the CPU."""
         op, var = binding.op, binding.var
         if not binding.args and binding.op.endswith("Var"):
             self._alias(var, binding.value)
@@ -283,8 +330,10 @@ class QdqTensors:
         return View(value.name, value.shape, scale)
 
     def side_by_side(self, views: Sequence[View], name: str) -> Value | None:
-        """A value whose channels are those of others, one behind another, where that is a matter of
-        addresses; else None. It has no scale of its own."""
+        """Return a value whose channels are those of other values, if that needs no copy.
+
+        Return None otherwise. The value has no scale of its own.
+        """
         values = [self.values[view.value] for view in views]
         shapes = [value.shape for value in values]
         if self.slices is None or any(len(s) != 4 or s != shapes[0] for s in shapes):
@@ -299,7 +348,10 @@ class QdqTensors:
         return whole
 
     def _parts(self, binding: Binding) -> tuple[dict[RelaxVar, RelaxExpr], Scale | None] | None:
-        """The int8 variables to move in place of a binding's operands, and their scale."""
+        """Return the int8 variables that replace a binding's operands, and their common scale.
+
+        Return None if an operand is not int8 or if the scales differ.
+        """
         replaced: dict[RelaxVar, RelaxExpr] = {}
         scales = set()
         if any(self.flat.is_constant(part) for part in getattr(binding.args[0], "fields", ())):
@@ -317,15 +369,15 @@ class QdqTensors:
 
 
 def rows_and_channels(shape: Shape) -> tuple[int, int]:
-    """Of a tensor whose last dimension is the channels."""
+    """Return the number of rows and channels of a tensor whose last dimension is the channels."""
     return math.prod(shape[:-1]), shape[-1]
 
 
 def is_kept(match: Match, names: Collection[str]) -> bool:
-    """Whether a call has an operator that is to stay in float."""
+    """Return whether a call contains an operator that stays in float."""
     return any(node in names for node in nodes_of(match))
 
 
 def nodes_of(match: Match) -> tuple[str, ...]:
-    """The source operators of a match, in order."""
+    """Return the names of the source operators of a match, in execution order."""
     return tuple(dict.fromkeys((match.anchor.node, *(link.binding.node for link in match.chain))))

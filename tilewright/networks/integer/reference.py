@@ -1,6 +1,6 @@
-"""Computes a layer in plain integer arithmetic.
+"""Compute a layer in plain integer arithmetic.
 
-Every other way of running it must give the same, bit by bit.
+Every other implementation of a layer must give bit-identical results.
 """
 
 from __future__ import annotations
@@ -19,9 +19,19 @@ Array = NDArray[Any]
 
 
 def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
-    """The int8 output of one layer: (n, o, oh, ow), or rows × channels where it reads those. Of
-    a packed image `block` channels lie together. Raises `OverflowError` where its sums wrap, which
-    `check_sums` leaves no layer."""
+    """Compute the int8 output of one layer.
+
+    Args:
+        layer: the layer.
+        values: arrays by value name, with at least the layer's inputs.
+        block: number of channels per block of a packed image.
+
+    Returns:
+        Array of shape (n, o, oh, ow), or rows × channels if the layer reads rows × channels.
+
+    Raises:
+        OverflowError: an accumulator overflows. `requantisation.check_sums` excludes such layers.
+    """
     data = values[layer.data]
     tensors: dict[str, Array] = {"data": packed(layer, data, block)}
     if layer.weight is not None:
@@ -47,8 +57,16 @@ def layer_reference(layer: Layer, values: Mapping[str, Array], block: int) -> Ar
 
 
 def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
-    """The sums of products of a layer with constant weights, before its epilogue, (n, o, oh, ow).
-    Of a packed image `block` channels lie together."""
+    """Compute the sums of products of a layer with constant weights, before its epilogue.
+
+    Args:
+        layer: the layer.
+        values: arrays by value name.
+        block: number of channels per block of a packed image.
+
+    Returns:
+        int32 sums of shape (n, o, oh, ow).
+    """
     assert layer.weight is not None
     tensors: dict[str, Array] = {
         "data": packed(layer, values[layer.data], block), "weight": layer.weight
@@ -59,20 +77,28 @@ def sums_of(layer: Layer, values: Mapping[str, Array], block: int) -> Array:
 def of_shortcut(
     layer: Layer, shortcut: LayerShortcut, values: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """What a layer's shortcut works on, as `targets.reference` names it: data (n, c, h, w), weight
-    (o, c, 1, 1), bias and shifts (o,)."""
-    own = layer.workload.of_shortcut
-    assert own is not None
-    shape = (own.batch, own.in_channels, own.height, own.width)
+    """Return the tensors of a layer's shortcut, named as `targets.integer_reference` expects.
+
+    The shapes are (n, c, h, w) for the data, (o, c, 1, 1) for the weights and (o,) for bias and
+    shifts.
+    """
+    workload = layer.workload.of_shortcut
+    assert workload is not None
+    shape = (workload.batch, workload.in_channels, workload.height, workload.width)
     tensors = {"data": _as_image(values[shortcut.data], shape), "weight": shortcut.weight}
-    given = {"bias": shortcut.bias, "shr_channel": shortcut.shifts}
-    tensors |= {name: array for name, array in given.items() if array is not None}
+    shortcut_tensors = {"bias": shortcut.bias, "shr_channel": shortcut.shifts}
+    tensors |= {name: array for name, array in shortcut_tensors.items() if array is not None}
     return {f"shortcut_{name}": array for name, array in tensors.items()}
 
 
 def packed(layer: Layer, data: Array, block: int) -> Array:
-    """The data (n, c, h, w) of a layer's workload out of the value it reads; `block` channels lie
-    together."""
+    """Return the data of a layer's workload, (n, c, h, w), from the value that the layer reads.
+
+    Args:
+        layer: the layer.
+        data: the value, in any shape that the layer accepts.
+        block: number of channels per block of a packed image.
+    """
     w = layer.workload
     if layer.unfold is not None:
         return layer.unfold.data(data)
@@ -85,18 +111,18 @@ def packed(layer: Layer, data: Array, block: int) -> Array:
 
 
 def results_shape(layer: Layer) -> tuple[int, int, int, int]:
-    """(n, o, oh, ow) of what the epilogue of a layer's workload works on."""
+    """Return the shape (n, o, oh, ow) on which the epilogue of a layer's workload operates."""
     w = layer.workload
     return w.batch, w.out_channels, w.results_height, w.results_width
 
 
 def is_image(layer: Layer, data: Array) -> bool:
-    """Whether a layer reads `data` of any shape as an image, and writes one."""
+    """Return whether a layer reads `data` as an image, and therefore writes an image."""
     return is_image_of(layer, data.shape)
 
 
 def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
-    """The same of data of that shape."""
+    """Return whether a layer reads data of this shape as an image."""
     w = layer.workload
     return w.operator != "dense" and (
         layer.unfold is not None or shape == (w.batch, w.in_channels, w.height, w.width)
@@ -104,7 +130,7 @@ def is_image_of(layer: Layer, shape: tuple[int, ...]) -> bool:
 
 
 def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
-    """Rows × channels as an image: row pixel · n + b is pixel (b, :, pixel, 0)."""
+    """Convert rows × channels to an image; row pixel · n + b is pixel (b, :, pixel, 0)."""
     if values.shape == shape:
         return values
     n, c, h, w = shape
@@ -115,7 +141,7 @@ def _as_image(values: Array, shape: tuple[int, int, int, int]) -> Array:
 
 
 def _flattened(image: Array, channels: int, block: int) -> Array:
-    """(1, c, h, w) as it lies packed in blocks of channels: (1, channels, 1, 1)."""
+    """Return an image (1, c, h, w) in packed order, as (1, channels, 1, 1)."""
     _, c, h, w = image.shape
     if h * w == 1:
         return image.reshape(1, -1, 1, 1)

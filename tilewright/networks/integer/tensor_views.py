@@ -1,7 +1,7 @@
-"""Finds concatenations and slices that need no computation: tensors that lie inside one another.
+"""Find concatenations and slices that need no copy, because one tensor is contained in another.
 
-In memory the blocks of an image's channels follow one another. So joining or taking channels is a
-matter of addresses where the border is that of a block.
+In memory, the blocks of an image's channels follow one another. Concatenating or slicing channels
+at block boundaries therefore only changes addresses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ Shape = tuple[int, ...]
 
 
 class Slices:
-    """The slices of a network that is being extracted, for blocks of channels."""
+    """Tensors of a network under extraction that are contained in other tensors.
+
+    Args:
+        values: all tensors by name.
+        host: names of tensors that no layer writes.
+        blocks: block sizes of the accelerator.
+    """
 
     def __init__(self, values: Mapping[str, Value], host: Collection[str], blocks: Blocks) -> None:
         self._values = values
@@ -31,7 +37,11 @@ class Slices:
         self._by: dict[str, list[ChannelSlice]] = {}
 
     def concatenated(self, whole: Value, parts: Iterable[str]) -> bool:
-        """Note that a tensor is others, one behind another; says whether it can lie so."""
+        """Register a tensor as the concatenation of others, if that needs no copy.
+
+        Returns:
+            Whether it was registered.
+        """
         names = tuple(parts)
         new, first = [], 0
         for name in names:
@@ -41,11 +51,20 @@ class Slices:
         return self._note(new, whole, names)
 
     def taken(self, part: Value, whole: str, first: int) -> bool:
-        """Note that a tensor is channels of another; says whether it can lie so."""
+        """Register a tensor as a range of channels of another, if that needs no copy.
+
+        Args:
+            part: the tensor.
+            whole: name of the tensor that contains it.
+            first: its first channel.
+
+        Returns:
+            Whether it was registered.
+        """
         return self._note([ChannelSlice(part.name, whole, first)], part, (whole,))
 
     def sources(self, names: Iterable[str]) -> set[str]:
-        """What has to be computed before these tensors are there."""
+        """Return the tensors that have to be computed before the given tensors exist."""
         found: set[str] = set()
         for name in names:
             made_of = self._made_of.get(name)
@@ -53,7 +72,7 @@ class Slices:
         return found
 
     def leading_to(self, read: Iterable[str]) -> tuple[ChannelSlice, ...]:
-        """Those of tensors that are read, at once or as parts of others."""
+        """Return the slices that are needed for the given tensors, directly or indirectly."""
         wanted: set[str] = set()
         waiting = [name for name in read if name in self._made_of]
         while waiting:
@@ -64,6 +83,7 @@ class Slices:
         return tuple(each for name in self._made_of if name in wanted for each in self._by[name])
 
     def _note(self, new: list[ChannelSlice], made: Value, of: tuple[str, ...]) -> bool:
+        """Register slices if all tensors still fit into memory. Return whether they do."""
         if len(set(of)) < len(of) or self.sources(of) & set(self._host):
             return False
         shapes = {name: value.shape for name, value in self._values.items()}
@@ -81,8 +101,17 @@ def fit(
     slices: Iterable[ChannelSlice], shapes: Mapping[str, Shape], written: Collection[str],
     blocks: Blocks,
 ) -> bool:  # fmt: skip
-    """Whether all tensors can lie as the slices say: each in one place, at the borders of blocks,
-    with nothing that layers write (`written`) over one another."""
+    """Return whether all tensors can be placed in memory as the slices require.
+
+    Each tensor needs one position at a block boundary, and tensors that layers write must not
+    overlap.
+
+    Args:
+        slices: the slices.
+        shapes: shape of each tensor, by name.
+        written: names of the tensors that layers write.
+        blocks: block sizes of the accelerator.
+    """
     slices = list(slices)
     block = blocks.out_channels
     if blocks.in_channels != block or any(each.first % block for each in slices):
@@ -98,8 +127,16 @@ def fit(
 
 
 def channels_of(binding: Binding, shape: Shape) -> tuple[int, int] | None:
-    """First and last channel of a strided slice that takes a run of channels of a tensor of that
-    shape; None for any other."""
+    """Return the channels that a strided slice selects.
+
+    Args:
+        binding: the strided slice.
+        shape: shape of its operand.
+
+    Returns:
+        The first channel and the channel after the last one; None if the slice is not a contiguous
+            range of channels.
+    """
     args: Sequence[RelaxExpr] = binding.value.args
     known = [_integers(arg) for arg in args[1:]]
     fields = [numbers for numbers in known if numbers is not None]
@@ -128,8 +165,7 @@ def _integer(value: RelaxExpr) -> int | None:
 
 
 def _differ_in_channels(part: Shape, whole: Shape, blocks: Blocks) -> bool:
-    """Whether a part has the shape of the whole but for its channels, whose blocks follow one
-    another."""
+    """Return whether two shapes differ only in the channels, whose blocks are contiguous."""
     axis = channel_axis(whole)
     if len(part) != len(whole) or (len(whole) == 4 and whole[0] > blocks.batch):
         return False

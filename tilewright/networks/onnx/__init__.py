@@ -1,1 +1,1 @@
-"""Reads ONNX models, and brings their graphs into the one form that is partitioned and imported."""
+"""Read ONNX models and convert their graphs to the normal form that is partitioned and imported."""

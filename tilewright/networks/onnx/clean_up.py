@@ -1,4 +1,4 @@
-"""Clean-up passes over a graph: sums, powers, scalars, and what is empty or unread."""
+"""Clean-up passes over an ONNX graph: sums, powers, scalars, empty inputs and unread outputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from tilewright.networks.onnx.opset import opset_of
 
 
 def as_additions(normal: NormalGraph) -> None:
-    """A Sum of two tensors becomes an Add, one of more a chain of them, one of one an Identity. It
-    keeps its name."""
+    """Replace each Sum by Add operators, in place.
+
+    A Sum of two tensors becomes an Add, a Sum of more a chain of Adds, and a Sum of one an
+    Identity. The last operator keeps the name.
+    """
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
         if node.op_type == "Sum" and node.domain in STANDARD_DOMAINS and not node.attribute:
@@ -29,25 +32,31 @@ def _additions(normal: NormalGraph, node: onnx.NodeProto) -> list[onnx.NodeProto
         node.op_type = "Identity"
         return [node]
     before = []
-    total, *others = node.input
-    for place, other in enumerate(others[:-1], 1):
-        name = f"{node.name}/{place}"
-        before.append(helper.make_node("Add", [total, other], [name], name=name))
+    total, *addends = node.input
+    for index, addend in enumerate(addends[:-1], 1):
+        name = f"{node.name}/{index}"
+        before.append(helper.make_node("Add", [total, addend], [name], name=name))
         normal.add_operator(before[-1])
         total = name
     del node.input[:]
-    node.input.extend([total, others[-1]])
+    node.input.extend([total, addends[-1]])
     node.op_type = "Add"
     return [*before, node]
 
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+"""Floating-point element types."""
 MAX_EXPONENT = 16
-"""Larger powers of integers leave 64 bits for most numbers; four multiplications at most."""
+"""Largest exponent that is expanded into multiplications. Larger powers of most integers exceed 64
+bits. Repeated squaring needs at most six multiplications for it."""
 
 
 def simplify_powers(normal: NormalGraph) -> None:
-    """Rewrite every Pow that has a simpler form, in place. It keeps its name."""
+    """Replace each Pow that has a simpler form, in place.
+
+    A Pow of integers with a small constant exponent becomes multiplications. In a Pow of floats,
+    the exponent is cast to the type of the base.
+    """
     types, tensors, shapes = normal.types(), normal.tensors(), normal.shapes()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -65,6 +74,7 @@ def simplify_powers(normal: NormalGraph) -> None:
                 "Cast", [node.input[1]], [name], name=f"{node.name}/exponent", to=base
             )
             node.input[1] = name
+            # A constant exponent is cast here, so that it stays a constant.
             if (known := tensors.get(cast.input[0])) is not None and not is_stub(known):
                 dtype = helper.tensor_dtype_to_np_dtype(base)
                 normal.add_tensor(
@@ -80,7 +90,11 @@ def simplify_powers(normal: NormalGraph) -> None:
 
 
 def _whole_exponent(tensor: onnx.TensorProto | None, rank: int) -> int | None:
-    """Return a constant exponent of data of that rank, one small positive whole number for all."""
+    """Return the exponent as an int if it is a constant scalar integer from 1 to `MAX_EXPONENT`.
+
+    Return None otherwise, also if the exponent has more dimensions than the base, whose number of
+    dimensions is `rank`.
+    """
     if tensor is None or is_stub(tensor):
         return None
     values = numpy_helper.to_array(tensor)
@@ -91,13 +105,13 @@ def _whole_exponent(tensor: onnx.TensorProto | None, rank: int) -> int | None:
 
 
 def _products(normal: NormalGraph, node: onnx.NodeProto, exponent: int) -> list[onnx.NodeProto]:
-    """Return the multiplications that a power is, by repeated squaring."""
+    """Return the multiplications that compute a power by repeated squaring."""
     data, result = node.input[0], node.output[0]
-    made: list[onnx.NodeProto] = []
+    multiplications: list[onnx.NodeProto] = []
 
     def multiply(left: str, right: str) -> str:
-        product = f"{result}/product{len(made)}"
-        made.append(
+        product = f"{result}/product{len(multiplications)}"
+        multiplications.append(
             helper.make_node("Mul", [left, right], [product], name=f"{node.name}/{product}")
         )
         return product
@@ -109,13 +123,13 @@ def _products(normal: NormalGraph, node: onnx.NodeProto, exponent: int) -> list[
         exponent >>= 1
         if exponent:
             square = multiply(square, square)
-    if not made:
-        made.append(helper.make_node("Identity", [data], [result], name=node.name))
+    if not multiplications:
+        multiplications.append(helper.make_node("Identity", [data], [result], name=node.name))
     else:
-        made[-1].output[0], made[-1].name = result, node.name
-    for each in made[:-1]:
-        normal.add_operator(each)
-    return made
+        multiplications[-1].output[0], multiplications[-1].name = result, node.name
+    for multiplication in multiplications[:-1]:
+        normal.add_operator(multiplication)
+    return multiplications
 
 
 SCALARS: Mapping[str, tuple[int, ...]] = {
@@ -124,38 +138,40 @@ SCALARS: Mapping[str, tuple[int, ...]] = {
     "QuantizeLinear": (1, 2), "Range": (0, 1, 2), "SequenceAt": (1,), "SequenceErase": (1,),
     "SequenceInsert": (2,), "Trilu": (1,),
 }  # fmt: skip
-"""The inputs that the standard calls scalars; of quantisation those that are one number for the
-whole tensor, as each vector of one number is."""
+"""Indices of the inputs that the ONNX standard defines as scalars. For quantisation operators, they
+are scales and zero points that apply to the whole tensor."""
 BLOCKED = "block_size"
-"""The attribute of quantisation in blocks, whose scales keep the rank of the data."""
+"""Attribute of blockwise quantisation, whose scales have the rank of the data."""
 
 
 def make_scalars(normal: NormalGraph) -> None:
-    """Constants of one element become scalars where an operator wants one; what is computed goes
-    through a Reshape."""
+    """Convert one-element inputs to scalars where the ONNX standard asks for a scalar, in place.
+
+    Constants are replaced by scalars; computed tensors pass through a Reshape.
+    """
     shapes, tensors = normal.shapes(), normal.tensors()
-    known: dict[str, str] = {}
+    scalars: dict[str, str] = {}
     nodes = []
     for node in normal.graph.node:
-        places = SCALARS.get(node.op_type, ()) if node.domain in STANDARD_DOMAINS else ()
+        indices = SCALARS.get(node.op_type, ()) if node.domain in STANDARD_DOMAINS else ()
         if any(attribute.name == BLOCKED and attribute.i for attribute in node.attribute):
-            places = ()
-        for place in places:
-            name = node.input[place] if place < len(node.input) else ""
+            indices = ()
+        for index in indices:
+            name = node.input[index] if index < len(node.input) else ""
             shape = shapes.get(name)
             if not name or not shape or set(shape) != {1}:
                 continue
-            if name not in known:
-                known[name] = f"{name}/scalar"
+            if name not in scalars:
+                scalars[name] = f"{name}/scalar"
                 if name in tensors:
                     scalar = onnx.TensorProto()
                     scalar.CopyFrom(tensors[name])
-                    scalar.name = known[name]
+                    scalar.name = scalars[name]
                     del scalar.dims[:]
                     normal.add_tensor(scalar)
                 else:
-                    nodes.append(_reshape(normal, name, known[name], node.name))
-            node.input[place] = known[name]
+                    nodes.append(_reshape(normal, name, scalars[name], node.name))
+            node.input[index] = scalars[name]
         nodes.append(node)
     normal.replace_nodes(nodes)
 
@@ -169,42 +185,45 @@ def _reshape(normal: NormalGraph, name: str, scalar: str, reader: str) -> onnx.N
 
 
 def drop_empty_parts(normal: NormalGraph) -> None:
-    """Remove the inputs of Concat whose length along its axis is 0, in place. A Concat of the one
-    tensor that is left is an Identity."""
+    """Remove inputs of Concat that have length 0 along the axis, in place.
+
+    A Concat of the only remaining tensor becomes an Identity.
+    """
     shapes = normal.shapes()
     for node in normal.graph.node:
         if node.op_type != "Concat" or node.domain not in STANDARD_DOMAINS:
             continue
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-        full = [
+        nonempty = [
             name for name in node.input
             if not (shape := shapes.get(name)) or shape[axis % len(shape)]
         ]  # fmt: skip
-        if not full or len(full) == len(node.input):
+        if not nonempty or len(nonempty) == len(node.input):
             continue
         del node.input[:]
-        node.input.extend(full)
-        if len(full) == 1:
+        node.input.extend(nonempty)
+        if len(nonempty) == 1:
             node.op_type = "Identity"
             del node.attribute[:]
 
 
 OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
+"""Marks an optional output in an ONNX schema."""
 COUNTED = ("BatchNormalization",)
-"""Operators that compute something else where they have more outputs: this one is in training."""
+"""Operators whose meaning depends on the number of outputs: BatchNormalization with more than one
+output is in training mode."""
 
 
 def drop_unread_outputs(normal: NormalGraph) -> None:
-    """Remove the last outputs of operators, in place, as long as the standard calls them optional
-    and nothing reads them."""
+    """Remove trailing optional outputs that no operator reads, in place."""
     graph = normal.graph
     if any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute):
         return  # an inner graph may read any tensor by name
     read = frozenset(normal.users())
     version = opset_of(normal.model)
     for node in graph.node:
-        own = node.domain in STANDARD_DOMAINS and node.op_type not in COUNTED
-        if not own or len(node.output) < 2:
+        applicable = node.domain in STANDARD_DOMAINS and node.op_type not in COUNTED
+        if not applicable or len(node.output) < 2:
             continue
         try:
             outputs = defs.get_schema(node.op_type, version, "").outputs

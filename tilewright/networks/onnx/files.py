@@ -1,9 +1,10 @@
-"""Reads and writes ONNX files, with the data of their weights and without. A model may come from a
-stranger: everything is checked.
+"""Read and write ONNX files, with or without the data of their weights.
 
-A tensor may lack its data ("stub"): its shape is all that workload extraction needs. What to tune
-follows from shapes, so weights of convolutions and products lose their data before any other step:
-the cost of inspecting a model depends on its graph alone.
+A model file may be untrusted, so everything in it is checked.
+
+A tensor without data is called a stub. Shapes are all that workload extraction needs, so the
+weights of convolutions and matrix products are replaced by stubs before any other step. The cost of
+inspecting a model then depends on its graph only.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ from tilewright.networks.errors import ModelFileError
 
 MAX_FILE_BYTES = 2**31 - 1  # protobuf's own limit
 MAX_TENSOR_ELEMENTS = 2**30
+"""Largest number of elements of a tensor that is accepted."""
 MAX_NODES = 100_000
+"""Largest number of operators of a model that is accepted."""
 SMALL_TENSOR_BYTES = 64 * 1024  # external tensors up to this size are read with the model
 
 
 def read(path: Path) -> onnx.ModelProto:
-    """Parse a model file. External tensors beyond 64 KiB stay stubs until `load_weights`.
+    """Parse an ONNX file. External tensors larger than 64 KiB remain stubs until `load_weights`.
 
-    Raises `ModelFileError` for a file that is no ONNX model, is cut off, declares absurd sizes, or
-    names external data outside its own folder.
+    Raises:
+        ModelFileError: the file is not an ONNX model, is truncated, states implausible sizes, or
+            refers to data outside its own folder.
     """
     model = _parse(path)
     if not model.graph.node:
@@ -49,22 +53,34 @@ def read(path: Path) -> onnx.ModelProto:
 
 
 def weight_files(path: Path) -> tuple[Path, ...]:
-    """The files beside a model in which its external tensors lie. Raises as `read`."""
+    """Return the paths of the external data files of an ONNX file, in alphabetical order.
+
+    Raises:
+        ModelFileError: the file is not a valid ONNX model.
+    """
     names: set[str] = set()
     for tensor in all_tensors(_parse(path)):
         if is_stub(tensor):
             _check_tensor(tensor, path)
-            names.update(each.value for each in tensor.external_data if each.key == "location")
+            names.update(entry.value for entry in tensor.external_data if entry.key == "location")
     return tuple(path.parent / name for name in sorted(names))
 
 
 def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    """A copy whose external tensors carry their data, read from `folder`. Raises `ModelFileError`
-    for more data than one graph holds, before any is read."""
-    whole = sum(map(tensor_bytes, all_tensors(model)))
-    if whole > MAX_FILE_BYTES:
+    """Return a copy of the model in which external tensors contain their data.
+
+    Args:
+        model: a model whose external tensors may be stubs.
+        folder: folder that contains the data files.
+
+    Raises:
+        ModelFileError: the model would exceed 2 GiB, protobuf's limit. This is checked before any
+            data are read.
+    """
+    total = sum(map(tensor_bytes, all_tensors(model)))
+    if total > MAX_FILE_BYTES:
         raise ModelFileError(
-            f"the model has {whole / 1e9:.1f} GB of weights, and a graph that is read with them "
+            f"the model has {total / 1e9:.1f} GB of weights, and a graph that is read with them "
             "holds 2.1 at most; export it in parts"
         )
     loaded = onnx.ModelProto()
@@ -76,31 +92,34 @@ def load_weights(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 
 def write(model: onnx.ModelProto, path: Path) -> Path:
-    """Write the model whole or not at all; returns `path`."""
+    """Write a model to a file atomically and return the path."""
     write_atomically(path, model.SerializeToString())
     return path
 
 
 def stub(name: str, shape: Sequence[int], data_type: int) -> onnx.TensorProto:
-    """A tensor with a shape and no data."""
+    """Return a tensor with a name, a shape and an ONNX element type, but without data."""
     return TensorProto(
         name=name, dims=shape, data_type=data_type, data_location=TensorProto.EXTERNAL
     )
 
 
 def is_stub(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor lacks its data."""
+    """Return whether a tensor lacks its data."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 
 def tensor_bytes(tensor: onnx.TensorProto) -> int:
-    """Size of the tensor's data in bytes; 4-bit types count a whole byte."""
+    """Return the size of the tensor's data in bytes. 4-bit elements count as one byte."""
     item = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     return int(math.prod(tensor.dims) * item)
 
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of the model: initializers and attributes, subgraphs and functions included."""
+    """Yield every tensor of a model: initializers, and tensors in attributes.
+
+    Subgraphs and functions are included.
+    """
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         for node in function.node:
@@ -108,20 +127,26 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def lone_integers(model: onnx.ModelProto) -> tuple[int, ...]:
-    """Return the integers above 8 that are constants of a model by themselves, at most 16."""
-    found = {
+    """Return the single integers above 8 that a model contains as constants, at most 16 of them.
+
+    The largest come first. They are candidates for the values of integer inputs.
+    """
+    integers = {
         int(numpy_helper.to_array(tensor).item())
         for tensor in all_tensors(model)
         if tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
         and math.prod(tensor.dims) == 1
         and tensor.data_location != TensorProto.EXTERNAL
     }
-    return tuple(sorted((each for each in found if each > 8), reverse=True))[:16]
+    return tuple(sorted((value for value in integers if value > 8), reverse=True))[:16]
 
 
 def has_undrawable_inputs(model: onnx.ModelProto) -> bool:
-    """Whether inputs of a model cannot be drawn: sequences and optional values, and the step of an
-    STFT, since onnxruntime divides by it and ends the process if it is zero."""
+    """Return whether random values cannot be drawn for an input of the model.
+
+    This applies to sequences and optional values. It also applies to the frame step of an STFT,
+    because onnxruntime divides by it and terminates the process if it is zero.
+    """
     constants = {tensor.name for tensor in model.graph.initializer}
     constants.update(
         name for node in model.graph.node if node.op_type == "Constant" for name in node.output
@@ -151,21 +176,21 @@ def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 
 def node_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the tensors that a node reads, including those that its subgraphs capture."""
+    """Yield the names of tensors that a node reads, including those that subgraphs capture."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
-            own = {value.name for value in (*graph.input, *graph.initializer)}
+            local = {value.name for value in (*graph.input, *graph.initializer)}
             for inner in graph.node:
-                yield from (name for name in node_reads(inner) if name not in own)
-                own.update(inner.output)
-            yield from (info.name for info in graph.output if info.name not in own)
+                yield from (name for name in node_reads(inner) if name not in local)
+                local.update(inner.output)
+            yield from (info.name for info in graph.output if info.name not in local)
 
 
 def nodes_in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return nodes in topological order, as near to the given order as possible.
+    """Return nodes in topological order, as close to the given order as possible.
 
-    Nodes that wait for each other are left out.
+    Nodes that are part of a cycle are left out.
     """
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     before = [{makers[name] for name in node_reads(node) if name in makers} for node in nodes]
@@ -202,7 +227,7 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ModelFileError(
             f"'{path}' is not an ONNX model, or is cut off; export or copy it again"
         ) from None
-    nodes = list(model.graph.node)  # onnxruntime takes them in any order
+    nodes = list(model.graph.node)  # onnxruntime accepts nodes in any order, our passes do not
     ordered = nodes_in_order(nodes)
     if len(ordered) == len(nodes) and any(map(operator.is_not, ordered, nodes)):
         del model.graph.node[:]
@@ -225,10 +250,10 @@ def _check_tensor(tensor: onnx.TensorProto, path: Path) -> None:
     if is_stub(tensor):
         _check_external(tensor, path)
     elif tensor.HasField("raw_data") and tensor.data_type in COMPUTABLE:
-        expected, found = tensor_bytes(tensor), len(tensor.raw_data)
-        if expected != found:
+        expected, held = tensor_bytes(tensor), len(tensor.raw_data)
+        if expected != held:
             raise ModelFileError(
-                f"tensor '{tensor.name}' in '{path}' holds {found} bytes where its shape {shape} "
+                f"tensor '{tensor.name}' in '{path}' holds {held} bytes where its shape {shape} "
                 f"needs {expected}; the file is damaged, export it again"
             )
 
@@ -279,11 +304,11 @@ COMPUTABLE = frozenset(
         TensorProto.BOOL,
     }
 )  # fmt: skip
-"""Element types that are computed as the standard says and have whole bytes; text, sub-byte and
-8-bit floats do not."""
+"""Element types that compiled code computes as the standard defines and that have whole bytes.
+Text, sub-byte types and 8-bit floats are not included."""
 
 
-# operator → the inputs that are weights and biases
+# indices of the inputs that are weights and biases, by operator
 WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "Conv": (1, 2),
     "ConvTranspose": (1, 2),
@@ -301,7 +326,10 @@ WEIGHTS: Mapping[str, tuple[int, ...]] = {
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which weights of convolutions and products are stubs, quantised ones included."""
+    """Return a copy in which the weights of convolutions, products and recurrent layers are stubs.
+
+    Quantised weights are included.
+    """
     names = _weight_names(model.graph)
     copy = onnx.ModelProto(ir_version=model.ir_version)
     copy.opset_import.extend(model.opset_import)
@@ -321,25 +349,25 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _weight_names(graph: onnx.GraphProto) -> set[str]:
-    """Tensors read as weights only, directly or through DequantizeLinear."""
+    """Return the names of tensors that are only read as weights, directly or dequantised."""
     through = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
-    found: set[str] = set()
+    weights: set[str] = set()
     other: set[str] = {output.name for output in graph.output}
     for node in graph.node:
         roles = (0,) if node.op_type == "DequantizeLinear" else WEIGHTS.get(node.op_type, ())
         for i, name in enumerate(node.input):
-            (found if i in roles else other).add(name)
+            (weights if i in roles else other).add(name)
     read_as_data = {through[name] for name in other if name in through}
-    return found - other - read_as_data
+    return weights - other - read_as_data
 
 
 def weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which tensors without data are inputs of the graph, a valid model of its own."""
+    """Return a copy in which stubs are inputs of the graph, which makes it a valid model."""
     copy = deepcopy(model)
     tensors = list(copy.graph.initializer)
     del copy.graph.initializer[:]
     copy.graph.initializer.extend(tensor for tensor in tensors if not is_stub(tensor))
-    named = {info.name for info in copy.graph.input}  # IR version 3 lists weights there, too
+    named = {info.name for info in copy.graph.input}  # IR version 3 lists weights among the inputs
     copy.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in tensors

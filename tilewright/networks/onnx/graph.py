@@ -1,4 +1,4 @@
-"""Holds a normalised ONNX graph and the origin of its operators."""
+"""A normalised ONNX graph, with a record of where its operators come from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from tilewright.networks.errors import ModelFileError
 from tilewright.networks.onnx.files import MAX_TENSOR_ELEMENTS
 
 Shape = tuple[int, ...]
+"""Sizes of a tensor's dimensions in elements."""
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-"""What an operator of the ONNX standard gives as its domain."""
+"""Domains of the operators of the ONNX standard."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of the original graph; an unnamed one is called `<type>_<position>`."""
+    """An operator of the original graph, or one that normalisation added.
+
+    Attributes:
+        name: its name; an unnamed operator is called `<type>_<position>`.
+        op_type: its ONNX type.
+        domain: its ONNX domain.
+        outputs: names of its output tensors.
+    """
 
     name: str
     op_type: str
@@ -30,7 +38,12 @@ class Operator:
 
 @dataclass(frozen=True)
 class Absorbed:
-    """What became of an operator that normalisation removed; `into` names the one that took it."""
+    """Why normalisation removed an operator.
+
+    Attributes:
+        into: name of the operator that performs its work now, None if there is none.
+        note: the reason as text.
+    """
 
     into: str | None
     note: str
@@ -38,8 +51,14 @@ class Absorbed:
 
 @dataclass
 class NormalGraph:
-    """A normalised model, the operators the original had and those that were written in their
-    place, what became of those now gone, and what else to know, in sentences."""
+    """A normalised model.
+
+    Attributes:
+        model: the ONNX model.
+        operators: the operators of the original graph, and those that normalisation added.
+        absorbed: the operators that normalisation removed, by name.
+        notes: remarks for the user, as sentences.
+    """
 
     model: onnx.ModelProto
     operators: tuple[Operator, ...]
@@ -48,7 +67,7 @@ class NormalGraph:
 
     @property
     def graph(self) -> onnx.GraphProto:
-        """The model's graph, to be changed in place."""
+        """The model's graph, which passes modify in place."""
         return self.model.graph
 
     def copy(self) -> NormalGraph:
@@ -58,11 +77,11 @@ class NormalGraph:
         return NormalGraph(model, self.operators, dict(self.absorbed), self.notes)
 
     def tensors(self) -> dict[str, onnx.TensorProto]:
-        """The initializers by name."""
+        """Return the initializers by name."""
         return {tensor.name: tensor for tensor in self.graph.initializer}
 
     def shapes(self) -> dict[str, Shape]:
-        """Every static shape that is known."""
+        """Return the known static shapes by tensor name."""
         known = {tensor.name: tuple(tensor.dims) for tensor in self.graph.initializer}
         for info in (*self.graph.value_info, *self.graph.input, *self.graph.output):
             if (shape := static_shape(info)) is not None:
@@ -70,37 +89,45 @@ class NormalGraph:
         return known
 
     def types(self) -> dict[str, int]:
-        """Every element type that is known, a `TensorProto.DataType`."""
+        """Return the known element types (`TensorProto.DataType`) by tensor name."""
         known = {tensor.name: int(tensor.data_type) for tensor in self.graph.initializer}
         for info in (*self.graph.value_info, *self.graph.input, *self.graph.output):
-            if kind := info.type.tensor_type.elem_type:
-                known[info.name] = int(kind)
+            if element_type := info.type.tensor_type.elem_type:
+                known[info.name] = int(element_type)
         return known
 
     def users(self) -> Counter[str]:
-        """How many operator inputs and graph outputs read each tensor."""
-        found = Counter(name for node in self.graph.node for name in node.input if name)
-        found.update(output.name for output in self.graph.output)
-        return found
+        """Return how often each tensor is read, by operators and as a graph output."""
+        counts = Counter(name for node in self.graph.node for name in node.input if name)
+        counts.update(output.name for output in self.graph.output)
+        return counts
 
     def remove(self, names: Collection[str], why: Absorbed) -> None:
-        """Take operators out of the graph and note what became of them."""
+        """Remove operators from the graph.
+
+        Args:
+            names: names of the operators.
+            why: the reason, which is recorded for each of them.
+        """
         self.replace_nodes([node for node in self.graph.node if node.name not in names])
         self.absorbed.update(dict.fromkeys(names, why))
 
     def replace_nodes(self, nodes: Collection[onnx.NodeProto]) -> None:
-        """Give the graph these operators, in this order."""
+        """Replace all operators of the graph by `nodes`, in the given order."""
         listed = list(nodes)
         del self.graph.node[:]
         self.graph.node.extend(listed)
 
     def add_operator(self, node: onnx.NodeProto) -> None:
-        """Note an operator that the original had not."""
+        """Record an operator that the original graph does not have.
+
+        The graph itself is not changed.
+        """
         added = Operator(node.name, node.op_type, node.domain, tuple(node.output))
         self.operators = (*self.operators, added)
 
     def add_tensor(self, tensor: onnx.TensorProto) -> None:
-        """Add an initializer."""
+        """Add an initializer to the graph."""
         self.graph.initializer.append(tensor)
 
 
@@ -113,22 +140,24 @@ def operators_of(model: onnx.ModelProto) -> tuple[Operator, ...]:
 
 
 def static_shape(info: onnx.ValueInfoProto) -> Shape | None:
-    """The shape in elements; None where a dimension is unknown before the model runs."""
-    kind = info.type.tensor_type
-    if not kind.HasField("shape"):
+    """Return the shape in elements, or None if a dimension is unknown before inference."""
+    tensor_type = info.type.tensor_type
+    if not tensor_type.HasField("shape"):
         return None
-    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim)
+    sizes = tuple(
+        dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor_type.shape.dim
+    )
     return None if any(size < 0 for size in sizes) else sizes
 
 
 def data_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The graph's inputs that are not initializers (old exporters list both)."""
+    """Return the graph's inputs that are not initializers. Old exporters list both as inputs."""
     fixed = {tensor.name for tensor in model.graph.initializer}
     return [info for info in model.graph.input if info.name not in fixed]
 
 
 def refuse_absurd(name: str, shape: Shape) -> None:
-    """Raises `ModelFileError` where a shape would exhaust memory."""
+    """Raise `ModelFileError` if a tensor of this shape has too many elements."""
     if math.prod(shape) > MAX_TENSOR_ELEMENTS:
         raise ModelFileError(
             f"tensor '{name}' would have the shape {shape}: more than {MAX_TENSOR_ELEMENTS} "

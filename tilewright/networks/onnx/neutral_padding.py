@@ -1,14 +1,15 @@
-"""Proves along which dynamic dimensions an input may be padded without a change of the outputs.
+"""Prove along which dynamic dimensions an input may be padded without changing the outputs.
 
-A library has fixed sizes. An input of a smaller size is padded with zeros behind it, and the
-outputs are cut. That is right if every tensor of the network is *right in front*: what the network
-of the exact size computes is the first part of what the padded network computes, along each axis
-that grows with the dimension. Whatever lies behind that part must not reach it.
+A compiled library has fixed sizes. A smaller input is padded with zeros at the end, and the outputs
+are cut to the size that belongs to the input. This is correct if every tensor of the padded network
+*has a correct prefix*: along each axis that grows with the dimension, its first elements equal the
+tensor of the unpadded network. The elements after this prefix must not influence it.
 
-The proof goes operator by operator, with a rule for each operator that is known to keep this
-property. It compares the normal forms of the model at several sizes of the dimension, so shape
-arithmetic is folded: a constant that depends on the size must be the first part of the larger one.
-An operator without a rule, or one that mixes numbers along the dimension, ends the proof.
+The proof checks one operator after another, with a rule for each operator type that preserves this
+property. It compares the normal forms of the model at several sizes of the dimension, in which
+shape arithmetic is already evaluated. A constant that depends on the size must itself have a
+correct prefix. The proof fails at an operator without a rule, and at one that combines elements
+along the dimension.
 """
 
 from __future__ import annotations
@@ -41,35 +42,41 @@ ELEMENTWISE = frozenset((
     "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tan",
     "Tanh", "ThresholdedRelu", "Where", "Xor",
 ))  # fmt: skip
+"""Operators that compute each output element from the elements at the same position."""
 MOVES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze"))
+"""Operators that only change the shape."""
 REDUCTIONS = frozenset((
     "ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
     "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 ))  # fmt: skip
+"""Operators that reduce axes."""
 POOLS = frozenset((
     "AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "InstanceNormalization",
     "LpPool", "MaxPool", "Resize",
 ))  # fmt: skip
-"""Operators that mix numbers along all axes from the third one on."""
+"""Operators that combine elements along all axes from the third one on."""
 ALONG_ONE = frozenset(("Concat", "Hardmax", "LogSoftmax", "LpNormalization", "Softmax", "Split"))
-"""Operators that mix numbers along their attribute `axis`."""
+"""Operators that combine elements along the axis in their attribute `axis`."""
 FROM_AXIS = frozenset(("LayerNormalization", "RMSNormalization"))
-"""Operators that mix numbers along all axes from their attribute `axis` on."""
+"""Operators that combine elements along all axes from their attribute `axis` on."""
 
 
 class _NotProved(Exception):
-    """The outputs may change with the padding, for the reason that the message says."""
+    """Raised if padding may change the outputs. The message states the reason."""
 
 
 def padding_obstacles(
     model: onnx.ModelProto, inputs: Mapping[str, NamedShape], sizes: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Return by dynamic dimension why inputs must not be padded along it, "" if they may.
+    """Return for each dynamic dimension why inputs must not be padded along it.
 
     Args:
-        model: a model with dynamic dimensions; weights without data will do.
-        inputs: the shape of each input, with names for dynamic axes.
-        sizes: the sizes of each dimension that libraries are compiled for.
+        model: a model with dynamic dimensions. Weights may be stubs.
+        inputs: shape of each input, with names for dynamic axes.
+        sizes: sizes that libraries are compiled for, by dimension.
+
+    Returns:
+        The reason by dimension name, "" if inputs may be padded.
     """
     return {name: _obstacle(model, inputs, sizes, name) for name in sizes}
 
@@ -79,13 +86,13 @@ def _obstacle(
     name: str,
 ) -> str:  # fmt: skip
     most, least = max(sizes[name]), min(sizes[name])
-    # Two neighbours tell remainders and quotients of the size from constants; others show growth.
+    # Two adjacent sizes reveal remainders and quotients of the size; the others show growth.
     probes = sorted({most, most - 1, least, (most + 1) // 2 | 1} - {0}, reverse=True)
     probes = [size for size in probes if size <= most]
     try:
         graphs = []
         for size in probes:
-            chosen = {key: (max(each),) for key, each in sizes.items()} | {name: (size,)}
+            chosen = {key: (max(listed),) for key, listed in sizes.items()} | {name: (size,)}
             (at,) = shapes_at(inputs, chosen)
             graphs.append(normalise(model, at.shapes))
         _Proof(graphs, probes, inputs, name).run()
@@ -98,16 +105,23 @@ def _obstacle(
 
 @dataclass
 class _Proof:
-    """A proof about the same graph at several sizes of a dimension, the largest first."""
+    """Proof about one graph at several sizes of a dimension.
+
+    Attributes:
+        graphs: the graph at each size, the largest size first.
+        probes: the sizes.
+        named: shape of each input, with names for dynamic axes.
+        dimension: name of the dimension.
+        right: tensors that are known to have a correct prefix.
+        zeros: tensors that are known to be zero after the prefix.
+    """
 
     graphs: Sequence[NormalGraph]
     probes: Sequence[int]
     named: Mapping[str, NamedShape]
     dimension: str
     right: set[str] = field(default_factory=set)
-    """Tensors that are right in front."""
     zeros: set[str] = field(default_factory=set)
-    """Tensors that are zero behind."""
 
     def __post_init__(self) -> None:
         self.shapes = [graph.shapes() for graph in self.graphs]
@@ -118,8 +132,8 @@ class _Proof:
         )
 
     def run(self) -> None:
-        first, *others = ([_form(node) for node in graph.graph.node] for graph in self.graphs)
-        if any(other != first for other in others):
+        first, *other_forms = ([_form(node) for node in graph.graph.node] for graph in self.graphs)
+        if any(other != first for other in other_forms):
             raise _NotProved("its operators depend on the size")
         self.right.update(name for name in self.tensors[0] if self._is_right_constant(name))
         for info in data_inputs(self.graphs[0].model):
@@ -134,18 +148,20 @@ class _Proof:
 
     def sizes(self, name: str) -> list[Shape]:
         """Return the shape of a tensor at each size."""
-        found = [shapes.get(name) for shapes in self.shapes]
-        if any(shape is None for shape in found):
+        known = [shapes.get(name) for shapes in self.shapes]
+        if any(shape is None for shape in known):
             raise _NotProved(f"the shape of '{name}' is known only when the model runs")
-        return [shape for shape in found if shape is not None]
+        return [shape for shape in known if shape is not None]
 
     def growing(self, name: str) -> list[int]:
-        """Return the axes of a tensor that grow in proportion to the dimension. Raises `_NotProved`
-        if an axis changes in another way."""
+        """Return the axes of a tensor that grow in proportion to the dimension.
+
+        Raises `_NotProved` if an axis changes in another way.
+        """
         sizes = self.sizes(name)
         if len({len(shape) for shape in sizes}) > 1:
             raise _NotProved(f"the rank of '{name}' depends on the size")
-        found = []
+        axes = []
         for axis, lengths in enumerate(zip(*sizes, strict=True)):
             if len(set(lengths)) == 1:
                 continue
@@ -154,20 +170,20 @@ class _Proof:
             }
             if len(shares) > 1:
                 raise _NotProved(f"an axis of '{name}' does not grow in proportion to the size")
-            found.append(axis)
-        return found
+            axes.append(axis)
+        return axes
 
     def constants(self, name: str) -> list[NDArray[Any]] | None:
-        """Return the value of a constant at each size, or None for anything else."""
-        found = [tensors.get(name) for tensors in self.tensors]
-        if any(tensor is None or is_stub(tensor) for tensor in found):
+        """Return the value of a constant at each size, or None if the tensor is not a constant."""
+        known = [tensors.get(name) for tensors in self.tensors]
+        if any(tensor is None or is_stub(tensor) for tensor in known):
             return None
-        return [numpy_helper.to_array(tensor) for tensor in found if tensor is not None]
+        return [numpy_helper.to_array(tensor) for tensor in known if tensor is not None]
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """Return a constant that is the same at each size, or None for anything else."""
+        """Return a constant that is equal at all sizes, or None for any other tensor."""
         values = self.constants(name)
-        if values is None or any(not np.array_equal(values[0], each) for each in values[1:]):
+        if values is None or any(not np.array_equal(values[0], value) for value in values[1:]):
             return None
         return values[0]
 
@@ -175,7 +191,7 @@ class _Proof:
         if any(name not in tensors for tensors in self.tensors):
             return False
         values = self.constants(name)
-        if values is None:  # weights, which no size changes
+        if values is None:  # weights without data, which do not depend on the size
             return len({tuple(tensors[name].dims) for tensors in self.tensors}) == 1
         whole = values[0]
         for value in values[1:]:
@@ -190,7 +206,7 @@ class _Proof:
     def _check(self, node: onnx.NodeProto) -> None:
         read = [name for name in node.input if name]
         rule = RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
-        checked = read if rule is None else [read[0], *_values(node, read)]
+        checked = read if rule is None else [read[0], *_other_data_inputs(node, read)]
         wrong = [name for name in checked if name not in self.right]
         grows = [name for name in checked if self.growing(name)]
         written = [name for name in node.output if name]
@@ -198,9 +214,9 @@ class _Proof:
             self.right.update(written)
             return
         if wrong:
-            raise _NotProved(f"'{wrong[0]}', which {_titled(node)} reads, depends on the size")
+            raise _NotProved(f"'{wrong[0]}', which {_describe(node)} reads, depends on the size")
         if rule is None:
-            raise _NotProved(f"{_titled(node)} is not known to leave padding behind")
+            raise _NotProved(f"{_describe(node)} is not known to leave padding behind")
         rule(self, node)
         for name in written:
             self.growing(name)
@@ -211,47 +227,48 @@ class _Proof:
 
 
 Rule = Callable[[_Proof, onnx.NodeProto], None]
+"""Checks one operator, and raises `_NotProved` if its results may lack a correct prefix."""
 
 
 def _form(node: onnx.NodeProto) -> tuple[object, ...]:
-    """What must be the same of an operator at each size."""
+    """Return the properties of an operator that must be the same at each size."""
     attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
     return node.name, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
 
 
-def _values(node: onnx.NodeProto, read: Sequence[str]) -> list[str]:
-    """The inputs but the first that are values, not sizes or axes."""
+def _other_data_inputs(node: onnx.NodeProto, read: Sequence[str]) -> list[str]:
+    """Return the inputs after the first one that carry data, not sizes or axes."""
     shaped = {"Slice", "Expand", "Tile", "Pad", "CumSum", "OneHot", "Resize", *MOVES, *REDUCTIONS}
     return [] if node.op_type in shaped else list(read[1:])
 
 
-def _titled(node: onnx.NodeProto) -> str:
+def _describe(node: onnx.NodeProto) -> str:
     return f"operator '{node.name}' ({node.op_type})"
 
 
 def _attribute(node: onnx.NodeProto, name: str, otherwise: Any) -> Any:
-    found = next((a for a in node.attribute if a.name == name), None)
-    return otherwise if found is None else onnx.helper.get_attribute_value(found)
+    attribute = next((a for a in node.attribute if a.name == name), None)
+    return otherwise if attribute is None else onnx.helper.get_attribute_value(attribute)
 
 
 def _refuse_along(proof: _Proof, node: onnx.NodeProto, axes: Sequence[int], place: int = 0) -> None:
-    """Raise `_NotProved` if one of these axes of an input grows."""
+    """Raise `_NotProved` if one of the given axes of the input at index `place` grows."""
     name = node.input[place]
     rank = len(proof.sizes(name)[0])
     if {axis % rank for axis in axes if rank}.intersection(proof.growing(name)):
-        raise _NotProved(f"{_titled(node)} combines numbers along it")
+        raise _NotProved(f"{_describe(node)} combines numbers along it")
 
 
-def _each_value(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_elementwise(proof: _Proof, node: onnx.NodeProto) -> None:
     if node.op_type in ("Div", "Mod") and proof.growing(node.input[1]):
         kinds = proof.graphs[0].types()
         if kinds.get(node.input[1]) != onnx.TensorProto.FLOAT:
-            raise _NotProved(f"{_titled(node)} would divide by integers of the padding")
+            raise _NotProved(f"{_describe(node)} would divide by integers of the padding")
     if node.op_type == "BatchNormalization" and _attribute(node, "training_mode", 0):
-        raise _NotProved(f"{_titled(node)} is in training mode")
+        raise _NotProved(f"{_describe(node)} is in training mode")
 
 
-def _along_axis(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_along_axis(proof: _Proof, node: onnx.NodeProto) -> None:
     usual = {"Concat": 0, "Split": 0, "LpNormalization": -1}
     old = proof.opset < 13
     axis = int(_attribute(node, "axis", usual.get(node.op_type, 1 if old else -1)))
@@ -262,20 +279,20 @@ def _along_axis(proof: _Proof, node: onnx.NodeProto) -> None:
         _refuse_along(proof, node, list(axes), place)
 
 
-def _from_axis(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_from_axis(proof: _Proof, node: onnx.NodeProto) -> None:
     rank = len(proof.sizes(node.input[0])[0])
     _refuse_along(proof, node, range(int(_attribute(node, "axis", -1)) % rank, rank))
 
 
-def _from_third(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_spatial(proof: _Proof, node: onnx.NodeProto) -> None:
     _refuse_along(proof, node, range(2, len(proof.sizes(node.input[0])[0])))
 
 
-def _but_first(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_all_but_first(proof: _Proof, node: onnx.NodeProto) -> None:
     _refuse_along(proof, node, range(1, len(proof.sizes(node.input[0])[0])))
 
 
-def _reduced(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_reduction(proof: _Proof, node: onnx.NodeProto) -> None:
     rank = len(proof.sizes(node.input[0])[0])
     axes = _attribute(node, "axes", None)
     if node.op_type in ("ArgMax", "ArgMin"):
@@ -283,18 +300,18 @@ def _reduced(proof: _Proof, node: onnx.NodeProto) -> None:
     elif len(node.input) > 1 and node.input[1]:
         known = proof.constant(node.input[1])
         if known is None:
-            raise _NotProved(f"the axes of {_titled(node)} are not constant")
+            raise _NotProved(f"the axes of {_describe(node)} are not constant")
         axes = known.tolist()
     if not axes:
         axes = [] if _attribute(node, "noop_with_empty_axes", 0) else range(rank)
     if node.op_type == "ReduceSum" and node.input[0] in proof.zeros:
-        return  # zeros change no sum
+        return  # padding with zeros does not change the sum
     _refuse_along(proof, node, list(axes))
 
 
-def _product(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_product(proof: _Proof, node: onnx.NodeProto) -> None:
     if any(len(proof.sizes(name)[0]) < 2 for name in node.input[:2]):
-        raise _NotProved(f"{_titled(node)} reads a vector")
+        raise _NotProved(f"{_describe(node)} reads a vector")
     inner = [-1, -2]
     if node.op_type == "Gemm":
         inner = [
@@ -305,10 +322,10 @@ def _product(proof: _Proof, node: onnx.NodeProto) -> None:
         _refuse_along(proof, node, [axis], place)
 
 
-def _convolution(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_convolution(proof: _Proof, node: onnx.NodeProto) -> None:
     data = proof.growing(node.input[0])
     if any(proof.growing(name) for name in node.input[1:] if name) or 1 in data:
-        raise _NotProved(f"{_titled(node)} combines numbers along it")
+        raise _NotProved(f"{_describe(node)} combines numbers along it")
     spatial = len(proof.sizes(node.input[0])[0]) - 2
     kernel = proof.sizes(node.input[1])[0][2:]
     strides = _attribute(node, "strides", [1] * spatial)
@@ -324,62 +341,68 @@ def _convolution(proof: _Proof, node: onnx.NodeProto) -> None:
                 proof.sizes(node.input[0]), proof.sizes(node.output[0]), strict=True
             )
         ]
-        # Nothing behind is read, or it is zeros as the padding of the convolution itself is.
+        # Either no later element is read, or later elements are zeros, like the convolution's
+        # padding.
         alone = kernel[place] == 1 and not pads[place]
         causal = not pads[place + spatial]
         if strides[place] != 1 or automatic or not all(same):
-            raise _NotProved(f"{_titled(node)} does not keep its length")
+            raise _NotProved(f"{_describe(node)} does not keep its length")
         if not (alone or causal or node.input[0] in proof.zeros):
-            raise _NotProved(f"{_titled(node)} combines numbers along it")
+            raise _NotProved(f"{_describe(node)} combines numbers along it")
 
 
-def _moved(proof: _Proof, node: onnx.NodeProto) -> None:
-    """An axis that grows stays behind the same number of others, so it keeps its front."""
+def _check_reshape(proof: _Proof, node: onnx.NodeProto) -> None:
+    """Check that each growing axis has the same number of elements before it in input and output.
+
+    The elements then keep their order, and the prefix stays at the front.
+    """
     before, behind = proof.growing(node.input[0]), proof.growing(node.output[0])
     pairs = zip(proof.sizes(node.input[0]), proof.sizes(node.output[0]), strict=True)
-    for one, other in pairs:
-        if [prod(one[:axis]) for axis in before] != [prod(other[:axis]) for axis in behind]:
-            raise _NotProved(f"{_titled(node)} moves numbers of the padding between others")
+    for shape_before, shape_behind in pairs:
+        if [prod(shape_before[:axis]) for axis in before] != [
+            prod(shape_behind[:axis]) for axis in behind
+        ]:
+            raise _NotProved(f"{_describe(node)} moves numbers of the padding between others")
 
 
-def _transposed(proof: _Proof, node: onnx.NodeProto) -> None:
-    """Each axis keeps its order."""
+def _check_transpose(proof: _Proof, node: onnx.NodeProto) -> None:
+    """Accept any Transpose: each axis keeps the order of its elements."""
 
 
-def _sliced(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_slice(proof: _Proof, node: onnx.NodeProto) -> None:
     names = list(node.input[1:])
     if not names:
-        raise _NotProved(f"{_titled(node)} has its bounds in attributes")
+        raise _NotProved(f"{_describe(node)} has its bounds in attributes")
     rank = len(proof.sizes(node.input[0])[0])
     known = [proof.constants(name) if name else None for name in names]
     starts = known[0]
     axes = known[2] if len(known) > 2 else None
     steps = known[3] if len(known) > 3 else None
-    computed = [name for name, each in zip(names, known, strict=True) if name and each is None]
+    computed = [name for name, value in zip(names, known, strict=True) if name and value is None]
     if starts is None or computed:
-        raise _NotProved(f"the bounds of {_titled(node)} are not constant")
+        raise _NotProved(f"the bounds of {_describe(node)} are not constant")
     grows = {*proof.growing(node.input[0]), *proof.growing(node.output[0])}
     for probe, begin in enumerate(starts):
         listed = range(len(begin)) if axes is None else axes[probe]
         strides = [1] * len(begin) if steps is None else steps[probe]
         for axis, start, stride in zip(listed, begin, strides, strict=True):
             if int(axis) % rank in grows and (start != 0 or stride != 1):
-                raise _NotProved(f"{_titled(node)} cuts it at its front")
+                raise _NotProved(f"{_describe(node)} cuts it at its front")
             if int(axis) % rank not in grows and start != starts[0][list(listed).index(axis)]:
-                raise _NotProved(f"{_titled(node)} begins at a place that depends on the size")
+                raise _NotProved(f"{_describe(node)} begins at a place that depends on the size")
 
 
-def _expanded(proof: _Proof, node: onnx.NodeProto) -> None:
-    """What is repeated along it is the same everywhere."""
+def _check_expand(proof: _Proof, node: onnx.NodeProto) -> None:
+    """Accept any Expand: the values that it repeats are equal everywhere."""
 
 
-def _tiled(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_tile(proof: _Proof, node: onnx.NodeProto) -> None:
     repeats = proof.constant(node.input[1])
     if repeats is None or any(repeats[axis] != 1 for axis in proof.growing(node.input[0])):
-        raise _NotProved(f"{_titled(node)} repeats it")
+        raise _NotProved(f"{_describe(node)} repeats it")
 
 
-def _padded(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_pad(proof: _Proof, node: onnx.NodeProto) -> None:
     amounts = proof.constant(node.input[1]) if len(node.input) > 1 else None
     axes = len(node.input) > 3 and node.input[3]
     rank = len(proof.sizes(node.input[0])[0])
@@ -388,51 +411,52 @@ def _padded(proof: _Proof, node: onnx.NodeProto) -> None:
         or axes
         or any(amounts[axis] or amounts[axis + rank] for axis in proof.growing(node.input[0]))
     ):
-        raise _NotProved(f"{_titled(node)} pads it")
+        raise _NotProved(f"{_describe(node)} pads it")
 
 
-def _gathered(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_gather(proof: _Proof, node: onnx.NodeProto) -> None:
     axis = int(_attribute(node, "axis", 0))
     rank = len(proof.sizes(node.input[0])[0])
     if axis % rank in proof.growing(node.input[0]):
         places = proof.constant(node.input[1])
         if places is None or places.any():
-            raise _NotProved(f"{_titled(node)} picks from it")
+            raise _NotProved(f"{_describe(node)} picks from it")
     if proof.growing(node.input[1]) and not (
         node.input[1] in proof.zeros or proof.constants(node.input[1]) is not None
     ):
-        raise _NotProved(f"{_titled(node)} would look up what the padding computes")
+        raise _NotProved(f"{_describe(node)} would look up what the padding computes")
 
 
-def _summed_up(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_cumulative_sum(proof: _Proof, node: onnx.NodeProto) -> None:
     if _attribute(node, "reverse", 0):
-        raise _NotProved(f"{_titled(node)} begins at the end")
+        raise _NotProved(f"{_describe(node)} begins at the end")
 
 
-def _one_hot(proof: _Proof, node: onnx.NodeProto) -> None:
+def _check_one_hot(proof: _Proof, node: onnx.NodeProto) -> None:
     if any(proof.constant(name) is None for name in node.input[1:]):
-        raise _NotProved(f"{_titled(node)} depends on the size")
+        raise _NotProved(f"{_describe(node)} depends on the size")
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _each_value),
-    **dict.fromkeys(MOVES, _moved),
-    **dict.fromkeys(REDUCTIONS, _reduced),
-    **dict.fromkeys(POOLS, _from_third),
-    **dict.fromkeys(ALONG_ONE, _along_axis),
-    **dict.fromkeys(FROM_AXIS, _from_axis),
-    "Conv": _convolution,
-    "CumSum": _summed_up,
-    "Expand": _expanded,
-    "Gather": _gathered,
-    "Gemm": _product,
-    "GroupNormalization": _but_first,
-    "LRN": _but_first,
-    "MatMul": _product,
-    "OneHot": _one_hot,
-    "Pad": _padded,
-    "Slice": _sliced,
-    "Tile": _tiled,
-    "Transpose": _transposed,
+    **dict.fromkeys(ELEMENTWISE, _check_elementwise),
+    **dict.fromkeys(MOVES, _check_reshape),
+    **dict.fromkeys(REDUCTIONS, _check_reduction),
+    **dict.fromkeys(POOLS, _check_spatial),
+    **dict.fromkeys(ALONG_ONE, _check_along_axis),
+    **dict.fromkeys(FROM_AXIS, _check_from_axis),
+    "Conv": _check_convolution,
+    "CumSum": _check_cumulative_sum,
+    "Expand": _check_expand,
+    "Gather": _check_gather,
+    "Gemm": _check_product,
+    "GroupNormalization": _check_all_but_first,
+    "LRN": _check_all_but_first,
+    "MatMul": _check_product,
+    "OneHot": _check_one_hot,
+    "Pad": _check_pad,
+    "Slice": _check_slice,
+    "Tile": _check_tile,
+    "Transpose": _check_transpose,
 }
-"""By operator what must hold for its results to be right in front, given that its inputs are."""
+"""The rule for each operator type. A rule checks that the results have a correct prefix, given that
+the inputs have one."""

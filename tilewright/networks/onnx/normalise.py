@@ -1,9 +1,10 @@
-"""Brings an ONNX graph into the one form the importer reads: static shapes, explicit pads, no
-constants computed at run time.
+"""Convert an ONNX graph to the normal form that the importer reads.
 
-Works on graphs whose weights have no data too (`networks.onnx.files.stub`), so a report on a
-half-gigabyte model costs kilobytes. Every operator of the original keeps its name, and every one
-that disappears leaves a note of where it went.
+In the normal form, shapes are static, pads are explicit, and constant expressions are evaluated.
+
+Weights may be stubs without data (`networks.onnx.files.stub`), so a report on a model of half a
+gigabyte needs only kilobytes. Operators keep their names. For each operator that is removed, the
+reason is recorded.
 """
 
 from __future__ import annotations
@@ -51,14 +52,21 @@ HALF_NOTE = (
     "the model computes in half precision and is read as float32; inputs are float32, too, and so "
     "are outputs beside an accelerator"
 )
+"""Remark for the user of a model in half precision."""
 MIN_IR_VERSION = 4  # before it, initializers had to be listed among the inputs
 
 
 def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
-    """The normal form of a copy of `model`; `input_shapes` fixes the inputs that are dynamic.
+    """Return the normal form of a copy of a model.
 
-    Raises `DynamicShapeError` for an input without a static shape or a shape for no input, and
-    `ModelFileError` for a graph that contradicts itself.
+    Args:
+        model: the model; its weights may be stubs.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        DynamicShapeError: the shape of an input is unknown, or a shape is given for an unknown
+            input.
+        ModelFileError: the graph contradicts itself.
     """
     normal = fixed_graph(model, input_shapes)
     make_importable(normal)
@@ -66,8 +74,19 @@ def normalise(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]])
 
 
 def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> NormalGraph:
-    """Copy a model with static shapes, and with constants and shape arithmetic folded until nothing
-    changes. Every operator has a name of its own. Raises as `normalise`."""
+    """Return a copy of a model with static shapes and with shape arithmetic evaluated.
+
+    Every operator gets a unique name.
+
+    Args:
+        model: the model; its weights may be stubs.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        DynamicShapeError: the shape of an input is unknown, or a shape is given for an unknown
+            input.
+        ModelFileError: the graph contradicts itself.
+    """
     normal = named_copy(model)
     state_defaults(normal.model)
     _lift_constants(normal)
@@ -78,6 +97,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
         normal.add_operator(transposition)
     fix_inputs(normal, input_shapes)
     infer_shapes(normal)
+    # Each folded shape may make further shapes static, and so more shape arithmetic constant.
     while True:
         make_scalars(normal)
         folded = fold_shape_arithmetic(normal)
@@ -96,7 +116,7 @@ def fixed_graph(model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]
 
 
 def make_importable(normal: NormalGraph) -> None:
-    """Rewrite a fixed graph, in place, into the operators that the importer reads."""
+    """Rewrite a graph with static shapes, in place, into operators that the importer reads."""
     _make_output_shapes_explicit(normal)
     _merge_pads(normal)
     as_frame_products(normal)
@@ -110,8 +130,10 @@ def make_importable(normal: NormalGraph) -> None:
 
 
 def named_copy(model: onnx.ModelProto) -> NormalGraph:
-    """A copy in opset 17 or a newer one where that can be had, in which every operator has a name
-    of its own, and none is half precision."""
+    """Return a copy with unique operator names, in opset 17 or newer and without half precision.
+
+    A model that cannot be converted to opset 17 keeps its opset.
+    """
     copy = deepcopy(inliner.inline_local_functions(model) if model.functions else model)
     copy = raise_opset(copy)
     copy.ir_version = max(copy.ir_version, MIN_IR_VERSION)
@@ -130,7 +152,7 @@ def named_copy(model: onnx.ModelProto) -> NormalGraph:
 
 
 def _lift_constants(normal: NormalGraph) -> None:
-    """Constant operators become initializers."""
+    """Convert Constant operators to initializers."""
     lifted = set()
     for node in normal.graph.node:
         if node.op_type != "Constant" or (tensor := _constant_value(node)) is None:
@@ -142,7 +164,7 @@ def _lift_constants(normal: NormalGraph) -> None:
 
 
 def _take_branches(normal: NormalGraph) -> None:
-    """An If whose condition is constant becomes the operators of the branch that is taken."""
+    """Replace each If whose condition is constant by the operators of the branch that is taken."""
     tensors = normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -154,8 +176,8 @@ def _take_branches(normal: NormalGraph) -> None:
         branch = next(a.g for a in node.attribute if a.name == taken)
         inner = _inlined(normal, node, branch)
         nodes += inner
-        for each in inner:
-            normal.add_operator(each)
+        for operator_node in inner:
+            normal.add_operator(operator_node)
         why = f"its condition is constant: {taken} is taken"
         normal.absorbed[node.name] = Absorbed(inner[0].name, why)
     normal.replace_nodes(nodes)
@@ -165,34 +187,35 @@ def _take_branches(normal: NormalGraph) -> None:
 def _inlined(
     normal: NormalGraph, node: onnx.NodeProto, branch: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """The operators of a branch, with names that nothing else has."""
-    own = {tensor.name for tensor in branch.initializer}
-    own.update(name for inner in branch.node for name in inner.output if name)
-    names = {name: f"{node.name}/{name}" for name in own}
+    """Return the operators of a branch, with unique tensor and operator names."""
+    local = {tensor.name for tensor in branch.initializer}
+    local.update(name for inner in branch.node for name in inner.output if name)
+    names = {name: f"{node.name}/{name}" for name in local}
     results = dict(zip((o.name for o in branch.output), node.output, strict=True))
     for tensor in branch.initializer:
         copy = deepcopy(tensor)
         copy.name = names[tensor.name]
         normal.add_tensor(copy)
-    made = []
+    inlined = []
     for position, inner in enumerate(branch.node):
         copy = deepcopy(inner)
         copy.name = f"{node.name}/{inner.name or f'{inner.op_type}_{position}'}"
-        made.append(copy)
+        inlined.append(copy)
         _rename(copy, names)
+    # The result of the If keeps its name.
     for result, outer in results.items():
         source = names.get(result, result)
-        made.append(
+        inlined.append(
             helper.make_node("Identity", [source], [outer], name=f"{node.name}/{result}/result")
         )
-    return made
+    return inlined
 
 
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Other names for tensors, in the subgraphs of an operator, too."""
+    """Rename tensors that an operator reads or writes, including those in its subgraphs."""
     for tensors in (node.input, node.output):
-        for place, name in enumerate(tensors):
-            tensors[place] = names.get(name, name)
+        for index, name in enumerate(tensors):
+            tensors[index] = names.get(name, name)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
@@ -211,14 +234,14 @@ def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
         "value_float": lambda: np.float32(attribute.f),
         "value_floats": lambda: np.array(attribute.floats, np.float32),
     }
+    # Text and sparse constants stay operators.
     if attribute.name not in kinds:
         return None
     return numpy_helper.from_array(np.asarray(kinds[attribute.name]()))
 
 
 def _make_target_shapes_constant(normal: NormalGraph) -> None:
-    """The shape that Expand and Reshape are given is a tensor; where the result's is static, it is
-    known however the tensor is computed."""
+    """Replace computed target shapes of Expand and Reshape by constants if the result is static."""
     shapes, tensors = normal.shapes(), normal.tensors()
     for node in normal.graph.node:
         if node.op_type not in ("Expand", "Reshape") or len(node.input) < 2:
@@ -232,14 +255,19 @@ def _make_target_shapes_constant(normal: NormalGraph) -> None:
 
 
 def _remove_pass_through(normal: NormalGraph) -> None:
-    """Identity, Dropout and a Cast to the type that is there do nothing at inference; one that
-    feeds a graph output stays, unless what it reads can have the output's name."""
+    """Remove operators that pass their input through: Identity, Dropout and casts to the same type.
+
+    One that writes a graph output stays, unless the operator before it can write that output
+    instead.
+    """
     users, types = normal.users(), normal.types()
     outputs = {output.name for output in normal.graph.output}
     renamed: dict[str, str] = {}
     removed = set()
     makers = {name: node for node in normal.graph.node for name in node.output}
-    whole = not any(a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute)
+    without_subgraphs = not any(
+        a.HasField("g") or a.graphs for n in normal.graph.node for a in n.attribute
+    )
     for node in normal.graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = renamed.get(name, name)
@@ -250,7 +278,13 @@ def _remove_pass_through(normal: NormalGraph) -> None:
             continue
         source, result = node.input[0], node.output[0]
         if result in outputs:
-            if not whole or source in outputs or source not in makers or users[source] != 1:
+            if (
+                not without_subgraphs
+                or source in outputs
+                or source not in makers
+                # other readers need the old name
+                or users[source] != 1
+            ):
                 continue
             maker = makers[source]
             maker.output[list(maker.output).index(source)] = result
@@ -262,7 +296,7 @@ def _remove_pass_through(normal: NormalGraph) -> None:
 
 
 def _write_outputs(normal: NormalGraph) -> None:
-    """An output that is a constant becomes the result of an operator, which a region can hold."""
+    """Insert an Identity before each constant graph output, so that a region can write it."""
     tensors = normal.tensors()
     for output in normal.graph.output:
         name = output.name
@@ -277,7 +311,7 @@ def _write_outputs(normal: NormalGraph) -> None:
 
 
 def _make_pads_explicit(normal: NormalGraph) -> None:
-    """`auto_pad` becomes `pads`."""
+    """Replace the attribute `auto_pad` by `pads`."""
     shapes = normal.shapes()
     for node in normal.graph.node:
         automatic = any(a.name == "auto_pad" and a.s != b"NOTSET" for a in node.attribute)
@@ -291,8 +325,11 @@ def _make_pads_explicit(normal: NormalGraph) -> None:
 
 
 def _make_output_shapes_explicit(normal: NormalGraph) -> None:
-    """`output_shape` and `auto_pad` of a transposed convolution become `pads` (ONNX operator
-    ConvTranspose; SAME gives a pixel of data as many as the stride)."""
+    """Replace `output_shape` and `auto_pad` of transposed convolutions by `pads`.
+
+    The rules are those of the ONNX operator ConvTranspose. With SAME padding, the output size is
+    the input size times the stride.
+    """
     shapes = normal.shapes()
     for node in normal.graph.node:
         numbers = {a.name: list(a.ints) for a in node.attribute if a.ints}
@@ -304,7 +341,8 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
         ones = [1] * len(kernel)
         strides = numbers.get("strides", ones)
         if same and "output_shape" not in numbers and all(map(operator.ge, kernel, strides)):
-            # with fewer taps, ONNX's words and onnxruntime's results differ
+            # If the kernel is smaller than the stride, onnxruntime's results differ from ONNX's
+            # definition.
             numbers["output_shape"] = list(map(operator.mul, shapes[node.input[0]][2:], strides))
         if mode == b"VALID":
             replace_attribute(node, "auto_pad", None)
@@ -312,12 +350,12 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
             continue
         extra = numbers.get("output_padding", [0] * len(kernel))
         begins, ends = [], []
-        for i, (size, taps, stride, dilation, wanted) in enumerate(zip(
+        for i, (size, taps, stride, dilation, target_size) in enumerate(zip(
             shapes[node.input[0]][2:], kernel, strides,
             numbers.get("dilations", ones), numbers["output_shape"][-len(kernel):], strict=True,
         )):  # fmt: skip
-            total = stride * (size - 1) + extra[i] + dilation * (taps - 1) + 1 - wanted
-            extra[i] += max(-total, 0)  # larger than any padding makes it
+            total = stride * (size - 1) + extra[i] + dilation * (taps - 1) + 1 - target_size
+            extra[i] += max(-total, 0)  # the requested size exceeds the size without padding
             total = max(total, 0)
             begins.append(total // 2 if mode == b"SAME_UPPER" else total - total // 2)
             ends.append(total - begins[-1])
@@ -329,8 +367,7 @@ def _make_output_shapes_explicit(normal: NormalGraph) -> None:
 
 
 def _merge_pads(normal: NormalGraph) -> None:
-    """A Pad with zeros whose only reader is a Conv becomes padding of that Conv; several of them in
-    a row do, too."""
+    """Merge zero padding into the convolution that is its only reader; also a sequence of Pads."""
     users, tensors = normal.users(), normal.tensors()
     pads = {node.output[0]: node for node in normal.graph.node if node.op_type == "Pad"}
     merged: dict[str, str] = {}
@@ -340,12 +377,14 @@ def _merge_pads(normal: NormalGraph) -> None:
             automatic = any(a.name == "auto_pad" and a.s != b"NOTSET" for a in conv.attribute)
             if spatial is None or automatic:
                 break
-            given = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
-            own = given or [0] * len(spatial)
-            replace_attribute(conv, "pads", [a + b for a, b in zip(own, spatial, strict=True)])
+            explicit_pads = next((list(a.ints) for a in conv.attribute if a.name == "pads"), [])
+            conv_pads = explicit_pads or [0] * len(spatial)
+            replace_attribute(
+                conv, "pads", [a + b for a, b in zip(conv_pads, spatial, strict=True)]
+            )
             conv.input[0] = pad.input[0]
             merged[pad.name] = conv.name
-    # only now: removing operators makes others of those that the loop above has
+    # Remove them after the loop, because removing an operator replaces the nodes it iterates over.
     for name, conv_name in merged.items():
         normal.remove({name}, Absorbed(conv_name, "padding of the convolution"))
 
@@ -353,7 +392,7 @@ def _merge_pads(normal: NormalGraph) -> None:
 def _spatial_padding(
     pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]
 ) -> list[int] | None:
-    """Return the zeros that a Pad adds around images, begins and ends; None for another Pad."""
+    """Return the zeros that a Pad adds around images (begins, then ends), else None."""
     amounts = _zero_padding(pad, tensors)
     if amounts is None:
         return None
@@ -365,7 +404,7 @@ def _spatial_padding(
 
 
 def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> list[int] | None:
-    """The amounts (begins, ends) of a Pad with constant zeros, else None."""
+    """Return the amounts (begins, then ends) of a Pad with constant zeros, else None."""
     attributes = {attribute.name: attribute for attribute in pad.attribute}
     mode = attributes["mode"].s if "mode" in attributes else b"constant"
     if mode != b"constant" or len(pad.input) > 3:
@@ -383,7 +422,7 @@ def _zero_padding(pad: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) 
 
 
 def _drop_unused(normal: NormalGraph) -> None:
-    """Operators whose results nobody uses, and tensors nobody reads."""
+    """Remove operators whose results are not used, and tensors that are not read."""
     if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
         return  # a subgraph may read any outer tensor by name
     wanted = {output.name for output in normal.graph.output}

@@ -1,5 +1,7 @@
-"""Rewrites one-dimensional convolutions and pools: as those of images of height one, or, of one
-long signal, as the product of its frames with the kernel's taps.
+"""Rewrite one-dimensional convolutions and pools.
+
+Most of them become operators on images of height one. A convolution of one long signal with a long
+kernel becomes a matrix product of the signal's frames with the kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ WINDOWED: Mapping[str, int | None] = {
     "Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearConv": 3, "MaxPool": None,
     "AveragePool": None,
 }  # fmt: skip
-"""Operators that become those of images, and which of their inputs are weights."""
+"""Operators that are rewritten as operators on images, with the index of their weights."""
 PER_ELEMENT = frozenset((
     "Abs", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "DequantizeLinear", "Dropout",
     "Elu", "Erf", "Exp", "Floor", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid",
@@ -26,16 +28,21 @@ PER_ELEMENT = frozenset((
     "QuantizeLinear", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus",
     "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
 ))  # fmt: skip
-"""Operators whose first input is a tensor with channels, whatever its rank is; the others, numbers
-or one value a channel."""
+"""Operators that treat their first input as a tensor with channels, whatever its rank is. Their
+other inputs are scalars or have one value per channel."""
 BROADCAST = frozenset(("Add", "Div", "Max", "Mean", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum"))
+"""Elementwise operators whose inputs are broadcast."""
 REDUCTIONS = frozenset(("ReduceMean", "ReduceMax", "ReduceSum", "ReduceMin"))
+"""Reductions that are rewritten."""
 HEIGHT = 2
-"""The place of the new dimension."""
+"""Index of the new dimension."""
 
 
 def as_images(normal: NormalGraph) -> None:
-    """Rewrite a graph in place; one without one-dimensional windows stays as it is."""
+    """Rewrite one-dimensional windows in a graph as windows of images of height one, in place.
+
+    A graph without one-dimensional windows is not changed.
+    """
     shapes = normal.shapes()
     if not any(_is_windowed(node, shapes) for node in normal.graph.node):
         return
@@ -46,17 +53,20 @@ def as_images(normal: NormalGraph) -> None:
 
 
 def _is_windowed(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> bool:
-    """Whether a node reads windows of a sequence, and gives one tensor."""
-    place = WINDOWED.get(node.op_type, 0)
+    """Return whether a node computes windows of a sequence and writes a single tensor."""
+    index = WINDOWED.get(node.op_type, 0)
     known = len(shapes.get(node.input[0] if node.input else "", ())) == 3
-    weighs = not place or len(shapes.get(node.input[place], ())) == 3
+    has_weights = not index or len(shapes.get(node.input[index], ())) == 3
     single = len([name for name in node.output if name]) == 1
     standard = node.domain in STANDARD_DOMAINS and node.op_type in WINDOWED
-    return standard and known and weighs and single
+    return standard and known and has_weights and single
 
 
 class _ImageWriter:
-    """`images` names the four-dimensional form of a tensor of three."""
+    """Writes the operators of a graph one by one, with sequences converted to images where needed.
+
+    A sequence has shape (n, c, length), and its image (n, c, 1, length).
+    """
 
     def __init__(self, normal: NormalGraph, shapes: Mapping[str, Shape]) -> None:
         self._normal = normal
@@ -82,7 +92,7 @@ class _ImageWriter:
         self._rules = rules
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append an operator, in the form that suits what it reads."""
+        """Append an operator, in the form that suits its inputs."""
         standard = node.domain in STANDARD_DOMAINS
         for applies, rule in self._rules:
             if standard and applies(node):
@@ -93,13 +103,13 @@ class _ImageWriter:
         self._append(node)
 
     def finish(self) -> None:
-        """Put the operators into the graph."""
+        """Replace the operators of the graph by those that were written."""
         for output in self._normal.graph.output:
             self._flatten(output.name)
         graph = self._normal.graph
         self._normal.replace_nodes(self._nodes)
-        made = {name for node in self._nodes for name in node.output}
-        kept = [info for info in graph.value_info if info.name in made]
+        written = {name for node in self._nodes for name in node.output}
+        kept = [info for info in graph.value_info if info.name in written]
         del graph.value_info[:]
         graph.value_info.extend(kept)
 
@@ -108,20 +118,20 @@ class _ImageWriter:
         self._flat.update(node.output)
 
     def _append_image(self, node: onnx.NodeProto) -> None:
-        """An operator whose result has become an image."""
+        """Append an operator whose result is now an image."""
         name = node.output[0]
         node.output[0] = self._images[name] = f"{name}/image"
         self._nodes.append(node)
 
     def _flatten(self, name: str) -> None:
-        """Have a tensor in its own shape."""
+        """Make sure that a tensor is available in its original shape."""
         if name in self._images and name not in self._flat:
             maker = self._makers[name].name
             self._move("Squeeze", self._images[name], name, maker)
             self._flat.add(name)
 
     def _image(self, name: str) -> str:
-        """The four-dimensional form of a tensor of three."""
+        """Return the name of a sequence as an image."""
         if name not in self._images:
             self._images[name] = f"{name}/image"
             self._move("Unsqueeze", name, self._images[name], name)
@@ -157,7 +167,10 @@ class _ImageWriter:
         self._append_image(node)
 
     def _weight(self, name: str) -> str:
-        """Weights with a kernel of height one: constants, dequantised from such, or moved."""
+        """Return the weights with a kernel of height one.
+
+        They are constants, dequantised constants, or computed tensors, which get an Unsqueeze.
+        """
         if name in self._constants:
             return self._constant(name)
         maker = self._makers.get(name)
@@ -178,24 +191,24 @@ class _ImageWriter:
         return self._images[name]
 
     def _constant(self, name: str) -> str:
-        """A constant that broadcasts against images as it did against sequences."""
+        """Return a constant that broadcasts with images as the original did with sequences."""
         tensor = self._constants[name]
         if len(tensor.dims) < 2:
             return name
         image = f"{name}/image"
         if image not in self._constants:
-            moved = deepcopy(tensor)
-            moved.name = image
+            reshaped = deepcopy(tensor)
+            reshaped.name = image
             sizes = [*tensor.dims[:-1], 1, *tensor.dims[-1:]]
-            del moved.dims[:]
-            moved.dims.extend(sizes)
-            self._normal.add_tensor(moved)
-            self._constants[image] = moved
+            del reshaped.dims[:]
+            reshaped.dims.extend(sizes)
+            self._normal.add_tensor(reshaped)
+            self._constants[image] = reshaped
         return image
 
     def _is_per_element(self, node: onnx.NodeProto) -> bool:
-        single = len([name for name in node.output if name]) == 1
-        return node.op_type in PER_ELEMENT and node.input[0] in self._images and single
+        has_one_output = len([name for name in node.output if name]) == 1
+        return node.op_type in PER_ELEMENT and node.input[0] in self._images and has_one_output
 
     def _per_element(self, node: onnx.NodeProto) -> None:
         node.input[0] = self._images[node.input[0]]
@@ -222,8 +235,12 @@ class _ImageWriter:
         self._append_image(node)
 
     def _is_concatenation(self, node: onnx.NodeProto) -> bool:
-        whole = all(len(self._shapes.get(name, ())) == 3 for name in node.input)
-        return node.op_type == "Concat" and whole and any(n in self._images for n in node.input)
+        are_sequences = all(len(self._shapes.get(name, ())) == 3 for name in node.input)
+        return (
+            node.op_type == "Concat"
+            and are_sequences
+            and any(n in self._images for n in node.input)
+        )
 
     def _concatenation(self, node: onnx.NodeProto) -> None:
         axis = next(a for a in node.attribute if a.name == "axis")
@@ -234,14 +251,14 @@ class _ImageWriter:
         self._append_image(node)
 
     def _is_reduction(self, node: onnx.NodeProto) -> bool:
-        """Over all of a sequence, by constant axes."""
+        """Return whether a node reduces the whole length of a sequence, with constant axes."""
         if node.op_type not in REDUCTIONS or node.input[0] not in self._images:
             return False
-        given = [list(a.ints) for a in node.attribute if a.name == "axes"]
+        axes_lists = [list(a.ints) for a in node.attribute if a.name == "axes"]
         if len(node.input) > 1 and node.input[1] in self._constants:
             tensor = self._constants[node.input[1]]
-            given = [] if is_stub(tensor) else [numpy_helper.to_array(tensor).ravel().tolist()]
-        return given in ([[2]], [[-1]])
+            axes_lists = [] if is_stub(tensor) else [numpy_helper.to_array(tensor).ravel().tolist()]
+        return axes_lists in ([[2]], [[-1]])
 
     def _reduction(self, node: onnx.NodeProto) -> None:
         keeps = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
@@ -260,7 +277,7 @@ class _ImageWriter:
             self._append(node)
 
     def _is_reshape(self, node: onnx.NodeProto) -> bool:
-        """Whether a change of shape gives the same whether it reads a sequence or an image."""
+        """Return whether a change of shape has the same result for a sequence and for its image."""
         if not node.input or node.input[0] not in self._images:
             return False
         if node.op_type == "Flatten":
@@ -275,7 +292,7 @@ class _ImageWriter:
 
 
 def _axis(axis: int) -> int:
-    """Of a sequence, as one of an image."""
+    """Return the axis of an image that corresponds to an axis of a sequence."""
     return (0, 1, HEIGHT + 1)[axis % 3]
 
 
@@ -286,13 +303,13 @@ def _move_axis(node: onnx.NodeProto) -> None:
 
 
 def set_ints(attribute: onnx.AttributeProto, values: Sequence[int]) -> None:
-    """Give an attribute other numbers."""
+    """Replace the integers of an attribute."""
     del attribute.ints[:]
     attribute.ints.extend(values)
 
 
 def read_names(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, its subgraphs included."""
+    """Return the names of the tensors that a node reads, including those in its subgraphs."""
     names = list(node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -302,16 +319,19 @@ def read_names(node: onnx.NodeProto) -> list[str]:
 
 
 LEAST_TAPS = 64
-"""Of a kernel: shorter ones are convolutions as others are."""
+"""Smallest kernel length for which a convolution becomes a matrix product of frames."""
 MOST_SLICES = 8
-"""Of a signal, which are the taps of a kernel over its stride: with more, the frames are many times
-as large as the signal."""
+"""Largest ratio of kernel length to stride for which this is done. With a larger ratio, the frames
+would need many times the memory of the signal."""
 LEAST_CHANNELS = 16
-"""Of the output, each of which reads a frame once."""
+"""Smallest number of output channels for which this is done. Each of them reads a frame once."""
 
 
 def as_frame_products(normal: NormalGraph) -> None:
-    """Rewrite such convolutions of a graph in place. Padding has to be explicit."""
+    """Rewrite convolutions of one long signal as matrix products of its frames, in place.
+
+    Padding has to be explicit already.
+    """
     shapes, types, tensors = normal.shapes(), normal.types(), normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
@@ -339,6 +359,8 @@ def _is_framed(node: onnx.NodeProto, signal: Shape, weight: onnx.TensorProto) ->
 
 
 class _FrameProduct:
+    """Writes the operators that replace a convolution of a signal by a matrix product."""
+
     def __init__(
         self, normal: NormalGraph, node: onnx.NodeProto, signal: Shape, weight: onnx.TensorProto
     ) -> None:
@@ -350,19 +372,19 @@ class _FrameProduct:
         self._made: list[onnx.NodeProto] = []
 
     def nodes(self) -> list[onnx.NodeProto]:
-        """Return the operators in place of the convolution. The last one has its name."""
+        """Return the operators that replace the convolution. The last one has its name."""
         node, stride, taps = self._node, self._stride, self._weight.dims[2]
         frames = (self._length + sum(self._pads) - taps) // stride + 1
         slices = -(-taps // stride)
         rows = frames + slices - 1
         signal = self._cut_to(rows * stride)
         rows_shape = (self._images, rows, stride)
-        apart = self._add("Reshape", "rows", [signal, self._integers("shape", rows_shape)])
+        split_rows = self._add("Reshape", "rows", [signal, self._integers("shape", rows_shape)])
         parts = []
-        for number in range(slices):
-            last = taps - number * stride
+        for index in range(slices):
+            last = taps - index * stride
             parts.append(
-                self._slice(apart, f"part{number}", (1, number, number + frames), (2, 0, last))
+                self._slice(split_rows, f"part{index}", (1, index, index + frames), (2, 0, last))
             )
         joined = parts[0] if slices == 1 else self._add("Concat", "frames", parts, axis=2)
         product = self._add("MatMul", "product", [joined, self._taps_first()])
@@ -376,7 +398,7 @@ class _FrameProduct:
         return [*self._made, node]
 
     def _cut_to(self, length: int) -> str:
-        """Return the signal with its padding, of exactly that length."""
+        """Return the signal with its padding, cut or zero-padded to exactly `length` elements."""
         begin, _ = self._pads
         name, behind = str(self._node.input[0]), length - self._length - begin
         if behind < 0:
@@ -387,7 +409,10 @@ class _FrameProduct:
         return name
 
     def _slice(self, name: str, role: str, *cuts: tuple[int, int, int]) -> str:
-        """Return a tensor cut along axes; each of `cuts` is an axis, its begin and its end."""
+        """Return a tensor cut along several axes.
+
+        Each of `cuts` is (axis, begin, end).
+        """
         axes, begins, ends = (list(values) for values in zip(*cuts, strict=True))
         vectors = [
             self._integers(f"{role}/{label}", values)
@@ -396,15 +421,15 @@ class _FrameProduct:
         return self._add("Slice", role, [name, *vectors])
 
     def _taps_first(self) -> str:
-        """Return the weights as (taps, channels); without data, if they have none."""
+        """Return the weights as (taps, channels). They have no data if the original has none."""
         channels, _, taps = self._weight.dims
         name = f"{self._node.name}/taps"
         if is_stub(self._weight):
-            made = stub(name, (taps, channels), self._weight.data_type)
+            transposed = stub(name, (taps, channels), self._weight.data_type)
         else:
             values = numpy_helper.to_array(self._weight).reshape(channels, taps)
-            made = numpy_helper.from_array(np.ascontiguousarray(values.T), name)
-        self._normal.add_tensor(made)
+            transposed = numpy_helper.from_array(np.ascontiguousarray(values.T), name)
+        self._normal.add_tensor(transposed)
         return name
 
     def _integers(self, role: str, values: tuple[int, ...] | list[int]) -> str:

@@ -1,8 +1,8 @@
-"""Rewrites models of older opsets in the operators of opset 17, so that one form of each is read.
+"""Convert models of older opsets to opset 17, so that only one form of each operator is read.
 
-`onnx.version_converter` lacks many operators and fails on some that it has, so the conversions are
-written here: inputs that were attributes (`Slice`, `Clip`, `Pad`, `TopK`, `Split`, `Squeeze`),
-axes that meant something else (`Softmax`), operators that have another name now (`Upsample`,
+`onnx.version_converter` lacks many operators and fails for some that it has, so the conversions are
+implemented here. They cover inputs that used to be attributes (`Slice`, `Clip`, `Pad`, `TopK`,
+`Split`, `Squeeze`), axes with another meaning (`Softmax`), renamed operators (`Upsample`,
 `Scatter`), and `LayerNormalization`, which onnxruntime's optimiser writes into older opsets.
 """
 
@@ -22,26 +22,32 @@ from tilewright.networks.onnx.files import is_stub, without_weights
 from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
 
 OPSET = 17
+"""Opset that models are converted to."""
 OLDEST_OPSET = 7
-"""Before it, operators broadcast as an attribute says, not by the shapes of their operands."""
+"""Oldest opset that is converted. Before it, broadcasting was controlled by an attribute instead of
+the shapes of the operands."""
 IR_VERSION = 8
-"""The IR version that belongs to opset 17. Before version 4, constants had to be inputs."""
+"""IR version that belongs to opset 17. Before version 4, constants had to be listed as inputs."""
 SIMPLIFIED = "SimplifiedLayerNormalization"
+"""Root-mean-square normalisation of onnxruntime."""
 RUNTIME_NORMS = ("LayerNormalization", SIMPLIFIED)
-"""Operators that onnxruntime has in the standard's domain in every opset."""
+"""Operators that onnxruntime provides in the standard's domain for every opset."""
 AXES_AS_INPUT = 18
-"""The opset from which on ReduceMean has its axes as an input."""
+"""First opset in which ReduceMean reads its axes from an input."""
 
 
 class _NotRaisedError(Exception):
-    """An operator has no equivalent in opset 17, or it is not known which one it is."""
+    """Raised if an operator has no equivalent in opset 17, or none can be determined."""
 
 
 def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of `model` in opset 17, with the names of its operators.
+    """Convert a model to opset 17.
 
-    A model of a newer opset keeps it; only operators that are onnxruntime's own are converted. A
-    model of an opset before 7, or with an operator that cannot be converted, is returned as it is.
+    A newer model keeps its opset, and only onnxruntime's own operators are converted. A model is
+    returned unchanged if its opset is below 7 or if an operator cannot be converted.
+
+    Returns:
+        A converted copy in which every operator has a name, or `model` itself.
     """
     version = opset_of(model)
     foreign = any(node.op_type == SIMPLIFIED for node in model.graph.node)
@@ -51,30 +57,30 @@ def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
     _name_nodes(copy.graph)
     try:
-        _Raiser(copy.graph, version, _light_graphs(copy)).raise_graph()
+        _Raiser(copy.graph, version, _infer_value_infos(copy)).raise_graph()
     except _NotRaisedError:
         return model
-    others = [each for each in copy.opset_import if each.domain not in STANDARD_DOMAINS]
+    other_domains = [o for o in copy.opset_import if o.domain not in STANDARD_DOMAINS]
     del copy.opset_import[:]
-    copy.opset_import.extend([helper.make_opsetid("", max(version, OPSET)), *others])
+    copy.opset_import.extend([helper.make_opsetid("", max(version, OPSET)), *other_domains])
     copy.ir_version = max(copy.ir_version, IR_VERSION)
     return copy
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the standard's operators that a model is written in."""
-    versions = (each.version for each in model.opset_import if each.domain in STANDARD_DOMAINS)
+    """Return the version of the standard ONNX operators that a model uses."""
+    versions = (opset.version for opset in model.opset_import if opset.domain in STANDARD_DOMAINS)
     return max(versions, default=1)
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Name operators by their place, as normalisation does: conversions add operators."""
+    """Name operators after their position, as normalisation does, before conversions add others."""
     for position, node in enumerate(graph.node):
         node.name = printable(node.name) or f"{node.op_type}_{position}"
 
 
-def _light_graphs(model: onnx.ModelProto) -> Mapping[str, onnx.ValueInfoProto]:
-    """Return what shape inference finds of the tensors of the main graph."""
+def _infer_value_infos(model: onnx.ModelProto) -> Mapping[str, onnx.ValueInfoProto]:
+    """Return the tensor types and shapes of the main graph that shape inference finds, by name."""
     try:
         inferred = shape_inference.infer_shapes(without_weights(model))
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -84,7 +90,7 @@ def _light_graphs(model: onnx.ModelProto) -> Mapping[str, onnx.ValueInfoProto]:
 
 
 class _Raiser:
-    """Converts the operators of one graph in place, and those of the graphs inside it."""
+    """Converts the operators of one graph and of its subgraphs, in place."""
 
     def __init__(
         self, graph: onnx.GraphProto, version: int, infos: Mapping[str, onnx.ValueInfoProto]
@@ -100,10 +106,11 @@ class _Raiser:
         self._made: list[onnx.NodeProto] = []
 
     def raise_graph(self) -> None:
-        """Convert every operator. Raises `_NotRaisedError`."""
+        """Convert every operator of the graph. Raises `_NotRaisedError`."""
         for node in self._graph.node:
             for attribute in node.attribute:
-                # an absent graph that is changed, even to nothing, is there from then on
+                # Accessing the field of an absent graph would create it, even if nothing is
+                # changed.
                 single = [attribute.g] if attribute.HasField("g") else []
                 for inner in (*single, *attribute.graphs):
                     _Raiser(inner, self._version, self._infos).raise_graph()
@@ -117,7 +124,8 @@ class _Raiser:
 
     def _raise(self, node: onnx.NodeProto) -> None:
         if node.op_type not in RUNTIME_NORMS and not _has_schema(node.op_type, self._version):
-            raise _NotRaisedError(node.op_type)  # onnxruntime may know it in this opset only
+            # onnxruntime may support the operator only in this opset.
+            raise _NotRaisedError(node.op_type)
         until, convert = CONVERSIONS.get(node.op_type, (0, _Raiser._keep))
         if self._version < until:
             convert(self, node)
@@ -127,10 +135,10 @@ class _Raiser:
     def _keep(self, node: onnx.NodeProto) -> None:
         self._made.append(node)
 
-    # what operators are told
+    # attributes and inputs
 
     def _attribute(self, node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-        """Take an attribute out of an operator."""
+        """Remove an attribute from an operator and return its value."""
         for place, attribute in enumerate(node.attribute):
             if attribute.name == name:
                 value = helper.get_attribute_value(attribute)
@@ -152,17 +160,17 @@ class _Raiser:
     def _dtype(self, *names: str) -> Any:
         """Return the NumPy type of the first tensor whose type is known."""
         for name in names:
-            kind = 0
+            element_type = 0
             if name in self._tensors:
-                kind = self._tensors[name].data_type
+                element_type = self._tensors[name].data_type
             elif name in self._infos:
-                kind = self._infos[name].type.tensor_type.elem_type
-            if kind:
-                return helper.tensor_dtype_to_np_dtype(kind)
+                element_type = self._infos[name].type.tensor_type.elem_type
+            if element_type:
+                return helper.tensor_dtype_to_np_dtype(element_type)
         raise _NotRaisedError(names[0])
 
     def _value(self, name: str) -> NDArray[Any] | None:
-        """Return the values of a constant, None for what is computed."""
+        """Return the values of a constant, or None for a computed tensor."""
         tensor = self._tensors.get(name)
         if tensor is None and name in self._constants:
             values = [a.t for a in self._constants[name].attribute if a.name == "value"]
@@ -170,7 +178,7 @@ class _Raiser:
         return None if tensor is None or is_stub(tensor) else numpy_helper.to_array(tensor)
 
     def _constant(self, node: onnx.NodeProto, role: str, values: Any) -> str:
-        """Add a constant that an operator reads; returns its name."""
+        """Add a constant for an operator and return its name."""
         name = f"{node.output[0]}/{role}"
         self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
         return name
@@ -179,7 +187,10 @@ class _Raiser:
         return self._constant(node, role, np.array(values, np.int64))
 
     def _drop_unread(self, node: onnx.NodeProto, kept: int = 1) -> None:
-        """Drop optional outputs. Raises `_NotRaisedError` where one is read."""
+        """Remove all outputs after the first `kept`.
+
+        Raises `_NotRaisedError` if one of them is read.
+        """
         if not self._read.isdisjoint(name for name in node.output[kept:] if name):
             raise _NotRaisedError(node.op_type)
         del node.output[kept:]
@@ -187,7 +198,7 @@ class _Raiser:
     # conversions
 
     def slice_(self, node: onnx.NodeProto) -> None:
-        """Slice before opset 10 has its ranges as attributes."""
+        """Convert Slice of opsets before 10: its ranges were attributes."""
         for name in ("starts", "ends", "axes"):
             values = self._attribute(node, name)
             if values is not None:
@@ -195,7 +206,7 @@ class _Raiser:
         self._keep(node)
 
     def clip(self, node: onnx.NodeProto) -> None:
-        """Clip before opset 11 has its bounds as attributes."""
+        """Convert Clip of opsets before 11: its bounds were attributes."""
         for place, name in enumerate(("min", "max"), 1):
             bound = self._attribute(node, name)
             if bound is None:
@@ -206,7 +217,7 @@ class _Raiser:
         self._keep(node)
 
     def pad(self, node: onnx.NodeProto) -> None:
-        """Pad before opset 11 has its amounts and its value as attributes."""
+        """Convert Pad of opsets before 11: its amounts and its value were attributes."""
         pads, value = self._attribute(node, "pads"), self._attribute(node, "value", 0.0)
         if pads is None:
             raise _NotRaisedError(node.op_type)
@@ -217,39 +228,39 @@ class _Raiser:
         self._keep(node)
 
     def top_k(self, node: onnx.NodeProto) -> None:
-        """TopK before opset 10 has its count as an attribute."""
+        """Convert TopK of opsets before 10: its count was an attribute."""
         if len(node.input) == 1:
             node.input.append(self._integers(node, "k", [self._attribute(node, "k")]))
         self._keep(node)
 
     def dropout(self, node: onnx.NodeProto) -> None:
-        """Dropout before opset 12 passes its data through; its mask has other types."""
+        """Convert Dropout of opsets before 12: its mask had other types, so it must not be read."""
         self._drop_unread(node)
         self._attribute(node, "ratio")
         self._keep(node)
 
     def batch_norm(self, node: onnx.NodeProto) -> None:
-        """BatchNormalization before opset 14 is in training where it has more than one output."""
+        """Convert BatchNormalization before opset 14, where several outputs meant training mode."""
         if any(node.output[1:]) or not self._attribute(node, "spatial", 1):
             raise _NotRaisedError(node.op_type)
         self._keep(node)
 
     def axes(self, node: onnx.NodeProto) -> None:
-        """Squeeze, Unsqueeze and ReduceSum before opset 13 have their axes as attributes."""
+        """Convert Squeeze, Unsqueeze and ReduceSum before opset 13: their axes were attributes."""
         axes = self._attribute(node, "axes")
         if axes:
             node.input.append(self._integers(node, "axes", axes))
         self._keep(node)
 
     def split(self, node: onnx.NodeProto) -> None:
-        """Split before opset 13 has the sizes of its parts as an attribute."""
+        """Convert Split of opsets before 13: the sizes of its parts were an attribute."""
         sizes = self._attribute(node, "split")
         if sizes:
             node.input.append(self._integers(node, "sizes", sizes))
         self._keep(node)
 
     def softmax(self, node: onnx.NodeProto) -> None:
-        """Softmax before opset 13 is over all axes from the given one on, and now over one."""
+        """Convert Softmax of opsets before 13, which normalised over all axes from `axis` on."""
         axis = self._attribute(node, "axis", 1)
         data, result = node.input[0], node.output[0]
         rank, shape = self._rank(data), self._shape(data)
@@ -267,7 +278,7 @@ class _Raiser:
         self._add("Reshape", node, [norm, shape_name], result)
 
     def upsample(self, node: onnx.NodeProto) -> None:
-        """Upsample is a Resize that repeats, or interpolates between, pixels from the first on."""
+        """Convert Upsample to a Resize with asymmetric coordinates."""
         scales = self._attribute(node, "scales")
         if scales is not None:
             node.input.append(self._constant(node, "scales", np.array(scales, np.float32)))
@@ -277,8 +288,10 @@ class _Raiser:
         self._resize_from_first(node, "floor")
 
     def resize(self, node: onnx.NodeProto) -> None:
-        """Resize of opset 10 does as Upsample. Where an image shrinks, onnxruntime takes the pixel
-        behind the place that a result comes from, not the one before it."""
+        """Convert Resize of opset 10, which used asymmetric coordinates.
+
+        When it shrinks an image, onnxruntime rounds coordinates up instead of down.
+        """
         scales = self._value(node.input[1])
         mode = next((a.s for a in node.attribute if a.name == "mode"), b"nearest")
         nearest = "floor"
@@ -297,22 +310,22 @@ class _Raiser:
         self._keep(node)
 
     def scatter(self, node: onnx.NodeProto) -> None:
-        """Scatter is called ScatterElements now."""
+        """Convert Scatter, which is now called ScatterElements."""
         node.op_type = "ScatterElements"
         self._keep(node)
 
     def roi_align(self, node: onnx.NodeProto) -> None:
-        """RoiAlign before opset 16 counts pixels from their corners."""
+        """Convert RoiAlign before opset 16, which measured coordinates from pixel corners."""
         mode = helper.make_attribute("coordinate_transformation_mode", "output_half_pixel")
         node.attribute.append(mode)
         self._keep(node)
 
     def scan(self, node: onnx.NodeProto) -> None:
-        """Scan of opset 8 goes over batches."""
+        """Reject Scan of opset 8, which iterated over batches."""
         raise _NotRaisedError(node.op_type)
 
     def simplified_norm(self, node: onnx.NodeProto) -> None:
-        """SimplifiedLayerNormalization is written as the operators that it stands for."""
+        """Replace SimplifiedLayerNormalization by the operators that it consists of."""
         self._drop_unread(node)
         data, scale = node.input
         axis, epsilon = self._attribute(node, "axis", -1), self._attribute(node, "epsilon", 1e-5)
@@ -339,13 +352,13 @@ class _Raiser:
     def _add(
         self, op: str, node: onnx.NodeProto, inputs: Sequence[str], result: str, **attributes: Any
     ) -> None:
-        """Add an operator that belongs to the conversion of another one."""
+        """Append an operator that is part of the conversion of `node`."""
         name = f"{node.name}/{op}"
         self._made.append(helper.make_node(op, list(inputs), [result], name=name, **attributes))
 
 
 NEVER = 10**6
-"""For operators that no opset has."""
+"""Larger than every opset. It marks operators that no opset contains."""
 CONVERSIONS: Mapping[str, tuple[int, Callable[[_Raiser, onnx.NodeProto], None]]] = {
     "BatchNormalization": (14, _Raiser.batch_norm),
     "Clip": (11, _Raiser.clip),
@@ -367,7 +380,8 @@ CONVERSIONS: Mapping[str, tuple[int, Callable[[_Raiser, onnx.NodeProto], None]]]
     "Unsqueeze": (13, _Raiser.axes),
     "Upsample": (OPSET, _Raiser.upsample),
 }
-"""By operator: the opset from which on it has the form of opset 17, and the conversion before."""
+"""Conversion of each operator type: the first opset that has the form of opset 17, and the
+conversion for older opsets."""
 
 
 def _has_schema(op_type: str, version: int) -> bool:
@@ -379,7 +393,7 @@ def _has_schema(op_type: str, version: int) -> bool:
 
 
 def _tensors_read(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the tensors that operators and the graph's results read, inner graphs included."""
+    """Yield the names of the tensors that operators and graph outputs read, including subgraphs."""
     yield from (info.name for info in graph.output)
     for node in graph.node:
         yield from node.input

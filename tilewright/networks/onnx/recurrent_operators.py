@@ -1,8 +1,9 @@
-"""Recurrent operators of ONNX: reads what they ask for, says which of them can be unrolled, and
-unrolls LSTM, GRU and RNN over a known number of steps.
+"""Unrolls ONNX's recurrent operators LSTM, GRU and RNN over a known number of steps.
 
-The unrolled form has the products, activations and sums of the operators' equations. Data are
-brought into the order that begins with the steps.
+The module reads the attributes and inputs of an operator and states why it cannot be unrolled, if
+so. The unrolled form computes the products, activations and sums of the operator's equations.
+
+`steps_first` also converts batch-first operators to the layout that begins with the steps.
 """
 
 from __future__ import annotations
@@ -35,7 +36,16 @@ LENGTHS, INITIAL_H, INITIAL_C, PEEPHOLES = 4, 5, 6, 7
 def obstacle(
     node: onnx.NodeProto, shapes: Mapping[str, Shape], tensors: Mapping[str, onnx.TensorProto]
 ) -> str:
-    """Why a recurrent operator cannot be unrolled; "" where it can."""
+    """Return why a recurrent operator cannot be unrolled.
+
+    Args:
+        node: an LSTM, GRU or RNN.
+        shapes: known shapes by tensor name.
+        tensors: constants by tensor name.
+
+    Returns:
+        The reason, "" if the operator can be unrolled.
+    """
     attributes = attributes_of(node)
     if input_at(node, PEEPHOLES):
         return "peepholes (its input P) are not computed"
@@ -67,31 +77,36 @@ def obstacle(
 
 
 def input_at(node: onnx.NodeProto, place: int) -> str:
-    """The input there; "" where it has none."""
+    """Return the name of the input at index `place`, "" if the operator does not have it."""
     return node.input[place] if place < len(node.input) else ""
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, object]:
-    """Those that are given, by name."""
+    """Return the explicit attributes of an operator by name."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 def directions_of(node: onnx.NodeProto) -> tuple[str, ...]:
-    """In which order its steps are taken: "forward", "reverse", or one after the other."""
+    """Return the directions in which the steps are computed, each "forward" or "reverse"."""
     given = next((a.s.decode() for a in node.attribute if a.name == "direction"), "forward")
     return ("forward", "reverse") if given == "bidirectional" else (given,)
 
 
 def activations_of(node: onnx.NodeProto) -> list[str]:
-    """Of all directions, with the capitals of ONNX's operators."""
+    """Return the activations of all directions, spelled like the ONNX operators."""
     given = [each for a in node.attribute if a.name == "activations" for each in a.strings]
     named = [each.decode().capitalize() for each in given]
     return named or list(ACTIVATIONS[node.op_type]) * len(directions_of(node))
 
 
 def steps_first(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Give recurrent operators whose data begin with the batch (layout=1) the other form, between
-    transpositions, in place; those transpositions. onnxruntime runs that form alone."""
+    """Convert batch-first recurrent operators (layout=1) to layout=0, in place.
+
+    Transpositions are inserted before and after each of them. onnxruntime only supports layout=0.
+
+    Returns:
+        The inserted transpositions.
+    """
     nodes: list[onnx.NodeProto] = []
     added: list[onnx.NodeProto] = []
     for position, node in enumerate(graph.node):

@@ -1,6 +1,4 @@
-"""Prepares the reference that onnxruntime runs: a model in the types that are computed here, with
-half precision as float32.
-"""
+"""Prepare the reference model that onnxruntime runs, with half precision converted to float32."""
 
 from __future__ import annotations
 
@@ -15,11 +13,16 @@ from tilewright.networks.onnx.recurrent_operators import GATES, steps_first
 from tilewright.networks.onnx.same_padding import has_dilated_same, make_dilated_same_explicit
 
 INTEGER_PRODUCTS = ("MatMulInteger", "ConvInteger")
+"""Products of integers, whose weights are converted to uint8."""
 
 
 def reference_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in float32, with the steps of sequences first, sums of products of int8 that do
-    not saturate, and explicit padding of dilated windows; itself where it is so already."""
+    """Return a version of a model that onnxruntime runs and that serves as the reference.
+
+    Half precision becomes float32, recurrent operators begin with the steps, products of integers
+    do not saturate, and dilated windows have explicit padding. A model that needs none of this is
+    returned itself.
+    """
     operators = {node.op_type for node in model.graph.node}
     plain = operators.isdisjoint((*GATES, *INTEGER_PRODUCTS)) and not is_half(model)
     if plain and not has_dilated_same(model):
@@ -34,8 +37,11 @@ def reference_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _as_uint8(graph: onnx.GraphProto) -> None:
-    """int8 weights of products and their zero points as uint8, which stand for the same integers.
-    Without VNNI, onnxruntime adds uint8 times int8 to sums of 16 bits, which saturate."""
+    """Convert int8 weights of integer products and their zero points to uint8, in place.
+
+    They represent the same integers. Without VNNI, onnxruntime adds products of uint8 and int8 in
+    16 bits, which saturates.
+    """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         weight = tensors.get(node.input[1]) if node.op_type in INTEGER_PRODUCTS else None
@@ -45,21 +51,22 @@ def _as_uint8(graph: onnx.GraphProto) -> None:
             continue
         zeros = np.int8(0) if zero is None else numpy_helper.to_array(zero)
         inputs = [node.input[0], "", node.input[2] if len(node.input) > 2 else "", ""]
-        for place, values in ((1, numpy_helper.to_array(weight)), (3, zeros)):
-            inputs[place] = f"{node.output[0]}/uint8/{place}"
+        for index, values in ((1, numpy_helper.to_array(weight)), (3, zeros)):
+            inputs[index] = f"{node.output[0]}/uint8/{index}"
             moved = (np.asarray(values, np.int16) + 128).astype(np.uint8)
-            graph.initializer.append(numpy_helper.from_array(moved, inputs[place]))
+            graph.initializer.append(numpy_helper.from_array(moved, inputs[index]))
         del node.input[:]
         node.input.extend(inputs)
 
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
+"""Half-precision element types."""
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
-"""Attributes that name an element type."""
+"""Attributes that state an element type."""
 
 
 def is_half(model: onnx.ModelProto) -> bool:
-    """Whether a model holds tensors in half precision, or makes some."""
+    """Return whether a model contains or creates tensors in half precision."""
     return (
         any(tensor.data_type in HALVES for tensor in all_tensors(model))
         or any(kind.elem_type in HALVES for kind in _types(model.graph))
@@ -68,7 +75,7 @@ def is_half(model: onnx.ModelProto) -> bool:
 
 
 def half_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the outputs of a model that are float16."""
+    """Return the names of a model's outputs that are float16."""
     return tuple(
         info.name
         for info in model.graph.output
@@ -77,14 +84,16 @@ def half_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def has_bfloat16_ends(model: onnx.ModelProto) -> bool:
-    """Whether an input or output of a model is bfloat16."""
+    """Return whether an input or output of a model is bfloat16."""
     ends = (*model.graph.input, *model.graph.output)
     return any(info.type.tensor_type.elem_type == TensorProto.BFLOAT16 for info in ends)
 
 
 def widen(model: onnx.ModelProto) -> None:
-    """Make every half-precision tensor of a model float32, in place: weights, inputs, outputs, and
-    what it casts to."""
+    """Convert all half-precision tensors of a model to float32, in place.
+
+    This includes weights, inputs, outputs and the targets of casts.
+    """
     for tensor in all_tensors(model):
         if tensor.data_type in HALVES:
             _widen_tensor(tensor)
@@ -119,13 +128,13 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for each in _graphs(graph):
-        yield from each.node
+    for nested in _graphs(graph):
+        yield from nested.node
 
 
 def _types(graph: onnx.GraphProto) -> Iterator[onnx.TypeProto.Tensor]:
-    for each in _graphs(graph):
-        for info in (*each.input, *each.output, *each.value_info):
+    for nested in _graphs(graph):
+        for info in (*nested.input, *nested.output, *nested.value_info):
             kind = info.type
             while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
                 sequence = kind.HasField("sequence_type")

@@ -1,7 +1,7 @@
-"""Makes the padding of dilated windows explicit in models that onnxruntime is given.
+"""Make the padding of dilated windows explicit, for models that onnxruntime runs.
 
-`auto_pad=SAME_UPPER` with `dilations` is valid ONNX (PyTorch's `padding="same"` becomes it), and
-onnxruntime refuses it.
+`auto_pad=SAME_UPPER` with `dilations` is valid ONNX (PyTorch exports `padding="same"` in this way),
+but onnxruntime rejects it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from tilewright.networks.onnx.files import without_weights
 from tilewright.networks.onnx.graph import Shape, static_shape
 
 WINDOWED = frozenset(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"))
-"""Operators whose `auto_pad` follows from the size of their input."""
+"""Operators whose `auto_pad` depends on the size of their input."""
 WEIGHTS: Mapping[str, int] = {"QLinearConv": 3}
-"""The place of the weights where it is not the second."""
+"""Index of the weights for operators where it is not 1."""
 SAME = (b"SAME_UPPER", b"SAME_LOWER")
+"""Values of `auto_pad` that keep the size."""
 
 
 def has_dilated_same(model: onnx.ModelProto) -> bool:
-    """Return True if a window of the model is dilated and padded automatically."""
+    """Return whether the model has a dilated window with SAME padding."""
     return any(map(_is_dilated_same, model.graph.node))
 
 
 def make_dilated_same_explicit(model: onnx.ModelProto) -> None:
-    """Replace `auto_pad` by `pads` where windows are dilated, in place; a window with a stride
-    whose input has no static size stays."""
+    """Replace `auto_pad` by `pads` for dilated windows, in place.
+
+    A window with a stride whose input has no static size is not changed.
+    """
     infos: Collection[onnx.ValueInfoProto] = ()
     if any(map(_needs_size, model.graph.node)):
         inferred = shape_inference.infer_shapes(without_weights(model)).graph
@@ -46,12 +49,22 @@ def make_dilated_same_explicit(model: onnx.ModelProto) -> None:
 
 
 def same_pads(node: onnx.NodeProto, kernel: Sequence[int], image: Sequence[int]) -> list[int]:
-    """Return the pads, begins and ends, of a window with `auto_pad` on an image of that size. With
-    SAME_UPPER the odd row lies at the end (ONNX operator Conv)."""
+    """Return the explicit pads of a window with `auto_pad`.
+
+    With SAME_UPPER, the odd element is at the end (ONNX operator Conv).
+
+    Args:
+        node: the operator.
+        kernel: sizes of the window.
+        image: sizes of the input's spatial dimensions.
+
+    Returns:
+        Pads at the begin of each dimension, then at the end of each.
+    """
     mode = _automatic(node)
     ones = [1] * len(kernel)
-    given = {attribute.name: list(attribute.ints) for attribute in node.attribute}
-    strides, dilations = given.get("strides", ones), given.get("dilations", ones)
+    attributes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
+    strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
     begins, ends = [], []
     for size, taps, stride, dilation in zip(image, kernel, strides, dilations, strict=True):
         reach = dilation * (taps - 1) + 1
@@ -63,17 +76,17 @@ def same_pads(node: onnx.NodeProto, kernel: Sequence[int], image: Sequence[int])
 
 
 def kernel_shape(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> list[int] | None:
-    """Return the size of a window by its attribute or its weights; None where neither says it."""
+    """Return the size of a window from its attribute or its weights, else None."""
     for attribute in node.attribute:
         if attribute.name == "kernel_shape":
             return list(attribute.ints)
-    place = WEIGHTS.get(node.op_type, 1)
-    weight = node.input[place] if place < len(node.input) else ""
+    index = WEIGHTS.get(node.op_type, 1)
+    weight = node.input[index] if index < len(node.input) else ""
     return list(shapes[weight][2:]) if weight in shapes else None
 
 
 def replace_attribute(node: onnx.NodeProto, name: str, value: list[int] | None) -> None:
-    """Give an operator an attribute in place of the one of that name; None removes it."""
+    """Replace an attribute by a list of integers, or remove it if `value` is None."""
     for attribute in [a for a in node.attribute if a.name == name]:
         node.attribute.remove(attribute)
     if value is not None:
@@ -90,6 +103,6 @@ def _is_dilated_same(node: onnx.NodeProto) -> bool:
 
 
 def _needs_size(node: onnx.NodeProto) -> bool:
-    """Whether the pads depend on the size of the image: without a stride they do not."""
+    """Return whether the pads depend on the input size. Without a stride they do not."""
     strided = any(a.name == "strides" and set(a.ints) != {1} for a in node.attribute)
     return strided and _is_dilated_same(node)

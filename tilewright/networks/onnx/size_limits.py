@@ -1,9 +1,9 @@
-"""Estimates from shapes what the tensors of a model take, before anything computes one of them.
+"""Estimate the size of a model's tensors from shapes, before any of them is computed.
 
-A model of 300 bytes can ask for a constant of any size (`Range`, `ConstantOfShape`, `Expand`, …),
-which constant folding would compute. So the sizes of all results are inferred first. Where ONNX's
-shape inference does not follow a model's arithmetic on shapes, the arithmetic is done here, on
-tensors that are small before and after.
+A model of 300 bytes can request a constant of any size (`Range`, `ConstantOfShape`, `Expand`, …),
+which constant folding would compute. The sizes of all results are therefore inferred first. Where
+ONNX's shape inference cannot follow the shape arithmetic of a model, the arithmetic is evaluated
+here, as long as the tensors are small.
 """
 
 from __future__ import annotations
@@ -29,58 +29,68 @@ from tilewright.networks.onnx.graph import STANDARD_DOMAINS, Shape, static_shape
 reference = lazy_module("onnx.reference")
 
 COMPUTED_SHARE = 1 / 4
-"""Share of the machine's memory that results which are needed at the same time may take. The
-network's own run, the reference's and the check of a build each hold them once."""
+"""Fraction of the machine's memory that results needed at the same time may take. A build holds
+them up to three times: in the network's own run, in the reference's, and in the check."""
 CONSTANT_SHARE = 1 / 16
-"""The same share for results that no input changes: they are folded, which keeps several copies,
-and stored in what is built."""
+"""Fraction of the machine's memory that results may take that depend on no input. These results are
+folded, which needs several copies, and stored in the artifact."""
 MOST_GROWTH = 8
-"""How many times as large as the model's own tensors such results may be in any case: integers of
-weights become float32, and another layout or type is made of them."""
+"""Constant results may in any case be this many times as large as the model's own tensors, because
+quantised weights become float32 and are copied into another layout or type."""
 SMALL_ELEMENTS = 4096
-"""Elements of tensors that are computed here. Larger ones are no arithmetic on shapes."""
+"""Largest number of elements of a tensor that is evaluated here. Larger tensors are not shape
+arithmetic."""
 MOST_FOLLOWED = 1 << 16
-"""Elements of the longest vector with which ONNX may follow values."""
+"""Largest number of elements of a vector whose values ONNX's shape inference may track."""
 _UNBOUNDED = frozenset(
     ("Einsum", "Loop", "Scan", "If", "SequenceMap", "RegexFullMatch", "RandomNormal",
      "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )  # fmt: skip
-"""Operators that may take any time on small tensors, or give other results each time."""
+"""Operators that may take any amount of time on small tensors, or that return random results."""
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 def machine_memory_bytes() -> int:
-    """Return the memory that this process may use at most: the machine's, or less if a container
-    limits it."""
+    """Return the memory in bytes that this process may use.
+
+    This is the machine's memory, or the limit of the container if that is lower.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in _CGROUP_LIMITS:
         try:
             memory = min(memory, int(Path("/sys/fs/cgroup", name).read_text()))
-        except (OSError, ValueError):  # no such limit, or "max"
+        except (OSError, ValueError):  # there is no limit, or it is "max"
             continue
     return memory
 
 
 def check_sizes(model: onnx.ModelProto) -> None:
-    """Refuse a model whose results would take too much memory, as far as their shapes are known.
+    """Check that the results of a model fit into memory, as far as their shapes are known.
 
     Raises:
-        ModelFileError: the results that are needed at once, or all results that no input changes,
-            take more than their share of the machine's memory. The message names the operator.
+        ModelFileError: the results that are needed at the same time, or all results that depend on
+            no input, take more than their fraction of the machine's memory. The message names the
+            operator.
     """
     with suppress(shape_inference.InferenceError, RuntimeError, ValueError):
-        infer_checked(_skeleton(model))  # a contradiction has a message of its own, later
+        infer_checked(_skeleton(model))  # a contradiction is reported later, with its own message
 
 
 def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model without functions with the shapes of ONNX's shape inference. Raises as
-    `check_sizes`, and as `onnx.shape_inference.infer_shapes`."""
+    """Infer the shapes of a model after checking its sizes.
+
+    Functions of the model are inlined.
+
+    Raises:
+        ModelFileError: the results take too much memory, as in `check_sizes`. Further errors are
+            those of `onnx.shape_inference.infer_shapes`.
+    """
     memory = machine_memory_bytes()
     estimate = _Estimate(model, memory)
     inferred = infer_types(model)
     estimate.check_graph(inferred.graph, {})
-    # To follow values, ONNX writes a message for every element of a vector whose values it does not
-    # know.
+    # To propagate values, ONNX's shape inference stores a message for each unknown element of a
+    # vector.
     follows_values = estimate.longest_vector <= MOST_FOLLOWED
     if follows_values:
         inferred = infer_types(model, follow_values=True)
@@ -89,11 +99,16 @@ def infer_checked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.ModelProto:
-    """Return a copy of a model without functions with the shapes and element types that ONNX
-    infers. Raises as `onnx.shape_inference.infer_shapes`.
+    """Return a copy of a model with the shapes and element types that ONNX infers.
 
-    ONNX copies what it infers shapes of twice, which takes longer than all else where there are
-    large weights. It therefore gets the model without their data.
+    ONNX copies a model twice during inference, which dominates the time for large weights. It
+    therefore gets the model without their data.
+
+    Args:
+        model: the model. Functions are inlined.
+        follow_values: also track the values of small integer tensors.
+
+    Raises whatever `onnx.shape_inference.infer_shapes` raises.
     """
     inferred = shape_inference.infer_shapes(_skeleton(model), data_prop=follow_values)
     copy = onnx.ModelProto()
@@ -110,7 +125,7 @@ def infer_types(model: onnx.ModelProto, *, follow_values: bool = False) -> onnx.
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the data of large tensors, which become inputs, and without functions."""
+    """Return the model without functions, with large tensors as inputs instead of data."""
     if model.functions:
         model = inliner.inline_local_functions(model)
     copy = onnx.ModelProto(ir_version=model.ir_version)
@@ -134,7 +149,7 @@ def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Estimate:
-    """What is known of a model's tensors: their shapes, types and, of small ones, values."""
+    """Known shapes, types and small values of a model's tensors, with the memory that they need."""
 
     def __init__(self, model: onnx.ModelProto, memory_bytes: int) -> None:
         self._opsets = model.opset_import
@@ -145,9 +160,11 @@ class _Estimate:
         self.longest_vector = 0
 
     def check_graph(self, graph: onnx.GraphProto, outer: Mapping[str, _Known]) -> None:
-        """Check the results of a graph and of those inside it. `outer` is what the graph around it
-        knows. Raises `ModelFileError`."""
-        known = {name: each.from_outside() for name, each in outer.items()}
+        """Check the results of a graph and of its subgraphs.
+
+        `outer` contains what is known in the surrounding graph. Raises `ModelFileError`.
+        """
+        known = {name: tensor.from_outside() for name, tensor in outer.items()}
         known.update(_declared(graph))
         for tensor in graph.initializer:
             known[tensor.name] = _stored(tensor)
@@ -181,18 +198,18 @@ class _Estimate:
             return
         largest = max(
             (known[name] for name in node.output if name in known),
-            key=lambda each: each.bytes,
+            key=lambda result: result.bytes,
             default=_NOTHING,
         )
         shape = "×".join(map(str, largest.shape or ())) or "scalar"
         constant = self._constant_bytes > self._most_constant
-        whole, share = (
+        total, share = (
             (self._constant_bytes, CONSTANT_SHARE) if constant else (needed, COMPUTED_SHARE)
         )
         what = "results that no input changes" if constant else "results that are needed at once"
         raise ModelFileError(
             f"operator '{node.name or node.output[0]}' ({node.op_type}) gives {shape} values, "
-            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(whole)}, more than "
+            f"{_gigabytes(largest.bytes)}: the model's {what} take {_gigabytes(total)}, more than "
             f"1/{round(1 / share)} of this machine's {_gigabytes(self._memory)} of memory; use "
             "smaller inputs or a smaller model"
         )
@@ -200,66 +217,71 @@ class _Estimate:
     def _results(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], asked: Container[str]
     ) -> dict[str, _Known]:
-        """What is known of an operator's results. Those whose shape depends on values that are not
-        known count nothing. Values are computed of results that are `asked` for."""
+        """Return shapes, types and known values of an operator's results.
+
+        A result whose shape depends on unknown values counts as 0 bytes. Values are computed only
+        for results in `asked`.
+        """
         inputs = [known.get(name, _NOTHING) for name in node.input if name]
         measured = node.op_type in ("Shape", "Size") and all(i.shape is not None for i in inputs)
-        constant = measured or all(each.constant for each in inputs)
+        constant = measured or all(tensor.constant for tensor in inputs)
         constant = constant and not any(True for _ in _graphs(node))
         declared = {name: known.get(name, _NOTHING) for name in node.output if name}
-        unknown = any(each.shape is None for each in declared.values())
-        if unknown and any(each.computed for each in inputs):
+        unknown = any(tensor.shape is None for tensor in declared.values())
+        if unknown and any(tensor.computed for tensor in inputs):
             declared |= self._inferred(node, known)
         values = None
         if constant and any(name in asked for name in node.output):
             values = self._evaluated(node, known, declared)
         return {
-            name: _Known(each.shape, each.data_type, None, constant=constant)
+            name: _Known(tensor.shape, tensor.data_type, None, constant=constant)
             if values is None
             else _Known(
-                values[name].shape, each.data_type, values[name], constant=True, computed=True
+                values[name].shape, tensor.data_type, values[name], constant=True, computed=True
             )
-            for name, each in declared.items()
+            for name, tensor in declared.items()
         }
 
     def _inferred(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> dict[str, _Known]:
-        """The shapes of results as they follow from the values of small inputs."""
-        one = self._model_of(node, known)
+        """Infer the shapes of an operator's results from the values of its small inputs."""
+        single_node_model = self._model_of(node, known)
         try:
-            made = shape_inference.infer_shapes(one)
+            inferred = shape_inference.infer_shapes(single_node_model)
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return {}
-        return {name: each for name, each in _declared(made.graph) if name in node.output}
+        return {name: tensor for name, tensor in _declared(inferred.graph) if name in node.output}
 
     def _evaluated(
         self, node: onnx.NodeProto, known: Mapping[str, _Known], results: Mapping[str, _Known]
     ) -> dict[str, NDArray[Any]] | None:
-        """The values of results, if all inputs and results are small; None if they are not, or the
-        reference cannot compute them."""
+        """Compute the values of an operator's results.
+
+        Return None if an input or result is large or unknown, or if the reference evaluator fails.
+        """
         if node.domain not in STANDARD_DOMAINS or node.op_type in _UNBOUNDED:
             return None
         if node.op_type in ("Shape", "Size"):
             return self._measured(node, known[node.input[0]])
         if not all(known[name].values is not None for name in node.input if name):
             return None
-        if not all(each.is_small for each in results.values()):
+        if not all(array.is_small for array in results.values()):
             return None
-        one = self._model_of(node, known)
+        single_node_model = self._model_of(node, known)
         outputs = [name for name in node.output if name]
-        one.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        single_node_model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         try:
             with np.errstate(all="ignore"):
-                made = reference.ReferenceEvaluator(one).run(outputs, {})
-        except Exception:  # whatever an odd operator meets, its size is an estimate then
+                values = reference.ReferenceEvaluator(single_node_model).run(outputs, {})
+        except Exception:  # any failure of an unusual operator: its size is estimated instead
             return None
-        arrays = dict(zip(outputs, map(np.asarray, made), strict=True))
+        arrays = dict(zip(outputs, map(np.asarray, values), strict=True))
         small = all(
-            each.size <= SMALL_ELEMENTS and each.dtype != object for each in arrays.values()
+            array.size <= SMALL_ELEMENTS and array.dtype != object for array in arrays.values()
         )
         return arrays if small else None
 
     def _measured(self, node: onnx.NodeProto, tensor: _Known) -> dict[str, NDArray[Any]]:
-        """The value of a Shape or Size: it depends on the input's shape alone."""
+        """Return the value of a Shape or Size, which depends only on the shape of the input."""
         shape = np.array(tensor.shape, np.int64)
         bounds = {attribute.name: attribute.i for attribute in node.attribute}
         kept = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
@@ -267,21 +289,31 @@ class _Estimate:
         return {node.output[0]: kept if node.op_type == "Shape" else size}
 
     def _model_of(self, node: onnx.NodeProto, known: Mapping[str, _Known]) -> onnx.ModelProto:
-        """A model of one operator: inputs with values are constants in it."""
+        """Return a model that contains only this operator.
+
+        Inputs with known values are constants in it.
+        """
         tensors, inputs = [], []
         for name in dict.fromkeys(filter(None, node.input)):
-            each = known.get(name, _NOTHING)
-            if each.values is not None:
-                tensors.append(numpy_helper.from_array(each.values, name))
-            elif each.data_type:
-                inputs.append(helper.make_tensor_value_info(name, each.data_type, each.shape))
+            tensor = known.get(name, _NOTHING)
+            if tensor.values is not None:
+                tensors.append(numpy_helper.from_array(tensor.values, name))
+            elif tensor.data_type:
+                inputs.append(helper.make_tensor_value_info(name, tensor.data_type, tensor.shape))
         graph = helper.make_graph([node], "one", inputs, [], tensors)
         return helper.make_model(graph, opset_imports=self._opsets, ir_version=10)
 
 
 class _Known:
-    """A tensor's shape, None if it is not known, its element type, its values if it is small and
-    they are known, whether no input changes them, and whether they were `computed` here."""
+    """What is known of a tensor.
+
+    Attributes:
+        shape: the shape, None if it is unknown.
+        data_type: ONNX element type, 0 if it is unknown.
+        values: the values, if they are known and few.
+        constant: whether the tensor depends on no input.
+        computed: whether the values were computed here.
+    """
 
     def __init__(
         self, shape: Shape | None, data_type: int, values: NDArray[Any] | None = None, *,
@@ -293,19 +325,19 @@ class _Known:
         self.values = values if small and data_type != TensorProto.STRING else None
 
     def from_outside(self) -> _Known:
-        """The same tensor in a graph inside: ONNX does not follow its values there."""
+        """Return the same tensor as a subgraph sees it: there, ONNX does not track its values."""
         if self.values is None:
             return self
         return _Known(self.shape, self.data_type, self.values, constant=True, computed=True)
 
     @property
     def is_small(self) -> bool:
-        """Whether the shape is known and holds few elements."""
+        """Whether the shape is known and has few elements."""
         return self.shape is not None and math.prod(self.shape) <= SMALL_ELEMENTS
 
     @property
     def bytes(self) -> int:
-        """What the tensor takes; 0 if the shape is not known."""
+        """Size of the tensor in bytes; 0 if the shape is unknown."""
         if self.shape is None:
             return 0
         try:
@@ -319,7 +351,7 @@ _NOTHING = _Known(None, 0)
 
 
 def _stored(tensor: onnx.TensorProto) -> _Known:
-    """A tensor of the file, which takes no memory beyond the file's."""
+    """Describe a tensor that is stored in the file, so that it needs no additional memory."""
     shape = tuple(tensor.dims)
     small = not is_stub(tensor) and math.prod(shape) <= SMALL_ELEMENTS
     small = small and tensor.data_type in COMPUTABLE
@@ -328,14 +360,14 @@ def _stored(tensor: onnx.TensorProto) -> _Known:
 
 
 def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor that a Constant operator holds."""
+    """Return the tensor of a Constant operator, or None for other operators."""
     if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
         return None
     return next((a.t for a in node.attribute if a.name == "value"), None)
 
 
 def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[str]:
-    """The tensors on whose values a shape may depend that is not known yet."""
+    """Return the names of tensors whose values determine a shape that is still unknown."""
     asked: set[str] = set()
     for node in reversed(graph.node):
         unknown = any(known.get(name, _NOTHING).shape is None for name in node.output if name)
@@ -345,7 +377,7 @@ def _asked_values(graph: onnx.GraphProto, known: Mapping[str, _Known]) -> set[st
 
 
 def _declared(graph: onnx.GraphProto) -> Iterator[tuple[str, _Known]]:
-    """The tensors whose types a graph states."""
+    """Yield the tensors whose types are stated in a graph."""
     for info in (*graph.value_info, *graph.input, *graph.output):
         if info.type.WhichOneof("value") == "tensor_type":
             yield info.name, _Known(static_shape(info), info.type.tensor_type.elem_type)

@@ -1,5 +1,7 @@
-"""Makes every shape static: gives dynamic dimensions their sizes, infers the rest, and evaluates
-arithmetic on shapes.
+"""Make all shapes of a model static.
+
+Dynamic dimensions of inputs get the given sizes, the remaining shapes are inferred, and shape
+arithmetic is evaluated.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ KINDS = {
     "sequence_type": "a sequence", "optional_type": "optional", "map_type": "a map",
     "sparse_tensor_type": "sparse",
 }  # fmt: skip
+"""Names of ONNX types that are not tensors, for messages."""
 REGION_ONLY = ("sequence_type", "optional_type")
-"""Inputs that onnxruntime takes, and no compiled code."""
-FOLD_ELEMENTS = 4096  # larger constants are no shape arithmetic
+"""Types of inputs that onnxruntime accepts but compiled code does not."""
+FOLD_ELEMENTS = 4096  # larger constants do not belong to shape arithmetic
 SHAPE_ARITHMETIC = frozenset(
     (
         "Shape", "Size", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice", "Cast", "Add", "Sub",
@@ -47,11 +50,20 @@ SHAPE_ARITHMETIC = frozenset(
         "Equal", "Where", "Split", "ConstantOfShape",
     )
 )  # fmt: skip
+"""Operators that exporters use to compute shapes."""
 
 
 def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -> None:
-    """Give the inputs the shapes asked for. Raises `DynamicShapeError` where one stays dynamic or a
-    shape fits no input, `ModelFileError` where one is no tensor or would exhaust memory."""
+    """Give the inputs of a graph static shapes, in place.
+
+    Args:
+        normal: the graph.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        DynamicShapeError: an input remains dynamic, or a given shape fits no input.
+        ModelFileError: an input is not a tensor, or would exhaust memory.
+    """
     inputs = {info.name: info for info in data_inputs(normal.model)}
     for name, shape in input_shapes.items():
         if name not in inputs:
@@ -59,12 +71,12 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
             raise DynamicShapeError(f"the model has no input '{name}'; its inputs are {known}")
         _set_shape(inputs[name], tuple(shape))
     for name, info in inputs.items():
-        kind = info.type.WhichOneof("value")
-        if kind in REGION_ONLY:
+        type_name = info.type.WhichOneof("value")
+        if type_name in REGION_ONLY:
             continue
-        if kind != "tensor_type":
+        if type_name != "tensor_type":
             raise ModelFileError(
-                f"input '{name}' is {KINDS.get(str(kind), 'of no type')}, not a tensor; "
+                f"input '{name}' is {KINDS.get(str(type_name), 'of no type')}, not a tensor; "
                 "export the model with tensors only"
             )
         static = static_shape(info)
@@ -80,19 +92,29 @@ def fix_inputs(normal: NormalGraph, input_shapes: Mapping[str, Sequence[int]]) -
 
 
 def state_defaults(model: onnx.ModelProto) -> None:
-    """State attributes, in place, for which ONNX's shape inference takes another default than the
-    standard and onnxruntime: STFT is one-sided if nothing else is said."""
+    """Set attributes explicitly where ONNX's shape inference uses the wrong default, in place.
+
+    STFT is one-sided by default in the standard and in onnxruntime, but not in shape inference.
+    """
     for node in model.graph.node:
-        said = {attribute.name for attribute in node.attribute}
-        if node.op_type == "STFT" and "onesided" not in said:
+        explicit = {attribute.name for attribute in node.attribute}
+        if node.op_type == "STFT" and "onesided" not in explicit:
             node.attribute.append(helper.make_attribute("onesided", 1))
 
 
 def fixed_inputs(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]
 ) -> onnx.ModelProto:
-    """A copy whose inputs have the shapes asked for; its outputs as far as these decide them.
-    Raises as `fix_inputs`."""
+    """Return a copy of a model with static input shapes, and the output shapes that follow.
+
+    Args:
+        model: the model.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        DynamicShapeError: an input remains dynamic, or a given shape fits no input.
+        ModelFileError: the model contradicts itself or would exhaust memory.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     state_defaults(copy)
@@ -103,8 +125,12 @@ def fixed_inputs(
 
 
 def infer_shapes(normal: NormalGraph) -> None:
-    """Infer every shape that follows. Raises `ModelFileError` where the graph is contradictory, by
-    ONNX's inference and by onnxruntime's, or its results would take too much memory."""
+    """Infer all shapes of a graph, in place.
+
+    Raises:
+        ModelFileError: both ONNX and onnxruntime find that the graph contradicts itself, or its
+            results would take too much memory.
+    """
     try:
         model = infer_checked(normal.model)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -118,8 +144,11 @@ def infer_shapes(normal: NormalGraph) -> None:
 
 
 def fold_shape_arithmetic(normal: NormalGraph) -> bool:
-    """Evaluate what exporters compute about shapes, now that shapes are static. Return whether
-    there was anything: more shapes may be known then."""
+    """Evaluate operators that compute shapes, in place, after input shapes have become static.
+
+    Returns:
+        Whether an operator was evaluated. If so, more shapes may now be inferred.
+    """
     shapes, tensors = normal.shapes(), normal.tensors()
     folded = set()
     for node in normal.graph.node:
@@ -205,9 +234,13 @@ onnxruntime = lazy_module("onnxruntime")
 
 
 def complete_shapes(normal: NormalGraph) -> bool:
-    """Let onnxruntime infer the shapes and types that are missing in a graph, in place. What it
-    does not know either is only known when the model runs. Return whether onnxruntime takes the
-    graph."""
+    """Let onnxruntime infer the shapes and types that are still missing in a graph, in place.
+
+    A shape that onnxruntime does not know either depends on values at run time.
+
+    Returns:
+        Whether onnxruntime accepts the graph.
+    """
     shapes, types = normal.shapes(), normal.types()
     missing = [
         name
@@ -218,9 +251,10 @@ def complete_shapes(normal: NormalGraph) -> bool:
     if not missing:
         return True
     exposed = weights_as_inputs(normal.model)
-    own = {info.name for info in exposed.graph.output}
+    outputs = {info.name for info in exposed.graph.output}
+    # onnxruntime only reports the types of outputs, so that the missing tensors become outputs.
     exposed.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in missing if name not in own
+        onnx.ValueInfoProto(name=name) for name in missing if name not in outputs
     )
     options = quiet_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -228,14 +262,14 @@ def complete_shapes(normal: NormalGraph) -> bool:
         session = onnxruntime.InferenceSession(
             exposed.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except failures():  # it names the reason when it gets the whole model
+    except failures():  # the reason is reported when the whole model is checked
         return False
     known = {info.name: info for info in (*normal.graph.value_info, *normal.graph.output)}
     for output in session.get_outputs():
         if output.name not in missing or not output.type.startswith("tensor("):
             continue
-        kind = _element_type(output.type.removeprefix("tensor(").removesuffix(")"))
-        info = helper.make_tensor_value_info(output.name, kind, list(output.shape))
+        element_type = _element_type(output.type.removeprefix("tensor(").removesuffix(")"))
+        info = helper.make_tensor_value_info(output.name, element_type, list(output.shape))
         if output.name in known:
             known[output.name].CopyFrom(info)
         else:
@@ -244,24 +278,33 @@ def complete_shapes(normal: NormalGraph) -> bool:
 
 
 def _element_type(text: str) -> int:
-    """Return the ONNX type that onnxruntime calls `text`."""
+    """Return the ONNX element type for the name that onnxruntime uses."""
     names = {"float": "FLOAT", "double": "DOUBLE", "bool": "BOOL", "string": "STRING"}
     return int(onnx.TensorProto.DataType.Value(names.get(text, text.upper())))
 
 
 MOST_COMBINATIONS = 16
+"""Largest number of size combinations, each of which is compiled."""
 
 
 @dataclass(frozen=True)
 class SizedShapes:
-    """The size of each dynamic dimension, and the shapes of the inputs that have any."""
+    """One combination of sizes of the dynamic dimensions.
+
+    Attributes:
+        sizes: size by dimension name.
+        shapes: shape of each input that has dynamic dimensions, by input name.
+    """
 
     sizes: Mapping[str, int]
     shapes: Mapping[str, tuple[int, ...]]
 
 
 def named_shapes(model: onnx.ModelProto) -> dict[str, NamedShape]:
-    """The shape of each input; a dynamic axis without a name is called INPUT.AXIS."""
+    """Return the shape of each input, with names for dynamic axes.
+
+    A dynamic axis without a name is called INPUT.AXIS.
+    """
     return {
         info.name: tuple(
             d.dim_value if d.HasField("dim_value") else d.dim_param or f"{info.name}.{axis}"
@@ -274,12 +317,22 @@ def named_shapes(model: onnx.ModelProto) -> dict[str, NamedShape]:
 def shapes_at(
     inputs: Mapping[str, NamedShape], sizes: Mapping[str, Sequence[int]]
 ) -> list[SizedShapes]:
-    """Every combination of the sizes, ascending, with the shapes that inputs have there. Raises
-    `DynamicShapeError` for a dimension that no input has, and too many combinations."""
+    """Return every combination of sizes with the resulting input shapes.
+
+    Args:
+        inputs: shape of each input, with names for dynamic axes.
+        sizes: the sizes to combine, by dimension name.
+
+    Returns:
+        The combinations in ascending order.
+
+    Raises:
+        DynamicShapeError: no input has the dimension, or there are too many combinations.
+    """
     known = {axis: None for shape in inputs.values() for axis in shape if isinstance(axis, str)}
     for name, listed in sizes.items():
         if name not in known:
-            dynamic = ", ".join(f"'{each}'" for each in known) or "none"
+            dynamic = ", ".join(f"'{axis}'" for axis in known) or "none"
             raise DynamicShapeError(
                 f"the model has no dynamic dimension '{name}'; its dynamic dimensions: {dynamic}"
             )
@@ -295,15 +348,15 @@ def shapes_at(
 
 
 def _shapes(inputs: Mapping[str, NamedShape], chosen: Mapping[str, int]) -> SizedShapes:
-    found = {}
+    shapes = {}
     for name, shape in inputs.items():
         if any(isinstance(axis, str) for axis in shape):
             sizes = [chosen.get(axis, 0) if isinstance(axis, str) else axis for axis in shape]
-            left = [axis for axis, size in zip(shape, sizes, strict=True) if not size]
-            if left:
+            missing = [axis for axis, size in zip(shape, sizes, strict=True) if not size]
+            if missing:
                 raise DynamicShapeError(
-                    f"dimension '{left[0]}' of input '{name}' is dynamic, too; give its size: "
-                    f"--sizes {left[0]}=1"
+                    f"dimension '{missing[0]}' of input '{name}' is dynamic, too; give its size: "
+                    f"--sizes {missing[0]}=1"
                 )
-            found[name] = tuple(sizes)
-    return SizedShapes(chosen, found)
+            shapes[name] = tuple(sizes)
+    return SizedShapes(chosen, shapes)

@@ -1,5 +1,7 @@
-"""Recognises quantised models, and converts them to QDQ form: models in QOperator form, and models
-that quantise their data while they run.
+"""Recognise quantised models and convert them to QDQ form.
+
+In QDQ form, float operators stand between DequantizeLinear and QuantizeLinear. Models in QOperator
+form and models with dynamic quantisation are converted.
 """
 
 from __future__ import annotations
@@ -20,17 +22,18 @@ INTEGER_OPERATORS = frozenset((
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger",
     "QLinearConv", "QLinearMatMul", "QGemm",
 ))  # fmt: skip
+"""Operators that occur only in quantised models."""
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
-    """Whether a model is in QDQ or in QOperator form, in part at least."""
+    """Return whether at least part of a model is quantised, in QDQ or QOperator form."""
     return any(
         node.op_type in INTEGER_OPERATORS or node.op_type.startswith("QLinear")
         for node in model.graph.node
     )
 
 
-# operator → what it computes on real numbers, of operators (x, scale, zero, …, y scale, y zero)
+# Float operator and number of data inputs, for operators (x, scale, zero, …, y scale, y zero).
 PLAIN: Mapping[str, tuple[str, int]] = {
     "QLinearMatMul": ("MatMul", 2),
     "QLinearAdd": ("Add", 2),
@@ -40,22 +43,30 @@ PLAIN: Mapping[str, tuple[str, int]] = {
     "QLinearSigmoid": ("Sigmoid", 1),
     "QLinearLeakyRelu": ("LeakyRelu", 1),
 }
+"""Float operator and number of data operands of each QLinear operator. Its inputs are (x, scale,
+zero point) per operand, then the scale and zero point of the output."""
 OWN_ATTRIBUTES = frozenset(("channels_last", "opset"))
-"""What QLinear operators have and those that they stand for have not."""
+"""Attributes of QLinear operators that the corresponding float operators do not have."""
 ONE_AXIS = 13
-"""From this opset on a Softmax is over one axis, and before over all from that axis on."""
+"""First opset in which Softmax normalises over one axis. Before, it normalised over all axes from
+that one on."""
 
 
 def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every QLinear operator and QGemm of known form is the operator it stands
-    for, between DequantizeLinear and QuantizeLinear. Operators keep their names; what is unknown
-    stays, as do ConvInteger and MatMulInteger, whose scales are known only at run time. A model
-    without any is given back as it is, with the shapes that it states."""
+    """Convert QLinear operators and QGemm to QDQ form.
+
+    Operators keep their names. Operators of unknown form are kept, and so are ConvInteger and
+    MatMulInteger, whose scales are only known at run time.
+
+    Returns:
+        A converted copy, or `model` itself if there is nothing to convert.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     rewriter = _Rewriter(copy)
     nodes = [new for node in copy.graph.node for new in rewriter.rewritten(node)]
-    if len(nodes) == len(model.graph.node):  # what is rewritten becomes several operators
+    # Rewriting an operator adds operators, so that nothing was rewritten.
+    if len(nodes) == len(model.graph.node):
         return model
     del copy.graph.node[:], copy.graph.value_info[:]
     copy.graph.node.extend(nodes)
@@ -72,7 +83,7 @@ class _Rewriter:
         self._used.update(self._constants)
 
     def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """What stands for a node, in order: itself where it is of no known form."""
+        """Return the operators that replace a node; the node itself if its form is unknown."""
         rules: dict[str, Callable[[onnx.NodeProto], list[onnx.NodeProto] | None]] = {
             "QLinearConv": self._conv,
             "QGemm": self._gemm,
@@ -103,11 +114,13 @@ class _Rewriter:
         return self._around("Where", node, triples, (inputs[7], inputs[8]), condition=inputs[0])
 
     def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Its `opset` says which Softmax is meant, whatever the model's is; None where the model's
-        has no such form."""
-        given = {a.name: a.i for a in node.attribute}
-        axis = given.get("axis", -1)  # of any opset, unlike a Softmax's
-        opset = given.get("opset", self._opset)
+        """Convert QLinearSoftmax. Return None if the model's opset has no equivalent.
+
+        Its attribute `opset` selects the definition of Softmax, independently of the model's opset.
+        """
+        attributes = {a.name: a.i for a in node.attribute}
+        axis = attributes.get("axis", -1)  # the default is the same in all opsets, unlike Softmax's
+        opset = attributes.get("opset", self._opset)
         inputs = [*node.input, ""]
         if opset >= ONE_AXIS > self._opset and axis != -1:
             return None
@@ -118,7 +131,7 @@ class _Rewriter:
         return self._over_rows(nodes, axis) if rows else nodes
 
     def _over_rows(self, nodes: list[onnx.NodeProto], axis: int) -> list[onnx.NodeProto]:
-        """A Softmax between two operators, over all axes from `axis` on."""
+        """Let a Softmax between two operators normalise over all axes from `axis` on."""
         before, softmax, after = nodes
         data, result = softmax.input[0], softmax.output[0]
         rows, shape = self._fresh(f"{data}/rows"), self._fresh(f"{data}/shape")
@@ -150,8 +163,10 @@ class _Rewriter:
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], bias: str,
         out: tuple[str, str], weight_axis: int, alpha: float = 1.0,
     ) -> list[onnx.NodeProto] | None:  # fmt: skip
-        """A convolution or product, whose bias counts in `alpha` steps of the sums; None where its
-        bias has no known scale."""
+        """Convert a convolution or product. Return None if the bias has no known scale.
+
+        The step of the bias is `alpha` times the step of the sums.
+        """
         if bias:
             known = [self._constants.get(triples[0][1]), self._constants.get(triples[1][1])]
             if any(scale is None for scale in known):
@@ -165,12 +180,20 @@ class _Rewriter:
         self, op: str, node: onnx.NodeProto, triples: list[list[str]], out: tuple[str, str],
         axes: Mapping[int, int] | None = None, condition: str = "",
     ) -> list[onnx.NodeProto]:  # fmt: skip
-        """Dequantise each (tensor, scale, zero), compute (behind a condition, if there is one),
-        quantise."""
+        """Return DequantizeLinear operators, the float operator and a QuantizeLinear.
+
+        Args:
+            op: type of the float operator.
+            node: the operator to convert.
+            triples: (tensor, scale, zero point) of each operand.
+            out: scale and zero point of the result.
+            axes: quantisation axis by operand index.
+            condition: additional first input, if not empty.
+        """
         nodes, reals = [], [condition] if condition else []
-        for place, (tensor, scale, zero) in enumerate(triples):
+        for index, (tensor, scale, zero) in enumerate(triples):
             real = self._fresh(f"{tensor}/dequantised")
-            extra = {"axis": axes[place]} if axes and place in axes and self._many(scale) else {}
+            extra = {"axis": axes[index]} if axes and index in axes and self._many(scale) else {}
             inputs = [tensor, self._scalar(scale), self._scalar(zero)]
             nodes.append(self._node("DequantizeLinear", inputs, real, **extra))
             reals.append(real)
@@ -186,7 +209,7 @@ class _Rewriter:
         return nodes
 
     def _scalar(self, name: str) -> str:
-        """A constant of one element as a scalar, which says that it holds for the whole tensor."""
+        """Return a one-element constant as a scalar, so that it applies to the whole tensor."""
         tensor = self._constants.get(name)
         if tensor is None or not tensor.dims or self._many(name):
             return name
@@ -216,17 +239,25 @@ class _Rewriter:
 
 
 QUANTISES = "DynamicQuantizeLinear"
+"""Operator that quantises a tensor at run time."""
 REAL = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
-"""By the operator on integers, the one on the reals that they stand for."""
+"""Float operator that corresponds to each integer operator."""
 CHANNEL_AXIS = {"MatMulInteger": 1, "ConvInteger": 0}
-"""Of output channels in the weights."""
+"""Axis of the output channels in the weights."""
 AXIS_OPSET = 13
-"""From this opset on, DequantizeLinear takes a scale a channel."""
+"""First opset in which DequantizeLinear accepts a scale per channel."""
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """The inputs of what dequantises a tensor; with an axis where its scales are a channel's."""
+    """Inputs of a DequantizeLinear.
+
+    Attributes:
+        tensor: the quantised tensor.
+        scale: its scale.
+        zero: its zero point.
+        axis: the axis of a scale per channel, None for a single scale.
+    """
 
     tensor: str
     scale: str
@@ -236,7 +267,14 @@ class _Operand:
 
 @dataclass(frozen=True)
 class _ScaledProduct:
-    """A product of integers, and the operators that make reals of its sums."""
+    """An integer product with the operators that convert its sums to float.
+
+    Attributes:
+        node: the integer product.
+        cast: the Cast to float.
+        scaled: the multiplication by both scales.
+        operands: how the data and the weights are dequantised.
+    """
 
     node: onnx.NodeProto
     cast: onnx.NodeProto
@@ -245,8 +283,12 @@ class _ScaledProduct:
 
 
 def as_dequantised_products(normal: NormalGraph) -> None:
-    """Rewrite a graph in place. A tensor is quantised once, and products of integers are written
-    anew where a Cast and a Mul by both scales follow. Others stay, as do graphs with branches."""
+    """Rewrite dynamically quantised products as float products of dequantised tensors, in place.
+
+    A tensor that is quantised several times is quantised only once. A product is rewritten if a
+    Cast and a Mul by both scales follow it; other products and graphs with branches are not
+    changed.
+    """
     if any(a.HasField("g") or a.graphs for node in normal.graph.node for a in node.attribute):
         return  # a subgraph may read any outer tensor by name
     if any(node.op_type in REAL for node in normal.graph.node):
@@ -260,14 +302,14 @@ def _quantise_once(normal: NormalGraph) -> None:
     renamed: dict[str, str] = {}
     kept = []
     for node in normal.graph.node:
-        for place, name in enumerate(node.input):
-            node.input[place] = renamed.get(name, name)
+        for index, name in enumerate(node.input):
+            node.input[index] = renamed.get(name, name)
         if node.op_type == QUANTISES and outputs.isdisjoint(node.output):
-            before = first.setdefault(node.input[0], node)
-            if before is not node:
-                renamed.update(zip(node.output, before.output, strict=True))
+            earlier = first.setdefault(node.input[0], node)
+            if earlier is not node:
+                renamed.update(zip(node.output, earlier.output, strict=True))
                 why = "quantises the same tensor"
-                normal.absorbed[node.name] = Absorbed(before.name, why)
+                normal.absorbed[node.name] = Absorbed(earlier.name, why)
                 continue
         kept.append(node)
     normal.replace_nodes(kept)
@@ -285,22 +327,22 @@ class _DynamicRewriter:
         self._reals: dict[_Operand, str] = {}
 
     def rewrite(self) -> None:
-        """Give the graph its operators anew."""
+        """Replace the operators of the graph."""
         nodes: list[onnx.NodeProto] = []
         gone: dict[str, str] = {}
         for node in self._normal.graph.node:
-            found = self._scaled_product(node) if node.op_type in REAL else None
-            if found is None:
+            scaled_product = self._scaled_product(node) if node.op_type in REAL else None
+            if scaled_product is None:
                 nodes.append(node)
                 continue
-            nodes += self._written(found)
-            gone |= dict.fromkeys((found.cast.name, found.scaled.name), node.name)
+            nodes += self._float_product(scaled_product)
+            gone |= dict.fromkeys((scaled_product.cast.name, scaled_product.scaled.name), node.name)
         self._normal.replace_nodes([node for node in nodes if node.name not in gone])
         for name, product in gone.items():
             self._normal.absorbed[name] = Absorbed(product, "scale of the product")
 
     def _scaled_product(self, node: onnx.NodeProto) -> _ScaledProduct | None:
-        """What a node is a part of; None where it is of no known form."""
+        """Return the scaled product that a node is part of, or None if its form is unknown."""
         cast = self._sole_reader(node.output[0], "Cast")
         scaled = None if cast is None else self._sole_reader(cast.output[0], "Mul")
         if cast is None or scaled is None or node.domain not in STANDARD_DOMAINS:
@@ -331,7 +373,11 @@ class _DynamicRewriter:
         return reader if known else None
 
     def _activation(self, tensor: str, zero: str) -> _Operand | None:
-        """The integers of a dynamic quantisation; None for others and with another zero point."""
+        """Return a dynamically quantised operand.
+
+        Return None if the tensor is not one, or if its zero point is not the one from its
+        quantisation.
+        """
         maker = self._makers.get(tensor)
         if maker is None or maker.op_type != QUANTISES or maker.output[0] != tensor:
             return None
@@ -339,7 +385,11 @@ class _DynamicRewriter:
         return _Operand(tensor, scale, zero) if zero == own_zero else None
 
     def _weight(self, node: onnx.NodeProto, scale: str, zero: str) -> _Operand | None:
-        """Constants; None where scales or zero points have no known values, or are no channel's."""
+        """Return a constant operand.
+
+        Return None if its scale or zero point is unknown, or is not one value per tensor or per
+        channel.
+        """
         weight, axis = self._tensors[node.input[1]], CHANNEL_AXIS[node.op_type]
         if len(weight.dims) <= axis:
             return None
@@ -354,14 +404,14 @@ class _DynamicRewriter:
         if scales.ndim or zeros.ndim:
             if self._opset < AXIS_OPSET or len(weight.dims) != 2 + behind:
                 return None
-            scales, zeros = (np.broadcast_to(each, channels) for each in (scales, zeros))
+            scales, zeros = (np.broadcast_to(array, channels) for array in (scales, zeros))
         names = f"{node.name}/weight_scale", f"{node.name}/weight_zero_point"
         for name, values in zip(names, (scales, zeros), strict=True):
             self._normal.add_tensor(numpy_helper.from_array(values, name))
         return _Operand(weight.name, *names, axis if scales.ndim else None)
 
     def _values(self, name: str, shape: Sequence[int]) -> NDArray[Any] | None:
-        """A constant of one element as (), one of a shape as (channels,); None for others."""
+        """Return a constant as shape () or (channels,), or None if it has another shape."""
         tensor = self._tensors.get(name)
         if tensor is None or is_stub(tensor):
             return None
@@ -371,27 +421,33 @@ class _DynamicRewriter:
         fits = values.ndim >= len(shape) and values.shape[-len(shape) :] == tuple(shape)
         return values.ravel() if fits and values.size == shape[0] else None
 
-    def _written(self, found: _ScaledProduct) -> list[onnx.NodeProto]:
-        """The operators in place of a product and its scale; the product keeps its name."""
-        made: list[onnx.NodeProto] = []
-        node = found.node
-        for role, operand in zip(("data", "weight"), found.operands, strict=True):
+    def _float_product(self, scaled_product: _ScaledProduct) -> list[onnx.NodeProto]:
+        """Return the operators that replace an integer product and its scaling.
+
+        The float product keeps the name of the integer product.
+        """
+        nodes: list[onnx.NodeProto] = []
+        node = scaled_product.node
+        for role, operand in zip(("data", "weight"), scaled_product.operands, strict=True):
             if operand in self._reals:
                 continue
             name = self._reals[operand] = f"{node.name}/{role}"
             inputs = [operand.tensor, operand.scale, operand.zero]
             extra = {} if operand.axis is None else {"axis": operand.axis}
-            made.append(helper.make_node("DequantizeLinear", inputs, [name], name=name, **extra))
-            self._normal.add_operator(made[-1])
+            nodes.append(helper.make_node("DequantizeLinear", inputs, [name], name=name, **extra))
+            self._normal.add_operator(nodes[-1])
             shape = self._shapes.get(operand.tensor)
             info = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
             self._normal.graph.value_info.append(info)
-        reals, result = [self._reals[each] for each in found.operands], found.scaled.output[0]
+        reals, result = (
+            [self._reals[operand] for operand in scaled_product.operands],
+            scaled_product.scaled.output[0],
+        )
         product = helper.make_node(REAL[node.op_type], reals, [result], name=node.name)
         product.attribute.extend(node.attribute)
-        return [*made, product]
+        return [*nodes, product]
 
 
 def _other(node: onnx.NodeProto, name: str) -> str:
-    """The input of an operator on two tensors beside the one of a name."""
+    """Return the input of a two-operand operator that is not called `name`."""
     return str(node.input[1 if node.input[0] == name else 0])

@@ -1,18 +1,19 @@
-"""Rewrites transposed convolutions as convolutions whose channels become pixels.
+"""Rewrite transposed convolutions as convolutions whose output channels become pixels.
 
-With a stride of s, an output pixel reads every s-th tap of the kernel. So s pixels beside each
-other are s convolutions of the same data, and run as one with s times the channels. Shapes along
-one axis of length h, with m = ceil(k / s) taps each:
+With a stride of s, an output pixel reads every s-th tap of the kernel. A group of s neighbouring
+pixels is therefore the result of s convolutions of the same data, which run as one convolution with
+s times the channels. Along one axis of length h, with m = ceil(k / s) taps each, the shapes are:
 
     (n, c, h) → Conv (n, s * o, h + m - 1) → (n, o, (h + m - 1) * s) → cut to the output
 
-The channels of one of these convolutions lie together, and so blocks of channels stay whole. TVM's
-own form multiplies by the zeros between the pixels, s times as many an axis. W. Shi et al., "Is the
-deconvolution layer the same as a convolutional layer?", 2016.
+The channels of each of these convolutions are contiguous, so that blocks of channels are not split.
+TVM's own form multiplies by the zeros between the pixels, which is s times the work per axis. See
+W. Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016.
 
-Where that computes a tenth more than the output needs, pixels are told apart by what their taps
-read. Each kind is a convolution with its own taps and padding. Along an axis with k = 3, s = 2 and
-one pixel cut off, even pixels have one tap, odd ones two.
+If this computes over 10 % more than the output needs, the output pixels are divided into kinds by
+the data that their taps read. Each kind is a convolution with its own taps and padding. For
+example, along an axis with k = 3, s = 2 and one pixel cut off, even pixels have one tap and odd
+pixels have two.
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape
 from tilewright.networks.onnx.static_shapes import infer_shapes
 
 AXES = 2
+"""Number of spatial axes."""
 WASTED = 1.1
-"""How many times the multiply-adds of pixels told apart the one convolution may have."""
+"""Largest ratio of multiply-adds for which one convolution is preferred to one per kind of
+pixel."""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Pixels beside each other whose taps read the same data: `taps` are the taps of each, from the
-    last to the first, and −1 for a zero."""
+    """Neighbouring output pixels whose taps read the same data.
+
+    Attributes:
+        taps: tap indices of each pixel, from the last to the first; −1 stands for a zero.
+        pads: padding of the data before and after.
+    """
 
     taps: tuple[tuple[int, ...], ...]
     pads: tuple[int, int]
@@ -46,8 +53,14 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _OutputAxis:
-    """How the output along an axis is made: `length` times the pixels of all kinds in turn, of
-    which `size` remain behind the first `begin`."""
+    """How the output along one axis is composed.
+
+    Attributes:
+        kinds: the kinds of pixels, which alternate.
+        length: how often the sequence of all kinds repeats.
+        begin: number of pixels that are cut off at the begin.
+        size: number of pixels that remain.
+    """
 
     kinds: tuple[_Kind, ...]
     length: int
@@ -56,18 +69,26 @@ class _OutputAxis:
 
     @property
     def stride(self) -> int:
-        """Pixels of all kinds together."""
+        """Number of pixels of all kinds together."""
         return sum(len(kind.taps) for kind in self.kinds)
 
     @property
     def multiply_adds(self) -> int:
-        """Of a channel."""
+        """Multiply-adds along this axis, per channel."""
         return self.length * sum(len(taps) for kind in self.kinds for taps in kind.taps)
 
 
 @dataclass(frozen=True)
 class _Upsampling:
-    """A transposed convolution of images, `channels` of output a group."""
+    """A transposed convolution of images.
+
+    Attributes:
+        images: batch size.
+        groups: number of groups.
+        channels: output channels per group.
+        rows: composition of the output's rows.
+        columns: composition of the output's columns.
+    """
 
     images: int
     groups: int
@@ -77,30 +98,33 @@ class _Upsampling:
 
 
 def as_convolutions(normal: NormalGraph) -> None:
-    """Rewrite a graph in place, where weights are constants in float32 without dilation. Others
-    stay."""
+    """Rewrite transposed convolutions in a graph as convolutions, in place.
+
+    This applies to float32 convolutions with constant weights and without dilation. Others are
+    kept.
+    """
     if not any(node.op_type == "ConvTranspose" for node in normal.graph.node):
         return
-    infer_shapes(normal)  # of sequences that became images
+    infer_shapes(normal)  # shapes of sequences that were converted to images
     shapes, types, tensors = normal.shapes(), normal.types(), normal.tensors()
     nodes: list[onnx.NodeProto] = []
     for node in normal.graph.node:
         weight = tensors.get(node.input[1]) if len(node.input) > 1 else None
         known = types.get(node.input[0]) if len(node.input) else None
-        found = None
+        upsampling = None
         if weight is not None and known == weight.data_type == onnx.TensorProto.FLOAT:
-            found = _upsampling(node, shapes)
+            upsampling = _upsampling(node, shapes)
         bias = tensors.get(node.input[2]) if len(node.input) > AXES and node.input[2] else None
-        given = len(node.input) > AXES and bool(node.input[2])
-        if found is None or weight is None or (given and bias is None):
+        has_bias = len(node.input) > AXES and bool(node.input[2])
+        if upsampling is None or weight is None or (has_bias and bias is None):
             nodes.append(node)
             continue
-        nodes += _PixelWriter(normal, node, found).written(weight, bias)
+        nodes += _PixelWriter(normal, node, upsampling).written(weight, bias)
     normal.replace_nodes(nodes)
 
 
 def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsampling | None:
-    """What a node computes; None where it is none of these."""
+    """Return the parameters of a transposed convolution, or None if its form is not supported."""
     if node.op_type != "ConvTranspose" or node.domain not in STANDARD_DOMAINS:
         return None
     data, weight = shapes.get(node.input[0], ()), shapes.get(node.input[1], ())
@@ -116,6 +140,7 @@ def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsamplin
     lengths = {len(kernel), len(stride), len(extra)} == {AXES} and len(pads) == 2 * AXES
     if not (named and lengths) or numbers.get("dilations", ones) != ones:
         return None
+    # `normalise` has replaced `output_shape` and `auto_pad` by `pads` where their meaning is clear.
     if "output_shape" in numbers or kernel != weight[2:] or min(*pads, *extra, *data) < 0:
         return None
     if groups < 1 or data[1] % groups:
@@ -136,8 +161,11 @@ def _upsampling(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> _Upsamplin
 
 
 def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis:
-    """The form with the fewest multiply-adds, but for `WASTED`; of data of `length`."""
-    if length == 1:  # each pixel has one tap, or none
+    """Return the composition of an output axis with the fewest multiply-adds.
+
+    One convolution for all pixels is preferred if it needs at most `WASTED` times as many.
+    """
+    if length == 1:  # each output pixel reads at most one tap
         stride = max(stride, taps)
     whole = _in_turns(length, taps, stride, 0, begin + size)
     assert whole is not None
@@ -149,17 +177,20 @@ def _axis(length: int, taps: int, stride: int, begin: int, size: int) -> _Output
 
 
 def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _OutputAxis | None:
-    """`size` pixels behind the first `begin`, told apart by the pixel of the data that their first
-    tap reads; None where one reads none from its first tap on."""
-    kinds, found = groupby(range(stride), lambda pixel: (pixel + begin) // stride), []
+    """Return the composition of `size` output pixels that follow the first `begin`.
+
+    The pixels are divided by the data element that their first tap reads. Return None if a kind of
+    pixels reads no data from its first tap on.
+    """
+    kinds, groups = groupby(range(stride), lambda pixel: (pixel + begin) // stride), []
     for ahead, pixels in kinds:
         firsts = [(pixel + begin) % stride for pixel in pixels]
         count = max(-(-(taps - first) // stride) for first in firsts)
-        found.append((ahead, firsts, max(count, 1)))
-    turns = max(-(-size // stride), length - min(ahead for ahead, _, _ in found))
-    if any(ahead >= count for ahead, _, count in found):
+        groups.append((ahead, firsts, max(count, 1)))
+    turns = max(-(-size // stride), length - min(ahead for ahead, _, _ in groups))
+    if any(ahead >= count for ahead, _, count in groups):
         return None
-    made = tuple(
+    pixel_kinds = tuple(
         _Kind(
             tuple(
                 tuple(
@@ -170,13 +201,13 @@ def _in_turns(length: int, taps: int, stride: int, begin: int, size: int) -> _Ou
             ),
             (count - 1 - ahead, turns + ahead - length),
         )
-        for ahead, firsts, count in found
+        for ahead, firsts, count in groups
     )
-    return _OutputAxis(made, turns, 0, size)
+    return _OutputAxis(pixel_kinds, turns, 0, size)
 
 
 class _PixelWriter:
-    """Writes the operators in place of one; its first convolution keeps its name."""
+    """Writes the operators that replace a transposed convolution. The first one keeps its name."""
 
     def __init__(self, normal: NormalGraph, node: onnx.NodeProto, up: _Upsampling) -> None:
         self._normal = normal
@@ -188,28 +219,30 @@ class _PixelWriter:
     def written(
         self, weight: onnx.TensorProto, bias: onnx.TensorProto | None
     ) -> list[onnx.NodeProto]:
-        """The last of them gives the result."""
+        """Return the replacing operators. The last one writes the result."""
         up = self._up
-        apart = up.rows.stride * up.columns.stride > 1
+        has_several_pixels = up.rows.stride * up.columns.stride > 1
         lines = []
         for row, high in enumerate(up.rows.kinds):
             parts = []
             for column, wide in enumerate(up.columns.kinds):
-                held = self._convolution(f"{row}_{column}", (high, wide), weight, bias)
-                if apart:
-                    held = self._reshaped(held, f"apart_{row}_{column}", self._apart(high, wide))
-                parts.append(held)
+                tensor = self._convolution(f"{row}_{column}", (high, wide), weight, bias)
+                if has_several_pixels:
+                    tensor = self._reshaped(
+                        tensor, f"apart_{row}_{column}", self._apart(high, wide)
+                    )
+                parts.append(tensor)
             lines.append(self._joined(parts, f"line_{row}", self._place + 1))
-        held = self._joined(lines, "lines", self._place)
-        if apart:
-            held = self._add("Transpose", "beside", held, perm=self._beside)
+        tensor = self._joined(lines, "lines", self._place)
+        if has_several_pixels:
+            tensor = self._add("Transpose", "beside", tensor, perm=self._beside)
             image = [up.images, up.groups * up.channels]
             image += [axis.length * axis.stride for axis in (up.rows, up.columns)]
-            held = self._reshaped(held, "image", image)
+            tensor = self._reshaped(tensor, "image", image)
         axes = up.rows, up.columns
         if any(axis.begin or axis.size != axis.length * axis.stride for axis in axes):
             self._add(
-                "Slice", "cut", held,
+                "Slice", "cut", tensor,
                 self._numbers("begins", [axis.begin for axis in axes]),
                 self._numbers("ends", [axis.begin + axis.size for axis in axes]),
                 self._numbers("axes", [2, 3]),
@@ -219,12 +252,12 @@ class _PixelWriter:
 
     @property
     def _place(self) -> int:
-        """Of the pixels along rows among the dimensions: groups are before them."""
+        """Index of the row pixels among the dimensions; a group dimension may precede them."""
         return 1 if self._up.groups == 1 else 2
 
     @property
     def _beside(self) -> list[int]:
-        """(n, [g], sy, sx, o, h, w) as (n, [g], o, h, sy, w, sx)."""
+        """Permutation from (n, [g], sy, sx, o, h, w) to (n, [g], o, h, sy, w, sx)."""
         if self._up.groups == 1:
             return [0, 3, 4, 1, 5, 2]
         return [0, 1, 4, 5, 2, 6, 3]
@@ -239,7 +272,7 @@ class _PixelWriter:
         self, tail: str, kinds: tuple[_Kind, _Kind],
         weight: onnx.TensorProto, bias: onnx.TensorProto | None,
     ) -> str:  # fmt: skip
-        """Of pixels of one kind along both axes."""
+        """Append the convolution for one kind of rows and of columns, and return its output."""
         inputs = [self._node.input[0], self._weights(f"weights_{tail}", kinds, weight)]
         if bias is not None:
             inputs.append(self._bias(f"bias_{tail}", kinds, bias))
@@ -280,7 +313,7 @@ class _PixelWriter:
         return name
 
     def _weights(self, tail: str, kinds: tuple[_Kind, _Kind], weight: onnx.TensorProto) -> str:
-        """(g * c, o, kh, kw) as (g * sy * sx * o, c, my, mx)."""
+        """Return the weights (g * c, o, kh, kw) as (g * sy * sx * o, c, my, mx)."""
         up = self._up
         rows, columns = (np.array(kind.taps) for kind in kinds)
         inputs, taps = int(weight.dims[0]) // up.groups, tuple(weight.dims[2:])
@@ -290,19 +323,20 @@ class _PixelWriter:
             name = f"{self._base}/{tail}"
             self._normal.add_tensor(stub(name, shape, weight.data_type))
             return name
-        given = numpy_helper.to_array(weight).reshape(up.groups, inputs, up.channels, *taps)
-        filled = np.pad(given, ((0, 0),) * 3 + ((0, 1),) * AXES)  # tap −1
+        by_groups = numpy_helper.to_array(weight).reshape(up.groups, inputs, up.channels, *taps)
+        # Zeros at index −1, for a missing tap.
+        filled = np.pad(by_groups, ((0, 0),) * 3 + ((0, 1),) * AXES)
         chosen = filled[:, :, :, rows[:, :, None, None], columns]
-        moved = chosen.transpose(0, 3, 5, 2, 1, 4, 6).reshape(shape)
-        return self._tensor(tail, np.ascontiguousarray(moved))
+        arranged = chosen.transpose(0, 3, 5, 2, 1, 4, 6).reshape(shape)
+        return self._tensor(tail, np.ascontiguousarray(arranged))
 
     def _bias(self, tail: str, kinds: tuple[_Kind, _Kind], bias: onnx.TensorProto) -> str:
-        """(g * o,) as (g * sy * sx * o,)."""
+        """Return the bias (g * o,) as (g * sy * sx * o,)."""
         up = self._up
         pixels = len(kinds[0].taps) * len(kinds[1].taps)
         if is_stub(bias):
             name = f"{self._base}/{tail}"
             self._normal.add_tensor(stub(name, (int(bias.dims[0]) * pixels,), bias.data_type))
             return name
-        given = numpy_helper.to_array(bias).reshape(up.groups, 1, up.channels)
-        return self._tensor(tail, np.tile(given, (1, pixels, 1)).reshape(-1))
+        by_groups = numpy_helper.to_array(bias).reshape(up.groups, 1, up.channels)
+        return self._tensor(tail, np.tile(by_groups, (1, pixels, 1)).reshape(-1))

@@ -1,4 +1,7 @@
-"""Rewrites convolutions of volumes as those of images, with the taps along depth as channels."""
+"""Rewrite 3-D convolutions as 2-D convolutions, with the taps along depth as channels.
+
+The frames of a volume (n, c, d, h, w) form images of shape (n * d, c, h, w).
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,23 @@ from tilewright.networks.onnx.one_dimensional import BROADCAST, PER_ELEMENT, rea
 from tilewright.networks.onnx.static_shapes import infer_shapes
 
 VOLUME = 5
-"""The rank of a tensor of volumes."""
+"""Rank of a tensor of volumes."""
 DEPTH_FIRST = (0, 2, 1, 3, 4)
-"""Swaps channels and depth."""
+"""Permutation that swaps channels and depth."""
 Indices = NDArray[np.int64]
 Numbers = NDArray[Any]
 
 
 class Frames:
-    """`framed` names the frames of a tensor, by the tensor's name."""
+    """Tensors of a graph as volumes or as frames, and the operators that convert between both.
+
+    Args:
+        normal: the graph.
+
+    Attributes:
+        framed: name of the frames of a tensor, by name of the tensor.
+        nodes: the operators written so far.
+    """
 
     def __init__(self, normal: NormalGraph) -> None:
         self.normal = normal
@@ -37,12 +48,12 @@ class Frames:
         self._names = {operator.name for operator in normal.operators}
 
     def is_volume(self, name: str) -> bool:
-        """Whether a tensor is of volumes of a known shape."""
+        """Return whether a tensor has volumes of a known shape."""
         shape = self.shapes.get(name, ())
         return len(shape) == VOLUME and min(shape) > 0
 
     def of(self, name: str) -> str:
-        """The frames (n * d, c, h, w) of a tensor of volumes (n, c, d, h, w)."""
+        """Return the name of the frames (n * d, c, h, w) of a tensor of volumes (n, c, d, h, w)."""
         if name not in self.framed:
             n, c, d, h, w = self.shapes[name]
             moved = self.add("Transpose", [name], f"{name}/depth_first", perm=DEPTH_FIRST)
@@ -50,7 +61,7 @@ class Frames:
         return self.framed[name]
 
     def make_whole(self, name: str) -> None:
-        """Have a tensor as volumes."""
+        """Make sure that a tensor is available as volumes."""
         if name in self.framed and name not in self._whole:
             n, c, d, h, w = self.shapes[name]
             apart = self.reshape(self.framed[name], f"{name}/depth", (n, d, c, h, w))
@@ -58,18 +69,22 @@ class Frames:
             self._whole.add(name)
 
     def append_whole(self, node: onnx.NodeProto) -> None:
-        """An operator of the original as it is."""
+        """Append an operator of the original graph unchanged."""
         self.nodes.append(node)
         self._whole.update(node.output)
 
     def append(self, node: onnx.NodeProto) -> None:
-        """An operator of the original whose result has become frames."""
+        """Append an operator of the original graph whose result is now frames."""
         name = node.output[0]
         node.output[0] = self.framed[name] = f"{name}/frames"
         self.nodes.append(node)
 
     def add(self, kind: str, inputs: Sequence[str], result: str, **attributes: object) -> str:
-        """An operator that the original had not; its result."""
+        """Append an operator that the original graph does not have.
+
+        Returns:
+            The name of its result.
+        """
         name = f"{result}/{kind.lower()}"
         while name in self._names:
             name += "_"
@@ -80,40 +95,57 @@ class Frames:
         return result
 
     def reshape(self, source: str, result: str, shape: Shape) -> str:
-        """The same numbers with other axes."""
+        """Append a Reshape and return the name of its result."""
         wanted = self._constant(f"{result}/shape", np.array(shape, np.int64))
         return self.add("Reshape", [source, wanted], result)
 
     def gather(self, source: str, result: str, volumes: str, places: Indices) -> str:
-        """Of the frames `source` of volumes (n, c, d, h, w), those at these places (m,) of each,
-        zeros where there are none. Shapes: (n * d, c, ...) as (n * m, c, ...)."""
+        """Select frames of each volume; indices outside the volume give zeros.
+
+        Args:
+            source: name of the frames, of shape (n * d, c, ...).
+            result: name of the result.
+            volumes: name of the tensor of volumes (n, c, d, h, w).
+            places: frame indices within each volume, of shape (m,).
+
+        Returns:
+            Name of the selected frames, of shape (n * m, c, ...).
+        """
         images, depth = self.shapes[volumes][0:3:2]
         inside = (places >= 0) & (places < depth)
         chosen = (np.arange(images)[:, None] * depth + np.where(inside, places, 0)).ravel()
-        made = source
+        gathered = source
         if not np.array_equal(chosen, np.arange(images * depth)):
             where = self._constant(f"{result}/places", chosen)
-            made = self.add("Gather", [source, where], f"{result}/gathered")
+            gathered = self.add("Gather", [source, where], f"{result}/gathered")
         if inside.all():
-            return made
+            return gathered
         mask = self._constant(f"{result}/inside", np.tile(inside, images).reshape(-1, 1, 1, 1))
         zero = self._constant(f"{result}/zero", np.zeros((), np.float32))
-        return self.add("Where", [mask, made, zero], f"{result}/padded")
+        return self.add("Where", [mask, gathered, zero], f"{result}/padded")
 
     def derived(self, name: str, tail: str, change: Callable[[Numbers], Numbers]) -> str:
-        """A constant made of another one of any shape, also where that has no data."""
+        """Add a constant that is computed from another constant, and return its name.
+
+        If the other constant is a stub, the result is a stub as well.
+
+        Args:
+            name: name of the constant.
+            tail: suffix of the new name.
+            change: computes the new values.
+        """
         result, tensor = f"{name}/{tail}", self.constants[name]
         if result in self.constants:
             return result
         if is_stub(tensor):
             kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
             shape = change(np.broadcast_to(np.zeros((), kind), tuple(tensor.dims))).shape
-            made = stub(result, shape, tensor.data_type)
+            derived = stub(result, shape, tensor.data_type)
         else:
             numbers = np.ascontiguousarray(change(numpy_helper.to_array(tensor)))
-            made = numpy_helper.from_array(numbers, result)
-        self.normal.add_tensor(made)
-        self.constants[result] = made
+            derived = numpy_helper.from_array(numbers, result)
+        self.normal.add_tensor(derived)
+        self.constants[result] = derived
         return result
 
     def _constant(self, name: str, values: Numbers) -> str:
@@ -122,14 +154,20 @@ class Frames:
 
 
 PER_PIXEL = PER_ELEMENT - {"GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"}
-"""Operators that read no other frame."""
+"""Operators that do not combine frames."""
 OF_KERNEL = frozenset(("kernel_shape", "strides", "dilations", "output_padding"))
+"""Attributes with one value per spatial dimension."""
 
 
 def as_frames(normal: NormalGraph) -> None:
-    """Rewrite a graph in place, where data and weights (o, c, kd, kh, kw) are float32 and weights
-    constant. One without such convolutions stays as it is. Raises `ModelFileError` where the graph
-    contradicts itself."""
+    """Rewrite 3-D convolutions in a graph as 2-D convolutions, in place.
+
+    This applies to float32 data with constant weights (o, c, kd, kh, kw). A graph without such
+    convolutions is not changed.
+
+    Raises:
+        ModelFileError: the graph contradicts itself.
+    """
     writer = _FrameWriter(normal)
     if not any(writer.convolves(node) for node in normal.graph.node):
         return
@@ -139,7 +177,7 @@ def as_frames(normal: NormalGraph) -> None:
 
 
 class _FrameWriter:
-    """Writes a graph's operators one by one."""
+    """Writes the operators of a graph one by one, with volumes converted to frames where needed."""
 
     def __init__(self, normal: NormalGraph) -> None:
         self._frames = Frames(normal)
@@ -156,11 +194,11 @@ class _FrameWriter:
         self._rules = rules
 
     def convolves(self, node: onnx.NodeProto) -> bool:
-        """Whether a node is a convolution that becomes one of images."""
+        """Return whether a node is a convolution that is rewritten."""
         return self._is_convolution(node) or self._is_transposed(node)
 
     def write(self, node: onnx.NodeProto) -> None:
-        """Append an operator, in the form that suits what it reads."""
+        """Append an operator, in the form that suits its inputs."""
         for applies, rule in self._rules:
             if node.domain in STANDARD_DOMAINS and applies(node):
                 rule(node)
@@ -170,20 +208,23 @@ class _FrameWriter:
         self._frames.append_whole(node)
 
     def finish(self) -> None:
-        """Put the operators into the graph."""
+        """Replace the operators of the graph by those that were written."""
         normal, nodes = self._frames.normal, self._frames.nodes
         graph = normal.graph
         for output in graph.output:
             self._frames.make_whole(output.name)
         normal.replace_nodes(nodes)
-        made = {name for node in nodes for name in node.output}
-        kept = [info for info in graph.value_info if info.name in made]
+        written = {name for node in nodes for name in node.output}
+        kept = [info for info in graph.value_info if info.name in written]
         del graph.value_info[:]
         graph.value_info.extend(kept)
         infer_shapes(normal)
 
     def _is_windowed(self, node: onnx.NodeProto) -> bool:
-        """Whether a node reads windows of volumes with known padding, and gives one tensor."""
+        """Return whether a node computes windows of volumes with explicit padding.
+
+        It must have a single output.
+        """
         single = len([name for name in node.output if name]) == 1
         padding = {a.name: a.s for a in node.attribute}.get("auto_pad", b"NOTSET")
         pads = _ints(node).get("pads", (0,))
@@ -218,7 +259,11 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _sum_of_taps(self, node: onnx.NodeProto, source: str, windows: Indices) -> None:
-        """A convolution a tap: channels side by side would have to lie within their groups."""
+        """Write one convolution per depth tap and add the results.
+
+        This is used for grouped convolutions, where taps as channels would have to lie within
+        groups.
+        """
         (data, weight), result, total = node.input[:2], node.output[0], ""
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         last = windows.shape[1] - 1
@@ -226,17 +271,20 @@ class _FrameWriter:
             base = f"{result}/taps/{tap}"
             read = self._frames.gather(source, base, data, windows[:, tap])
             inputs = [read, self._frames.derived(weight, str(tap), partial(_one_tap, tap))]
-            if tap == last:  # it keeps the name, and has the bias
+            if tap == last:  # the original node computes the last tap, with the bias
                 node.input[0], node.input[1] = inputs
-                node.output[0] = made = f"{base}/product"
+                node.output[0] = product = f"{base}/product"
                 self._frames.nodes.append(node)
             else:
-                made = self._frames.add("Conv", inputs, f"{base}/product", **attributes)
-            total = self._frames.add("Add", [made, total], f"{base}/sum") if total else made
+                product = self._frames.add("Conv", inputs, f"{base}/product", **attributes)
+            total = self._frames.add("Add", [product, total], f"{base}/sum") if total else product
         self._frames.framed[result] = total
 
     def _windows(self, node: onnx.NodeProto, taps: int) -> Indices:
-        """Which frames of its image each frame of the output reads, (d, taps): also beyond it."""
+        """Return the frame indices that each output frame reads, of shape (d, taps).
+
+        Indices may lie outside the volume.
+        """
         numbers = _ints(node)
         stride, dilation = (numbers.get(name, (1,))[0] for name in ("strides", "dilations"))
         begin, length = numbers.get("pads", (0,))[0], self._shapes[node.output[0]][2]
@@ -244,7 +292,10 @@ class _FrameWriter:
         return windows
 
     def _is_transposed(self, node: onnx.NodeProto) -> bool:
-        """Whether a kernel along depth is as long as its stride, and nothing is cut off there."""
+        """Return whether a transposed convolution can be rewritten.
+
+        Its kernel along depth must be as long as its stride, and nothing may be cut off there.
+        """
         if node.op_type != "ConvTranspose" or not self._is_windowed(node):
             return False
         numbers, taps = _ints(node), self._shapes.get(node.input[1], (0, 0, 0))[2]
@@ -278,8 +329,11 @@ class _FrameWriter:
         )
 
     def _is_pool(self, node: onnx.NodeProto) -> bool:
-        """Maxima where every window begins before the end of the data, averages of single
-        frames."""
+        """Return whether a pool can be rewritten.
+
+        This applies to a MaxPool whose windows all begin before the end of the data, and to a pool
+        over single frames.
+        """
         if node.op_type not in ("MaxPool", "AveragePool") or not self._is_windowed(node):
             return False
         numbers, sizes = _ints(node), self._shapes[node.input[0]][2:]
@@ -287,7 +341,7 @@ class _FrameWriter:
         strides, pads = numbers.get("strides", (1,) * 3), numbers.get("pads", (0,) * 6)
         begins = [(end - 1) * s - p for end, s, p in zip(ends, strides, pads[:3], strict=True)]
         if any(begin >= size for begin, size in zip(begins, sizes, strict=True)):
-            return False  # ONNX's shape inference counts such windows, which no engine computes
+            return False  # ONNX's shape inference counts such windows, but no engine computes them
         windows = self._windows(node, numbers["kernel_shape"][0])
         inside = (windows >= 0) & (windows < sizes[0])
         single = windows.shape[1] == 1 and bool(inside.all())
@@ -296,20 +350,21 @@ class _FrameWriter:
     def _pool(self, node: onnx.NodeProto) -> None:
         data, windows = node.input[0], self._windows(node, _ints(node)["kernel_shape"][0])
         inside = (windows >= 0) & (windows < self._shapes[data][2])
-        some = windows[np.arange(len(windows)), inside.argmax(axis=1)]  # a frame of each window
+        # The first frame of each window that is inside.
+        some = windows[np.arange(len(windows)), inside.argmax(axis=1)]
         places = np.where(inside, windows, some[:, None])
         node.input[0] = self._frames.of(data)
         _drop_depth(node)
         name = node.output[0]
-        node.output[0] = made = f"{name}/pooled"
+        node.output[0] = pooled = f"{name}/pooled"
         self._frames.nodes.append(node)
         taps = [
-            self._frames.gather(made, f"{made}/{tap}", data, column)
+            self._frames.gather(pooled, f"{pooled}/{tap}", data, column)
             for tap, column in enumerate(places.T)
         ]
         largest = taps[0]
         for tap, other in enumerate(taps[1:], 1):
-            largest = self._frames.add("Max", [largest, other], f"{made}/largest_{tap}")
+            largest = self._frames.add("Max", [largest, other], f"{pooled}/largest_{tap}")
         self._frames.framed[name] = largest
 
     def _is_per_pixel(self, node: onnx.NodeProto) -> bool:
@@ -321,18 +376,24 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _is_broadcast(self, node: onnx.NodeProto) -> bool:
-        """Between volumes of one depth, those of one frame, and constants that are equal in all
-        frames."""
+        """Return whether an elementwise operator can be applied to frames.
+
+        Its inputs must be volumes of the same depth, single frames, or constants that are equal in
+        all frames.
+        """
         if node.op_type not in BROADCAST or not any(n in self._frames.framed for n in node.input):
             return False
         names = [name for name in node.input if name not in self._constants]
         fits = all(map(self._frames.is_volume, names)) and self._frames.is_volume(node.output[0])
         n, _, d, _, _ = self._shapes[node.output[0]] if fits else (0,) * VOLUME
-        found = {self._shapes[name][0:3:2] for name in names} if fits else ()
+        image_depths = {self._shapes[name][0:3:2] for name in names} if fits else ()
         constants = [self._constants[name] for name in node.input if name in self._constants]
         return (
             fits
-            and all(each == (n, d) or (n == 1 and each == (1, 1)) for each in found)
+            and all(
+                image_depth == (n, d) or (n == 1 and image_depth == (1, 1))
+                for image_depth in image_depths
+            )
             and all(_is_equal_in_frames(tensor) for tensor in constants)
         )
 
@@ -343,13 +404,13 @@ class _FrameWriter:
         self._frames.append(node)
 
     def _without_depth(self, name: str) -> str:
-        """A constant that broadcasts against frames as it did against volumes."""
+        """Return a constant that broadcasts with frames as the original did with volumes."""
         if len(self._constants[name].dims) < 3:
             return name
         return self._frames.derived(name, "frames", lambda v: v.squeeze(-3))
 
     def _is_concatenation(self, node: onnx.NodeProto) -> bool:
-        """Along channels."""
+        """Return whether a node concatenates volumes along channels."""
         axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
         known = any(name in self._frames.framed for name in node.input)
         return (
@@ -376,7 +437,7 @@ def _ints(node: onnx.NodeProto) -> Mapping[str, tuple[int, ...]]:
 
 
 def _drop_depth(node: onnx.NodeProto) -> None:
-    """Windows of images in place of those of volumes."""
+    """Remove the depth from the attributes of a windowed operator."""
     for attribute in node.attribute:
         if attribute.name in OF_KERNEL:
             set_ints(attribute, attribute.ints[1:])
@@ -386,11 +447,11 @@ def _drop_depth(node: onnx.NodeProto) -> None:
 
 
 def _taps_as_channels(weight: Numbers) -> Numbers:
-    """(o, c, kd, kh, kw) as (o, kd * c, kh, kw)."""
+    """Reshape weights (o, c, kd, kh, kw) to (o, kd * c, kh, kw)."""
     o, c, kd, kh, kw = weight.shape
     return weight.transpose(DEPTH_FIRST).reshape(o, kd * c, kh, kw)
 
 
 def _one_tap(tap: int, weight: Numbers) -> Numbers:
-    """(o, c, kd, kh, kw) as (o, c, kh, kw)."""
+    """Return one depth tap of weights (o, c, kd, kh, kw) as (o, c, kh, kw)."""
     return weight[:, :, tap]

@@ -1,1 +1,1 @@
-"""Partitions an ONNX graph: what TVM compiles, and regions that onnxruntime runs."""
+"""Partition an ONNX graph into a part that TVM compiles and regions that onnxruntime runs."""

@@ -1,4 +1,4 @@
-"""Computes operators of constants alone with onnxruntime."""
+"""Evaluate operators that depend only on constants, with onnxruntime."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ RANDOM = frozenset((
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
     "RandomUniformLike",
 ))  # fmt: skip
+"""Operators with random results, which are not folded."""
 MOST_ELEMENTS = 1 << 26
-"""Of a constant that is computed while a model is read."""
+"""Largest number of elements of a constant that is computed while a model is read."""
 FOLDED = "computed once by onnxruntime, from constants alone"
+"""Reason that is recorded for an operator that was folded."""
 
 
 def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
-    """Fold the operators of constants alone, in place: a region without inputs would compute the
-    same at each inference, and other operators are known by whether their inputs are constant.
-    Operators that the importer reads weights through stay, if they are compiled. Without the data
-    of weights, the results have none either.
+    """Fold operators whose inputs are all constants, in place.
+
+    A region without inputs would compute the same at each inference, and some operators are
+    compiled differently if their inputs are constants. Operators through which the importer reads
+    weights are kept if they are compiled. If the weights are stubs without data, the results are
+    stubs as well.
 
     Args:
         normal: the graph.
-        reasons: why operators are not compiled, by name.
+        reasons: operators that are not compiled: name to reason.
 
     Returns:
         Whether an operator was folded.
@@ -50,20 +54,22 @@ def fold_constants(normal: NormalGraph, reasons: Mapping[str, str]) -> bool:
         small = known and all(math.prod(shapes[name]) <= MOST_ELEMENTS for name in results)
         stored = node.op_type in STORED and node.name not in reasons
         kept = stored and reads.isdisjoint(written)
-        inside = outputs.isdisjoint(results)
-        if constant and reads and small and inside and not kept:
+        is_internal = outputs.isdisjoint(results)
+        if constant and reads and small and is_internal and not kept:
             nodes.append(node)
             written |= dict.fromkeys(results, node)
     if not nodes:
         return False
     read = {name for node in nodes for name in node_reads(node)} & tensors.keys()
     if any(is_stub(tensors[name]) for name in read):
-        made = [stub(name, shapes[name], types[name]) for name in written]
+        tensors_made = [stub(name, shapes[name], types[name]) for name in written]
     else:
-        made = _computed(normal, nodes, [tensors[name] for name in sorted(read)], list(written))
-    if not made:
+        tensors_made = _computed(
+            normal, nodes, [tensors[name] for name in sorted(read)], list(written)
+        )
+    if not tensors_made:
         return False
-    for tensor in made:
+    for tensor in tensors_made:
         normal.add_tensor(tensor)
     names = {node.name for node in nodes}
     normal.remove(names, Absorbed(None, FOLDED))
@@ -74,7 +80,7 @@ def _computed(
     normal: NormalGraph, nodes: list[onnx.NodeProto], tensors: list[onnx.TensorProto],
     written: list[str],
 ) -> list[onnx.TensorProto]:  # fmt: skip
-    """Return the results of nodes as tensors; none where onnxruntime does not run them."""
+    """Return the results of nodes as tensors, or an empty list if onnxruntime cannot run them."""
     outputs = [onnx.ValueInfoProto(name=name) for name in written]
     graph = helper.make_graph(nodes, "constants", [], outputs, tensors)
     model = helper.make_model(

@@ -1,4 +1,4 @@
-"""Refuses models that onnxruntime cannot run: it is the reference, and runs every region."""
+"""Reject models that onnxruntime cannot run, since it is the reference and runs every region."""
 
 from __future__ import annotations
 
@@ -24,38 +24,37 @@ NO_ARRAYS = frozenset(
     for name, number in TensorProto.DataType.items()
     if name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
 )
-"""Element types that inputs and outputs of a network cannot have: numpy has none of them."""
+"""Element types that inputs and outputs cannot have, because numpy does not have them."""
 
 
 def check_known(name: str, weightless: onnx.ModelProto) -> bool:
-    """Check that onnxruntime knows all of a model, which may lack the data of weights.
+    """Check that onnxruntime supports all operators of a model.
 
     Args:
-        name: what messages call the model.
-        weightless: the model.
+        name: name of the model for messages.
+        weightless: the model, whose weights may be stubs without data.
 
     Returns:
         Whether onnxruntime accepts the model without the data of its weights, which some operators
-        need.
+            need.
 
     Raises:
-        UnsupportedOperatorError: an operator is of no known domain or type, or has no kernel for
-            its element types.
-        ModelFileError: the opset or the IR version is newer than onnxruntime supports, or shapes
+        UnsupportedOperatorError: an operator is unknown, or has no kernel for its element types.
+        ModelFileError: the opset or IR version is newer than onnxruntime supports, or shapes
             contradict each other.
     """
     for info in (*data_inputs(weightless), *weightless.graph.output):
-        kind = int(info.type.tensor_type.elem_type)
-        if kind in NO_ARRAYS:
+        dtype = int(info.type.tensor_type.elem_type)
+        if dtype in NO_ARRAYS:
             raise UnsupportedOperatorError(
                 f"'{printable(info.name)}' of '{name}' is a tensor of "
-                f"{TensorProto.DataType.Name(kind)}, which onnxruntime neither takes from Python "
+                f"{TensorProto.DataType.Name(dtype)}, which onnxruntime neither takes from Python "
                 "nor gives to it; cast it inside the model"
             )
-    own = {(function.domain, function.name) for function in weightless.functions}
+    local_functions = {(function.domain, function.name) for function in weightless.functions}
     for node in _nodes(weightless):
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
-        if (domain, node.op_type) not in _operators() | own:
+        if (domain, node.op_type) not in _operators() | local_functions:
             operator = f"{node.domain}.{node.op_type}" if domain else f"{node.op_type}"
             raise UnsupportedOperatorError(
                 f"operator '{printable(_node_name(node))}' of '{name}' is "
@@ -65,16 +64,16 @@ def check_known(name: str, weightless: onnx.ModelProto) -> bool:
     try:
         _open(weightless)
     except failures() as error:
-        said = first_line(error)
+        message = first_line(error)
         if _opset(weightless) < OPSET and opens(raise_opset(weightless)):
-            return False  # onnxruntime has no kernels for operators this old, but for newer ones
-        _refuse(name, weightless, said)
+            return False  # onnxruntime supports a newer version of the operators
+        _refuse(name, weightless, message)
         return False
     return True
 
 
 def _open(model: onnx.ModelProto, *, optimised: bool = False) -> None:
-    """Let onnxruntime read a model. Raises what it raises."""
+    """Create an onnxruntime session for a model. Raises onnxruntime's own errors."""
     options = quiet_options()
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -85,7 +84,12 @@ def _open(model: onnx.ModelProto, *, optimised: bool = False) -> None:
 
 
 def opens(model: onnx.ModelProto, *, optimised: bool = False) -> bool:
-    """Whether onnxruntime takes a model, which may lack the data of weights."""
+    """Return whether onnxruntime accepts a model, whose weights may be stubs.
+
+    Args:
+        model: the model.
+        optimised: enable graph optimisations. The model then needs its weights.
+    """
     try:
         _open(model, optimised=optimised)
     except failures():
@@ -94,32 +98,37 @@ def opens(model: onnx.ModelProto, *, optimised: bool = False) -> bool:
 
 
 def has_branches(model: onnx.ModelProto) -> bool:
-    """Whether an operator of a model has a graph of its own, as `If` and `Loop` have."""
+    """Return whether an operator of the model contains a graph, such as `If` or `Loop`."""
     return any(a.HasField("g") for node in model.graph.node for a in node.attribute)
 
 
-def _refuse(name: str, model: onnx.ModelProto, said: str) -> None:
-    """Raise what fits an error of onnxruntime; nothing for one that lies in missing weights."""
+def _refuse(name: str, model: onnx.ModelProto, message: str) -> None:
+    """Translate an error message of onnxruntime into one of our exceptions and raise it.
+
+    Nothing is raised for other messages, which are caused by missing weights.
+    """
     version = f"onnxruntime {onnxruntime.__version__}"
-    if "Unsupported model IR version" in said:
-        newest = said.rpartition("max supported IR version: ")[2]
+    if "Unsupported model IR version" in message:
+        newest = message.rpartition("max supported IR version: ")[2]
         raise ModelFileError(
             f"'{name}' has IR version {model.ir_version}, and {version} reads at most {newest}; "
             "save the model with an older version of the onnx package"
         )
-    if found := re.search(r"domain (\S+) is till opset (\d+)", said):
+    if parts := re.search(r"domain (\S+) is till opset (\d+)", message):
         raise ModelFileError(
             f"'{name}' is written in opset {_opset(model)}, and {version} supports at most opset "
-            f"{found[2]}; export the model in an older opset"
+            f"{parts[2]}; export the model in an older opset"
         )
-    if found := re.search(r"Node \((.*)\) Op \((\w+)\) \[ShapeInferenceError\] (.*)", said):
+    if parts := re.search(r"Node \((.*)\) Op \((\w+)\) \[ShapeInferenceError\] (.*)", message):
         raise ModelFileError(
-            f"'{name}' contradicts itself: operator '{printable(found[1]) or found[2]}' "
-            f"({found[2]}): {found[3]}; export it again"
+            f"'{name}' contradicts itself: operator '{printable(parts[1]) or parts[2]}' "
+            f"({parts[2]}): {parts[3]}; export it again"
         )
-    if found := re.search(r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", said):
+    if parts := re.search(
+        r"find an implementation for (\w+)\(\d+\) node with name '(.*)'", message
+    ):
         raise UnsupportedOperatorError(
-            f"operator '{printable(found[2]) or found[1]}' ({found[1]}) of '{name}' has no kernel "
+            f"operator '{printable(parts[2]) or parts[1]}' ({parts[1]}) of '{name}' has no kernel "
             f"for its element types in {version}; cast its inputs to other types, or export the "
             "model without it"
         )
@@ -134,7 +143,7 @@ def _opset(model: onnx.ModelProto) -> int:
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes, those of subgraphs and of functions among them."""
+    """Yield all nodes of a model, including those in subgraphs and functions."""
     waiting = [*model.graph.node, *(node for f in model.functions for node in f.node)]
     while waiting:
         node = waiting.pop()
@@ -146,6 +155,6 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 @cache
 def _operators() -> frozenset[tuple[str, str]]:
-    """Return the domain and type of every operator that onnxruntime knows."""
+    """Return the (domain, type) of every operator that onnxruntime knows."""
     schemas = onnxruntime.capi.onnxruntime_pybind11_state.get_all_operator_schema()
     return frozenset((schema.domain, schema.name) for schema in schemas)

@@ -1,6 +1,4 @@
-"""Cuts a partitioned graph into what is compiled and the models of its regions, and holds those
-that onnxruntime runs behind all compiled code, or in place of it.
-"""
+"""Cut a partitioned graph into the compiled part and one model per onnxruntime region."""
 
 from __future__ import annotations
 
@@ -27,17 +25,25 @@ from tilewright.networks.partition.regions import Cause, Region
 from tilewright.networks.sample_values import TEXT, seeded_inputs
 
 DOMAIN, REGION = "tilewright", "Region"
-"""The operator that stands for a region in the compiled part."""
+"""Domain and type of the operator that represents a region in the compiled part."""
 REGION_NAME = "region{}"
-"""Its name in the graph."""
+"""Name of that operator in the graph."""
 NUMBER = "number"
-"""Its attribute: the number of the region."""
+"""Attribute of that operator with the number of the region."""
 
 
 @dataclass(frozen=True, eq=False)
 class RegionModel:
-    """A region with the model that onnxruntime runs. `operators` are its (name, type), `macs` its
-    multiply-accumulates where shapes are known."""
+    """A region with the model that onnxruntime runs.
+
+    Attributes:
+        model: the ONNX model.
+        inputs: names of the tensors that it reads.
+        outputs: names of the tensors that it writes.
+        operators: (name, type) of its operators.
+        causes: the operators that are not compiled, with reasons.
+        macs: multiply-accumulates of the operators whose shapes are known.
+    """
 
     model: onnx.ModelProto
     inputs: tuple[str, ...]
@@ -48,7 +54,7 @@ class RegionModel:
 
 
 def region_model(normal: NormalGraph, region: Region) -> RegionModel:
-    """Return a region with its part of the model, weights included."""
+    """Return a region with its part of the model, including weights."""
     wanted = frozenset(region.nodes)
     nodes = [node for node in normal.graph.node if node.name in wanted]
     model = _part(normal, nodes, region.inputs, region.outputs)
@@ -58,14 +64,16 @@ def region_model(normal: NormalGraph, region: Region) -> RegionModel:
 
 
 def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelProto | None:
-    """Return the model without the regions that run last: what they read becomes its outputs.
+    """Return the model without the regions that run last.
+
+    The tensors that these regions read become outputs.
 
     Args:
         normal: the whole graph.
         regions: its regions that run last.
 
     Returns:
-        None if nothing is left.
+        The model, or None if nothing remains.
     """
     gone = {name for region in regions for name in region.nodes}
     nodes = [node for node in normal.graph.node if node.name not in gone]
@@ -73,15 +81,18 @@ def without_last(normal: NormalGraph, regions: Iterable[Region]) -> onnx.ModelPr
         return None
     written = {name for node in nodes for name in node.output}
     read = dict.fromkeys(name for region in regions for name in region.inputs)
-    own = [info.name for info in normal.graph.output if info.name in written]
-    outputs = [*own, *(name for name in read if name in written and name not in own)]
+    kept_outputs = [info.name for info in normal.graph.output if info.name in written]
+    outputs = [
+        *kept_outputs,
+        *(name for name in read if name in written and name not in kept_outputs),
+    ]
     reads = {name for node in nodes for name in node_reads(node)}
     inputs = [info.name for info in normal.graph.input if info.name in reads]
     return _part(normal, nodes, inputs, outputs)
 
 
 def collapse(normal: NormalGraph, regions: Sequence[Region]) -> NormalGraph:
-    """Return a copy of a graph in which one operator stands for each region."""
+    """Return a copy of a graph in which one operator replaces each region."""
     if not regions:
         return normal
     owner = {name: number for number, region in enumerate(regions) for name in region.nodes}
@@ -110,7 +121,7 @@ def _part(
     normal: NormalGraph, nodes: Sequence[onnx.NodeProto], inputs: Collection[str],
     outputs: Collection[str],
 ) -> onnx.ModelProto:  # fmt: skip
-    """Return some nodes as a model with these inputs and outputs."""
+    """Return some nodes of a graph as a model with the given inputs and outputs."""
     source = normal.model
     reads = {name for node in nodes for name in node_reads(node)} | set(outputs)
     touched = reads | {name for node in nodes for name in node.output}
@@ -135,7 +146,7 @@ def _infos(normal: NormalGraph) -> Mapping[str, onnx.ValueInfoProto]:
     graph = normal.graph
     infos = {t.name: _constant_info(t) for t in graph.initializer}
     for name in (name for node in graph.node for name in node.output if name):
-        infos[name] = onnx.ValueInfoProto(name=name)  # onnxruntime infers what nothing states
+        infos[name] = onnx.ValueInfoProto(name=name)  # onnxruntime infers unknown types
     infos |= {info.name: info for info in (*graph.value_info, *graph.input, *graph.output)}
     return infos
 
@@ -147,8 +158,13 @@ def _constant_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 
 @dataclass(frozen=True, eq=False)
 class LastRegions:
-    """The regions of `whole`, the network with static inputs, that run last. `halves` are the
-    outputs that are float16 in its file and float32 here."""
+    """The regions of a network that run after all compiled code.
+
+    Attributes:
+        regions: the regions.
+        whole: the whole network with static input shapes.
+        halves: names of outputs that are float16 in the model file and float32 here.
+    """
 
     regions: tuple[RegionModel, ...]
     whole: onnx.ModelProto
@@ -160,7 +176,7 @@ class LastRegions:
         return data_inputs(self.whole)
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, NDArray[Any]]:
-        """Return inputs of the network, as `imported_model.seeded_inputs`."""
+        """Draw random inputs of the network, as `sample_values.seeded_inputs` does."""
         kinds = {
             info.name: (self.shape_of(info), self.dtype_of(info))
             for info in self.inputs
@@ -169,51 +185,56 @@ class LastRegions:
         return seeded_inputs(kinds, seed)
 
     def shape_of(self, info: onnx.ValueInfoProto) -> tuple[int, ...]:
-        """Return sizes, −1 where they are only known when the model runs."""
+        """Return the shape of an input or output, with −1 for sizes that depend on values."""
         dimensions = info.type.tensor_type.shape.dim
         return tuple(d.dim_value if d.HasField("dim_value") else -1 for d in dimensions)
 
     def dtype_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return the element type as numpy calls it, "str" for text."""
+        """Return the numpy name of the element type, "str" for text."""
         kind = info.type.tensor_type.elem_type
         return TEXT if kind == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(kind).name
 
     def empty_outputs(self) -> dict[str, NDArray[Any]]:
-        """Return arrays without elements in the types of the outputs that are tensors, and of as
-        many dimensions where these are known."""
-        found = {}
+        """Return empty arrays with the element types and ranks of the tensor outputs.
+
+        If the rank of an output is unknown, its array has none.
+        """
+        arrays = {}
         for info in self.tensors:
             kind = self.dtype_of(info) if info.type.tensor_type.elem_type else "float32"
             rank = len(self.output_shape(info.name) or ())
-            found[info.name] = np.empty((0,) * rank, object if kind == TEXT else kind)
-        return found
+            arrays[info.name] = np.empty((0,) * rank, object if kind == TEXT else kind)
+        return arrays
 
     def output_shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the sizes of an output; None if not even its rank is known."""
-        info = next(each for each in self.whole.graph.output if each.name == name)
+        """Return the shape of an output, or None if its rank is unknown."""
+        info = next(output for output in self.whole.graph.output if output.name == name)
         return self.shape_of(info) if info.type.tensor_type.HasField("shape") else None
 
     @cached_property
     def reference(self) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
-        """Returns the tensors that onnxruntime gives for the whole network, by output name."""
+        """Function that runs the whole network in onnxruntime.
+
+        It maps input arrays by name to output arrays by name.
+        """
         return ModelRunner(self.whole, [info.name for info in self.tensors])
 
     @property
     def constants(self) -> tuple[int, ...]:
-        """Single integers that the network holds."""
+        """Single integers that the network contains, as candidates for input values."""
         return lone_integers(self.whole)
 
     @property
     def tensors(self) -> list[onnx.ValueInfoProto]:
-        """The outputs that are tensors; others are sequences, maps or optional."""
+        """The outputs that are tensors, not sequences, maps or optional values."""
         return [info for info in self.whole.graph.output if not self.container_of(info)]
 
     @property
     def is_undrawable(self) -> bool:
-        """Whether inputs of the network cannot be drawn."""
+        """Whether random inputs cannot be drawn for this network."""
         return has_undrawable_inputs(self.whole)
 
     def container_of(self, info: onnx.ValueInfoProto) -> str:
-        """Return what an input or output is that is no tensor; "" for a tensor."""
+        """Return the kind of container that an input or output is, "" for a tensor."""
         kind = str(info.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
         return "" if kind == "tensor" else kind

@@ -1,4 +1,4 @@
-"""Runs regions with onnxruntime. Imports neither TVM's compiler nor ONNX."""
+"""Run regions with onnxruntime. Imports neither TVM's compiler nor ONNX."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ onnxruntime, tvm_ffi = lazy_module("onnxruntime"), lazy_module("tvm_ffi")
 
 Array = NDArray[Any]
 FUNCTION = "tilewright.region{}"
-"""Name of the function that compiled code calls for the region of a number."""
+"""Name of the function that compiled code calls for a region, with the region's number."""
 _registering = threading.Lock()
 
 
 class RegionSession:
-    """One onnxruntime session for one region. Threads may call it at the same time. A process that
-    was forked creates a session of its own: threads of a session do not survive a fork.
+    """An onnxruntime session for one region. Several threads may call it at the same time.
+
+    A forked process creates a session of its own, because the threads of a session do not survive a
+    fork.
 
     Args:
-        model: the region's ONNX model, serialised; an array of its bytes may be a mapped file.
-        inputs: names of the tensors that it reads, in the order in which compiled code passes them.
-        outputs: names of the tensors that it gives, in the same way.
-        threads: how many threads onnxruntime uses; 0 for one per core.
+        model: the region's serialised ONNX model, as bytes or as a uint8 array (for example a
+            mapped file).
+        inputs: names of its inputs, in the order in which compiled code passes them.
+        outputs: names of its outputs, in the order in which compiled code passes them.
+        threads: number of threads that onnxruntime uses, 0 for one per core.
 
     Raises:
-        ImportFailedError: onnxruntime does not take the model.
+        ImportFailedError: onnxruntime rejects the model.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class RegionSession:
     def _create(self) -> Any:
         options = quiet_options()
         options.intra_op_num_threads = self._threads
-        # Its integer kernels saturate sums of products on processors without VNNI.
+        # onnxruntime's integer kernels saturate sums of products on processors without VNNI.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             return onnxruntime.InferenceSession(
@@ -73,13 +76,27 @@ class RegionSession:
 
     @classmethod
     def of(cls, region: RegionModel, threads: int) -> RegionSession:
-        """Return a session for a region. Raises `ImportFailedError`."""
+        """Create a session for a region.
+
+        Raises:
+            ImportFailedError: onnxruntime rejects the model.
+        """
         return cls(region.model.SerializeToString(), region.inputs, region.outputs, threads)
 
     def run(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs by name; `known` has at least the inputs. Raises `InputError`."""
+        """Run the region.
+
+        Args:
+            known: arrays by name, with at least the region's inputs.
+
+        Returns:
+            The outputs by name.
+
+        Raises:
+            InputError: onnxruntime fails on these inputs.
+        """
         try:
-            made = self._session.get().run(
+            arrays = self._session.get().run(
                 self._wanted, {name: known[name] for name in self.inputs}
             )
         except failures() as error:
@@ -87,14 +104,17 @@ class RegionSession:
                 f"onnxruntime stops while it computes: {first_line(error)}; check the values of "
                 "the inputs"
             ) from error
-        return dict(zip(self.outputs, made, strict=True))
+        return dict(zip(self.outputs, arrays, strict=True))
 
 
 class RegionCalls:
-    """Functions through which compiled code calls regions, and the errors that they raised.
+    """The functions through which compiled code calls regions, and the errors that they raised.
 
-    An exception loses its type on its way through compiled code, so the calling thread's is kept
-    here.
+    An exception loses its type on the way through compiled code, so the exception is stored here
+    for the calling thread.
+
+    Args:
+        sessions: one session per region, by region number.
     """
 
     def __init__(self, sessions: Sequence[RegionSession]) -> None:
@@ -103,8 +123,11 @@ class RegionCalls:
 
     @contextmanager
     def registered(self) -> Iterator[None]:
-        """Make the functions known to TVM, which looks them up while it opens a library: two
-        libraries may use the same names. One thread at a time."""
+        """Register the functions with TVM while a library is opened.
+
+        TVM looks the functions up by name while it opens a library. Different libraries may use the
+        same names, so only one thread at a time may do this.
+        """
         if not self._sessions:
             yield
             return
@@ -120,7 +143,8 @@ class RegionCalls:
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """Raise what a region raised inside, in its own type."""
+        """Reraise an exception of a region with its original type."""
+        # TVM turns an exception of a registered function into its own error type.
         self._caller.error = None
         try:
             yield
@@ -132,11 +156,11 @@ class RegionCalls:
     def _function(self, session: RegionSession) -> Callable[..., None]:
         def call(*tensors: Any) -> None:
             arrays = list(map(np.from_dlpack, tensors))
-            given = len(session.inputs)
+            input_count = len(session.inputs)
             try:
-                made = session.run(dict(zip(session.inputs, arrays[:given], strict=True)))
-                for (name, array), place in zip(made.items(), arrays[given:], strict=True):
-                    # Compiled code relies on the shape and the type that were inferred.
+                results = session.run(dict(zip(session.inputs, arrays[:input_count], strict=True)))
+                for (name, array), place in zip(results.items(), arrays[input_count:], strict=True):
+                    # Compiled code relies on the inferred shape and type.
                     if array.shape != place.shape or array.dtype != place.dtype:
                         raise InputError(
                             f"onnxruntime gives '{name}' as {array.dtype} of shape {array.shape}, "

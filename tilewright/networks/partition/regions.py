@@ -1,8 +1,8 @@
-"""Groups the operators of a graph that are not compiled into regions, which onnxruntime runs.
+"""Group the operators that are not compiled into regions, which onnxruntime runs.
 
-Every operator gets a level: compiled operators have even levels, others odd ones, and a level rises
-where the side changes on the way from the inputs. No path leads from an operator through another
-level back to its own, so operators of one level that are connected can run together.
+Every operator gets a level. Compiled operators have even levels and others odd ones, and the level
+increases where the side changes on the way from the inputs. No path leads from an operator through
+another level back to its own level, so connected operators of one level can run together.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ from tilewright.networks.onnx.files import COMPUTABLE, node_reads
 from tilewright.networks.onnx.graph import NormalGraph, Shape, data_inputs
 
 NOTHING = "nothing of the network has a kernel"
+"""Reason shown if no operator of the network has a kernel."""
 LAST = -1
-"""Level of the operators that nothing compiled reads: they run after all compiled code."""
+"""Level of operators whose results no compiled operator needs. They run after all compiled code."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """An operator that is not compiled, and why."""
+    """An operator that is not compiled.
+
+    Attributes:
+        name: its name.
+        operator: its ONNX type.
+        reason: why it is not compiled.
+    """
 
     name: str
     operator: str
@@ -32,11 +39,15 @@ class Cause:
 
 @dataclass(frozen=True)
 class Region:
-    """Operators that onnxruntime runs as one model, by name and in order.
+    """Operators that onnxruntime runs as one model.
 
-    `inputs` and `outputs` are tensors of the graph. A `last` region is read by nothing that is
-    compiled, so the shapes of its outputs may depend on values. `causes` are the operators that are
-    not compiled; the others joined them to save transfers.
+    Attributes:
+        nodes: their names in execution order.
+        inputs: names of the tensors that the region reads.
+        outputs: names of the tensors that the region writes.
+        last: whether no compiled operator depends on the region. The shapes of its outputs may then
+            depend on values.
+        causes: the operators that are not compiled. The others joined them to save transfers.
     """
 
     nodes: tuple[str, ...]
@@ -47,11 +58,11 @@ class Region:
 
 
 def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region]:
-    """Partition a graph with static input shapes.
+    """Partition a graph with static input shapes into compiled code and regions.
 
     Args:
-        normal: the graph; operators without a static shape around them are never compiled.
-        reasons: why operators are not compiled, by name.
+        normal: the graph. Operators whose inputs or outputs have no static shape are not compiled.
+        reasons: operators that are not compiled: name to reason.
 
     Returns:
         The regions in an order in which they can run.
@@ -60,7 +71,7 @@ def find_regions(normal: NormalGraph, reasons: Mapping[str, str]) -> list[Region
 
 
 def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
-    """Return all operators of a graph as one region, with the causes of its regions."""
+    """Return all operators of a graph as one region, with the causes of the given regions."""
     causes = tuple(cause for region in regions for cause in region.causes)
     return Region(
         tuple(node.name for node in normal.graph.node),
@@ -73,7 +84,17 @@ def whole_region(normal: NormalGraph, regions: Iterable[Region]) -> Region:
 
 @dataclass
 class _Node:
-    """A node of the graph; `before` and `after` are the numbers of its neighbours."""
+    """A node of the graph.
+
+    Attributes:
+        name: its name.
+        operator: its ONNX type.
+        reads: names of the tensors that it reads, without constants.
+        writes: names of the tensors that it writes.
+        multiplies: whether it has multiply-accumulates.
+        before: indices of the nodes whose results it reads.
+        after: indices of the nodes that read its results.
+    """
 
     name: str
     operator: str
@@ -85,6 +106,8 @@ class _Node:
 
 
 class _Partitioner:
+    """Decides which operators join the regions."""
+
     def __init__(self, normal: NormalGraph, reasons: Mapping[str, str]) -> None:
         self._shapes, self._types = normal.shapes(), normal.types()
         self._constants = set(normal.tensors())
@@ -105,7 +128,7 @@ class _Partitioner:
         self._outside = set(self._reasons)
 
     def regions(self) -> list[Region]:
-        """Return the regions, once nothing more joins them."""
+        """Let operators join the regions until none is left that should, and return the regions."""
         while self._absorb_between() or self._absorb_behind() or self._absorb_small():
             pass
         ordered = sorted(
@@ -138,34 +161,37 @@ class _Partitioner:
         )
 
     def _is_passable(self, name: str) -> bool:
-        # TVM neither compiles kernels for tensors without elements, nor has it every type.
+        # TVM cannot compile kernels for empty tensors, and does not support every element type.
         shape = self._shapes.get(name)
         return shape is not None and 0 not in shape and self._types.get(name) in COMPUTABLE
 
     def _clusters(self) -> list[set[int]]:
-        """Return the sets of operators that must share a region, because they exchange tensors
-        that cannot pass to compiled code."""
-        found: dict[int, set[int]] = {}
+        """Return the sets of operators that must be in the same region.
+
+        They exchange tensors that cannot be passed to compiled code.
+        """
+        cluster_by_node: dict[int, set[int]] = {}
         for i, node in enumerate(self._nodes):
             for name in node.writes:
                 if self._is_passable(name):
                     continue
                 readers = {j for j in node.after if name in self._nodes[j].reads}
-                cluster = {i}.union(readers, *(found.get(j, ()) for j in (i, *readers)))
-                found.update(dict.fromkeys(cluster, cluster))
-        return list({id(cluster): cluster for cluster in found.values()}.values())
+                cluster = {i}.union(readers, *(cluster_by_node.get(j, ()) for j in (i, *readers)))
+                cluster_by_node.update(dict.fromkeys(cluster, cluster))
+        return list({id(cluster): cluster for cluster in cluster_by_node.values()}.values())
 
     def _levels(self) -> list[int]:
-        """Return the level of each node; the nodes are in topological order."""
+        """Return the level of each node. Nodes are in topological order."""
         clusters = self._clusters()
         cluster_of = {i: n for n, cluster in enumerate(clusters) for i in cluster}
         least = [0] * len(clusters)
-        while True:  # a cluster has the level of its last operator
+        while True:  # repeat until each cluster has the level of its last operator
             levels: list[int] = []
             for i, node in enumerate(self._nodes):
                 outside = i in self._outside
                 level = max(int(outside), least[cluster_of[i]] if i in cluster_of else 0)
                 for j in node.before:
+                    # Each change between compiled code and onnxruntime begins a new level.
                     level = max(level, levels[j] + ((j in self._outside) != outside))
                 levels.append(level)
             highest = [max(levels[i] for i in cluster) for cluster in clusters]
@@ -174,23 +200,25 @@ class _Partitioner:
             least = highest
 
     def _groups(self) -> list[_Group]:
-        """Return the groups of connected operators outside compiled code."""
+        """Return the groups of connected operators that are not compiled."""
         levels, early = self._levels(), self._early()
-        late: set[int] = set()  # these leave their group, since their results cannot pass
+        # Operators that leave their group, because their results cannot be passed.
+        late: set[int] = set()
         for i in sorted(self._outside - early):
             node = self._nodes[i]
             if self._not_passable(node.writes) or not late.isdisjoint(node.before):
                 late.add(i)
                 levels[i] = LAST
         for group in self._connected(levels):
+            # No compiled operator depends on the group, so that it can run after all compiled code.
             if early.isdisjoint(group.nodes):
                 for i in group.nodes:
                     levels[i] = LAST
         return self._connected(levels)
 
     def _connected(self, levels: Sequence[int]) -> list[_Group]:
-        """Return the connected components of the operators of each level outside."""
-        found: list[_Group] = []
+        """Return the connected components of the operators of each level that are not compiled."""
+        groups: list[_Group] = []
         seen: set[int] = set()
         for start in sorted(self._outside):
             if start in seen:
@@ -203,14 +231,15 @@ class _Partitioner:
                         members.add(j)
                         waiting.append(j)
             seen |= members
-            found.append(_Group(levels[start], tuple(sorted(members))))
-        return found
+            groups.append(_Group(levels[start], tuple(sorted(members))))
+        return groups
 
     def _early(self) -> set[int]:
-        """Return the operators outside compiled code that must run before some of it."""
+        """Return the operators outside of compiled code on which compiled operators depend."""
         clusters, early = self._clusters(), set[int]()
         while True:
             size = len(early)
+            # In reverse order, one pass follows whole chains. Clusters may require further passes.
             for i in reversed(range(len(self._nodes))):
                 after = self._nodes[i].after
                 if i in self._outside and any(j not in self._outside or j in early for j in after):
@@ -222,15 +251,15 @@ class _Partitioner:
                 return early
 
     def _reached(self, start: Iterable[int], *, backwards: bool = False) -> set[int]:
-        """Return all nodes behind (or before) some."""
-        found: set[int] = set()
+        """Return all nodes after (or before) the given ones."""
+        reached: set[int] = set()
         waiting = list(start)
         while waiting:
             node = self._nodes[waiting.pop()]
-            new = (node.before if backwards else node.after) - found
-            found |= new
+            new = (node.before if backwards else node.after) - reached
+            reached |= new
             waiting += new
-        return found
+        return reached
 
     def _absorb(self, nodes: Iterable[int]) -> bool:
         """Move compiled nodes to onnxruntime. Return whether there were any."""
@@ -239,7 +268,7 @@ class _Partitioner:
         return bool(new)
 
     def _absorb_between(self) -> bool:
-        """Absorb what is compiled between operators that must share a region."""
+        """Move operators to onnxruntime that lie between operators of the same region."""
         between = [
             self._reached(cluster) & self._reached(cluster, backwards=True)
             for cluster in self._clusters()
@@ -247,19 +276,25 @@ class _Partitioner:
         return self._absorb(set[int]().union(*between))
 
     def _absorb_behind(self) -> bool:
-        """Absorb what is compiled behind operators that must run last, since the shape of an output
-        of the network that they write depends on values."""
+        """Move operators to onnxruntime that depend on operators that must run last.
+
+        Operators must run last if they write a network output whose shape depends on values.
+        """
         early = self._early()
         for cluster in self._clusters():
             names = [name for i in cluster & early for name in self._nodes[i].writes]
             if any(name in self._outputs and not self._is_passable(name) for name in names):
                 everything = range(len(self._nodes))
+                # If moving the operators that depend on the cluster is not enough, nothing is
+                # compiled.
                 return self._absorb(self._reached(cluster)) or self._absorb(everything)
         return False
 
     def _absorb_small(self) -> bool:
-        """Absorb compiled operators beside regions that multiply nothing, where fewer tensors then
-        pass from one side to the other."""
+        """Move compiled operators next to regions to onnxruntime if they multiply nothing.
+
+        This is done where it reduces the number of tensors that are passed between both sides.
+        """
         levels = self._levels()
         seen: set[int] = set()
         changed = False
@@ -282,8 +317,11 @@ class _Partitioner:
         return changed
 
     def _transfers(self, members: set[int]) -> tuple[int, int]:
-        """Return how many tensors pass between a compiled component and regions now, and how many
-        would pass between it and other compiled code."""
+        """Return the number of tensors that are passed between both sides, before and after a move.
+
+        The first number counts tensors between the compiled component and regions; the second one
+        counts tensors between the component and other compiled code.
+        """
         read = {name for i in members for name in self._nodes[i].reads if name in self._makers}
         read = {name for name in read if self._makers[name] not in members}
         outside = {name for name in read if self._makers[name] in self._outside}
@@ -299,9 +337,9 @@ class _Partitioner:
 
     def _region(self, group: _Group) -> Region:
         members = [self._nodes[i] for i in group.nodes]
-        own = {name for node in members for name in node.writes}
+        written = {name for node in members for name in node.writes}
         inputs = dict.fromkeys(
-            name for node in members for name in sorted(node.reads) if name not in own
+            name for node in members for name in sorted(node.reads) if name not in written
         )
         inside = set(group.nodes)
         outputs = [
@@ -324,5 +362,7 @@ class _Partitioner:
 
 @dataclass(frozen=True)
 class _Group:
+    """Connected operators of one level."""
+
     level: int
     nodes: tuple[int, ...]

@@ -1,10 +1,10 @@
-"""Says which operators are compiled: those whose form is in the table of supported forms, unless
-sizes or values, of which a form says nothing, are in the way.
+"""Decide which operators are compiled: those whose form is in the table of supported forms.
 
-A form is what an operator computes apart from sizes and numbers: the operator, the version of its
-definition, its attributes, the element types and ranks of its inputs, and the outputs that are
-read. `python -m benchmarks.coverage.operator_forms` writes the table: it compiles each form, and
-compares the results with those of onnxruntime.
+A form describes what an operator computes, independently of sizes and values: the operator, the
+version of its definition, its attributes, the element types and ranks of its inputs, and which
+outputs are read. `python -m benchmarks.coverage.operator_forms` generates the table: it compiles
+each form and compares the results with those of onnxruntime. Some operators of a supported form are
+still not compiled because of their sizes or values.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tilewright.networks.onnx.graph import STANDARD_DOMAINS, NormalGraph, Shape,
 from tilewright.networks.onnx.recurrent_operators import GATES, obstacle
 
 TABLE = "supported_forms.json"
+"""File name of the table."""
 
 CONSTANTS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,), "BatchNormalization": (1, 2, 3, 4), "Clip": (1, 2), "Conv": (1, 2),
@@ -39,11 +40,11 @@ CONSTANTS: Mapping[str, tuple[int, ...]] = {
         "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare",
     )},
 }  # fmt: skip
-"""Inputs that are converted differently when they are constant."""
+"""Indices of the inputs that are converted differently if they are constant."""
 STORED = frozenset((
     "Cast", "DequantizeLinear", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
 ))  # fmt: skip
-"""Operators whose results are constant where their inputs are: the importer reads weights through
+"""Operators whose results are constant if their inputs are. The importer reads weights through
 them."""
 MODES = frozenset((
     "align_corners", "allowzero", "antialias", "batch_dims", "ceil_mode", "center_point_box",
@@ -53,21 +54,31 @@ MODES = frozenset((
     "select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB",
     "transBatchA", "transBatchB", "unidirectional", "upper",
 ))  # fmt: skip
-"""Whole-number attributes that choose what is computed. Of the others, a form says whether they
-are given: their values are sizes, positions and numbers."""
+"""Integer attributes whose value selects what is computed. For other attributes, a form only states
+whether they are present, since their values are sizes, positions and numbers."""
 WEIGHTED = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
-"""Operators whose `kernel_shape` repeats a part of the shape of their weights."""
+"""Operators whose `kernel_shape` repeats part of the shape of their weights."""
 NO_AXES = "noop_with_empty_axes=1"
-"""What a form says of a reduction that does nothing without axes; not where axes are given."""
+"""Part of the form of a reduction that does nothing without axes. It is left out if axes are
+given."""
 ELEMENT_TYPES = frozenset(("to", "dtype", "output_dtype"))
+"""Attributes that state an element type."""
 
 
 @dataclass(frozen=True, order=True)
 class OperatorForm:
-    """A form of an operator. `inputs` holds one text per input: its element type and rank, `c` for
-    a constant, `0` for a tensor without elements, "-" for an input that is left out; an operator
-    with any number of inputs has its kinds of inputs once each and "*". `outputs` says of each
-    output whether it is read; "*" stands for any number of outputs."""
+    """Form of an operator.
+
+    Attributes:
+        operator: its type, with the domain if it is not standard.
+        since: version of its definition.
+        attributes: its attributes as text.
+        inputs: one text per input: element type and rank, `c` for a constant, `0` for a tensor
+            without elements, "-" for an absent input. An operator with a variable number of inputs
+            lists each kind once, followed by "*".
+        outputs: one character per output, 1 if it is read and 0 otherwise; "*" for a variable
+            number of outputs.
+    """
 
     operator: str
     since: int
@@ -81,7 +92,7 @@ class OperatorForm:
 
 
 class Forms:
-    """Describes the operators of one graph."""
+    """Determines the forms of the operators of one graph."""
 
     def __init__(self, normal: NormalGraph) -> None:
         self._shapes, self._types = normal.shapes(), normal.types()
@@ -96,8 +107,11 @@ class Forms:
                 self._opsets.setdefault("", self._opsets[name])
 
     def of(self, node: onnx.NodeProto) -> OperatorForm | None:
-        """Return the form of a node; None for an operator whose definition is not known, or of
-        which an input has no known element type or rank."""
+        """Return the form of a node.
+
+        Return None if its definition is unknown, or if the element type or rank of an input is
+        unknown.
+        """
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         schema = _schema(node.op_type, domain, self._opsets.get(domain, 1))
         inputs = self._inputs(node, schema)
@@ -116,27 +130,27 @@ class Forms:
     def _inputs(
         self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None
     ) -> tuple[str, ...] | None:
-        found = []
-        places = CONSTANTS.get(node.op_type, ())
-        for place, name in enumerate(node.input):
+        texts = []
+        indices = CONSTANTS.get(node.op_type, ())
+        for index, name in enumerate(node.input):
             shape: Shape | None = self._shapes.get(name)
-            kind = self._types.get(name)
+            element_type = self._types.get(name)
             if not name:
-                found.append("-")
-            elif shape is None or not kind:
+                texts.append("-")
+            elif shape is None or not element_type:
                 return None
             else:
-                constant = "c" if place in places and name in self._constants else ""
+                constant = "c" if index in indices and name in self._constants else ""
                 empty = "0" if 0 in shape and len(shape) > 1 else ""
-                found.append(f"{_type_name(kind)}:{len(shape)}{constant}{empty}")
-        while found and found[-1] == "-":
-            found.pop()
+                texts.append(f"{_type_name(element_type)}:{len(shape)}{constant}{empty}")
+        while texts and texts[-1] == "-":
+            texts.pop()
         variadic = schema is not None and _is_variadic(schema.inputs)
-        return (*sorted(set(found)), "*") if variadic and len(found) > 1 else tuple(found)
+        return (*sorted(set(texts)), "*") if variadic and len(texts) > 1 else tuple(texts)
 
 
 def _is_variadic(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bool:
-    """Whether an operator has any number of inputs or outputs."""
+    """Return whether an operator has a variable number of inputs or outputs."""
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return bool(parameters) and bool(parameters[-1].option == variadic)
 
@@ -145,7 +159,7 @@ def _is_variadic(parameters: Sequence[onnx.defs.OpSchema.FormalParameter]) -> bo
 def _schema(operator: str, domain: str, opset: int) -> onnx.defs.OpSchema | None:
     try:
         return onnx.defs.get_schema(operator, opset, domain)
-    except onnx.defs.SchemaError:  # of another domain
+    except onnx.defs.SchemaError:  # the operator is from an unknown domain
         return None
 
 
@@ -154,20 +168,20 @@ def _type_name(kind: int) -> str:
 
 
 def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> str | None:
-    found = []
-    for attribute in sorted(node.attribute, key=lambda each: str(each.name)):
+    texts = []
+    for attribute in sorted(node.attribute, key=lambda candidate: str(candidate.name)):
         text = _attribute(attribute)
         if attribute.name == "axis" and attribute.type == AttributeProto.INT:
-            continue  # a position, which is drawn
+            continue  # the axis is not part of a form
         if attribute.name == "kernel_shape" and node.op_type in WEIGHTED:
             continue
         if attribute.type == AttributeProto.FLOAT and _default_of(attribute, schema) is not None:
-            continue  # a number, which has a value in any case
+            continue  # its value does not change the form, as it has a default
         if text is None:
             return None
         if text and not _is_default(attribute, schema):
-            found.append(text)
-    return " ".join(found)
+            texts.append(text)
+    return " ".join(texts)
 
 
 def _is_default(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> bool:
@@ -176,7 +190,7 @@ def _is_default(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) ->
 
 
 def _default_of(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) -> Any:
-    """Return the value that an attribute has where it is not given, None without one."""
+    """Return the default value of an attribute, or None if it has none."""
     known = None if schema is None else schema.attributes.get(attribute.name)
     if known is None or not known.default_value.type:
         return None
@@ -184,14 +198,14 @@ def _default_of(attribute: AttributeProto, schema: onnx.defs.OpSchema | None) ->
 
 
 def _attribute(attribute: AttributeProto) -> str | None:
-    """Return what a form says of an attribute; None for one that no form describes."""
+    """Return the text of an attribute in a form, or None if forms cannot describe it."""
     name, value = str(attribute.name), helper.get_attribute_value(attribute)
     if name in ELEMENT_TYPES:
         return f"{name}={_type_name(value)}" if value else ""
     if attribute.type == AttributeProto.STRING:
         return f"{name}={value.decode(errors='replace')}" if name != "equation" else name
     if attribute.type == AttributeProto.STRINGS:
-        return f"{name}={','.join(each.decode(errors='replace') for each in value)}"
+        return f"{name}={','.join(text.decode(errors='replace') for text in value)}"
     if attribute.type == AttributeProto.INT:
         return f"{name}={value}" if name in MODES else name + "<0" * (value < 0)
     if attribute.type == AttributeProto.INTS:
@@ -206,7 +220,7 @@ def _attribute(attribute: AttributeProto) -> str | None:
 
 
 class FormTable:
-    """The forms that are compiled."""
+    """Set of the forms that are compiled."""
 
     def __init__(self, forms: Iterable[OperatorForm]) -> None:
         self.forms = frozenset(forms)
@@ -215,7 +229,10 @@ class FormTable:
         return form in self.forms
 
     def to_json(self) -> Json:
-        """Return one row for all forms of an operator that differ in the ranks of inputs only."""
+        """Return the table as JSON.
+
+        Forms that differ only in the ranks of their inputs share one row.
+        """
         rows: dict[tuple[str, int, str, str, tuple[str, ...]], set[str]] = {}
         for form in self.forms:
             parts = [_split_rank(text) for text in form.inputs]
@@ -232,23 +249,23 @@ class FormTable:
 
     @classmethod
     def from_json(cls, rows: Json) -> FormTable:
-        """Read what `to_json` gives."""
-        found = []
+        """Read a table that `to_json` returned."""
+        forms = []
         for row in map(as_object, as_list(rows)):
             kinds = list(map(as_text, as_list(row["inputs"])))
             for ranks in map(as_text, as_list(row["ranks"])):
                 inputs = tuple(map(_with_rank, kinds, ranks.split(" "))) if kinds else ()
-                found.append(
+                forms.append(
                     OperatorForm(
                         as_text(row["operator"]), as_int(row["since"]), as_text(row["attributes"]),
                         inputs, as_text(row["outputs"]),
                     )
                 )  # fmt: skip
-        return cls(found)
+        return cls(forms)
 
 
 def _split_rank(text: str) -> tuple[str, str]:
-    """Return the kind of an input, with "?" for its rank, and its rank."""
+    """Split the text of an input into its kind, with "?" for the rank, and the rank."""
     kind, colon, rest = text.partition(":")
     return (f"{kind}:?{rest[1:]}", rest[0]) if colon else (text, "-")
 
@@ -259,46 +276,57 @@ def _with_rank(kind: str, rank: str) -> str:
 
 @cache
 def supported_forms() -> FormTable:
-    """Return the table in this package."""
+    """Return the table of supported forms in this package."""
     text = files(__package__).joinpath(TABLE).read_text()
     return FormTable.from_json(json.loads(text))
 
 
 def reasons_not_compiled(normal: NormalGraph, table: FormTable) -> dict[str, str]:
-    """Return why operators of a graph are not compiled, by name."""
+    """Return why operators of a graph are not compiled.
+
+    Args:
+        normal: the graph.
+        table: the forms that are compiled.
+
+    Returns:
+        Reason by operator name.
+    """
     forms, shapes, constants = Forms(normal), normal.shapes(), normal.tensors()
-    found = dict.fromkeys(_constant(normal), "its result depends on no input")
+    reasons = dict.fromkeys(_constant(normal), "its result depends on no input")
     for node in normal.graph.node:
         form = forms.of(node)
         narrowed = ""
         if node.op_type in GATES and node.domain in STANDARD_DOMAINS:
-            # Recurrent operators are unrolled, which has limits on lengths and constant weights.
+            # Unrolling recurrent operators requires constant weights, and limits the length.
             narrowed = obstacle(node, shapes, constants)
         if node.op_type == "QuantizeLinear" and node.input[1] not in constants:
-            # What is divided by a scale of zero is cast to integers as each processor does it.
+            # Casting the result of a division by a zero scale to an integer depends on the
+            # processor.
             narrowed = "its scale is only known when the model runs"
         if any(a.HasField("g") or a.graphs for a in node.attribute):
-            found[node.name] = "control flow is not compiled"
+            reasons[node.name] = "control flow is not compiled"
         elif narrowed:
-            found[node.name] = narrowed
+            reasons[node.name] = narrowed
         elif form is None:
-            found[node.name] = "nothing is known of its form"
+            reasons[node.name] = "nothing is known of its form"
         elif form not in table:
-            found[node.name] = f"{form} is not known to be computed exactly"
-    return found
+            reasons[node.name] = f"{form} is not known to be computed exactly"
+    return reasons
 
 
 def _constant(normal: NormalGraph) -> list[str]:
-    """Return the operators of outputs that depend on no input: accelerators have no place for such
-    outputs."""
+    """Return the operators of outputs that depend on no input.
+
+    Accelerators have no place for such outputs.
+    """
     varying = {info.name for info in data_inputs(normal.model)}
     for node in normal.graph.node:
         if not varying.isdisjoint(node_reads(node)):
             varying.update(node.output)
     wanted = {info.name for info in normal.graph.output} - varying
-    found = []
+    names = []
     for node in reversed(normal.graph.node):
         if not wanted.isdisjoint(node.output):
-            found.append(node.name)
+            names.append(node.name)
             wanted.update(node_reads(node))
-    return found
+    return names

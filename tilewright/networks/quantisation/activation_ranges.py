@@ -1,5 +1,7 @@
-"""Measures what exponents the activations ask for, on samples by onnxruntime's calibrators, and
-predicts what int8 will cut off of values that no sample has.
+"""Measure the ranges of activations on calibration samples, and choose their exponents.
+
+Ranges come from onnxruntime's calibrators. The least-error rule also estimates the clipping error
+of values that are larger than any in the samples.
 """
 
 from __future__ import annotations
@@ -34,23 +36,30 @@ onnxruntime = lazy_module("onnxruntime")
 calibrate = lazy_module("onnxruntime.quantization.calibrate")
 
 Method = Literal["minmax", "entropy", "percentile"]
+"""How the range of an activation is determined; see `QuantiseOptions`."""
 
 ENTROPY_BINS = 256
-"""Histogram bins of the entropy method; onnxruntime's own default leaves nothing to choose."""
+"""Histogram bins of the entropy method. onnxruntime's default of 128 bins equals its number of
+quantisation levels, which leaves nothing to choose."""
 WATCHED_ELEMENTS = 65_536
-"""Values of one tensor in one sample that the least error is looked for on."""
+"""Largest number of values per tensor and sample on which the squared error is evaluated."""
 TRIES = 3
+"""Number of exponents that are compared: the one that covers the range, and smaller ones."""
 KEPT_BYTES = 1 << 28
-"""Of the values that are kept from the first run of a model, so that it need not run again."""
+"""Memory in bytes for values from the first run of a model, so that it need not run again."""
 
 Watched = Mapping[str, NDArray[Any]]
-"""Some values of each tensor in one sample, each (n,)."""
+"""Some values of each tensor in one sample, each of shape (n,)."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What was observed of tensors over samples: the largest magnitude worth representing of each,
-    and the watched values of the first samples, one mapping per sample."""
+    """What was observed of tensors over the samples.
+
+    Attributes:
+        largest: the magnitude that each tensor has to represent.
+        watched: some values of each tensor in the first samples, one mapping per sample.
+    """
 
     largest: Mapping[str, float]
     watched: Sequence[Watched] = ()
@@ -65,10 +74,22 @@ def observe(
     method: Method,
     percentile: float,
 ) -> Observation:
-    """Return the largest magnitude worth representing of each of these float tensors, which
-    operators of these types read or write. `run` gives their values; `feeds` hold arrays in the
-    shapes of the inputs. Raises `InputError` where the model does not run on a sample."""
-    if method == "minmax":  # onnxruntime's own takes time by the square of the operators
+    """Measure the magnitude that each float tensor has to represent.
+
+    Args:
+        model: the float model.
+        run: returns the values of these tensors for a feed.
+        tensors: names of the tensors.
+        operators: types of the operators that read or write them.
+        feeds: calibration samples, arrays by input name.
+        method: how the magnitude is determined.
+        percentile: the percentile of the method "percentile".
+
+    Raises:
+        InputError: the model does not run on a sample.
+    """
+    # onnxruntime's own method takes quadratic time in the number of operators.
+    if method == "minmax":
         return _observe_largest(run, tensors, feeds)
     methods: dict[Method, tuple[Any, dict[str, float]]] = {
         "entropy": (calibrate.CalibrationMethod.Entropy, {"num_bins": ENTROPY_BINS}),
@@ -82,7 +103,7 @@ def observe(
         redirect_stdout(io.StringIO()),
         warnings.catch_warnings(),
     ):
-        # Of NaN, which `covering_exponents` refuses.
+        # Ignore warnings about NaN, which `covering_exponents` rejects.
         warnings.simplefilter("ignore", RuntimeWarning)
         source = Path(folder) / "float.onnx"
         watched = Path(folder) / "watched.onnx"
@@ -94,10 +115,12 @@ def observe(
             calibrate_method=chosen,
             extra_options={"symmetric": True, **extra},
         )
-        calibrator.infer_session = onnxruntime.InferenceSession(  # its own prints every error
+        # onnxruntime's default session prints every error.
+        calibrator.infer_session = onnxruntime.InferenceSession(
             str(watched), options, providers=["CPUExecutionProvider"]
         )
-        for feed in feeds:  # one at a time, for a histogram keeps all tensors of what it is given
+        # One at a time, since the collector keeps all tensors of a call in memory.
+        for feed in feeds:
             try:
                 calibrator.collect_data(_reader(feed))
             except failures() as error:
@@ -112,8 +135,10 @@ def observe(
 def _observe_largest(
     run: ModelRunner, tensors: Collection[str], feeds: Sequence[Feed]
 ) -> Observation:
-    """Observe the largest magnitude of each of these tensors over the feeds, NaN if there is one in
-    it, and keep the watched values of as many samples as fit into `KEPT_BYTES`."""
+    """Return the largest magnitude of each tensor over the feeds; NaN if a value is NaN.
+
+    The watched values of the first samples are kept, up to `KEPT_BYTES`.
+    """
     largest = dict.fromkeys(sorted(tensors), 0.0)
     kept: list[Watched] = []
     left = KEPT_BYTES
@@ -131,8 +156,14 @@ def _observe_largest(
 
 
 def covering_exponents(largest: Mapping[str, float]) -> dict[str, int]:
-    """By tensor the smallest exponent that cuts nothing off. Raises `QuantisationError` for a
-    magnitude that no scale covers, NaN and infinity among them."""
+    """Return for each tensor the smallest exponent at which no value is clipped.
+
+    Args:
+        largest: magnitude by tensor name.
+
+    Raises:
+        QuantisationError: a magnitude is too large, NaN or infinite.
+    """
     for name, value in largest.items():
         if not value <= MOST:
             raise QuantisationError(
@@ -151,18 +182,31 @@ def least_error_exponents(
     above: bool = False,
     watched: Sequence[Watched] = (),
 ) -> dict[str, int]:
-    """By tensor the exponent with the least squared error to be expected, among the one that cuts
-    nothing off, the two below and, if it is asked for, the one `above`. That is the error over the
-    samples, and what `Tail` expects to be cut off of others. `run` gives the values of tensors;
-    `feeds` hold arrays in the shapes of the inputs; of the first of them, the `watched` values are
-    known. Raises `InputError` where the model does not run on a sample."""
-    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # the first of equals is taken
+    """Return for each tensor the exponent with the smallest expected squared error.
+
+    The error is the sum over the samples plus the estimated clipping error of unseen values
+    (`Tail`).
+
+    Args:
+        run: returns the values of the tensors for a feed.
+        covering_all: the exponent that clips nothing, by tensor name. It is compared with the next
+            two smaller ones.
+        feeds: calibration samples, arrays by input name.
+        above: also consider the next larger exponent.
+        watched: values of the first samples, if they are known already.
+
+    Raises:
+        InputError: the model does not run on a sample.
+    """
+    steps = (*range(0, -TRIES, -1), *((1,) if above else ()))  # of equal errors, the first counts
     tries = {name: [e + step for step in steps] for name, e in covering_all.items()}
     errors = {name: np.zeros(len(steps)) for name in covering_all}
     tails = {name: Tail() for name in covering_all}
-    unknown = map(run, feeds[len(watched) :])
-    others = ({name: _thinned(values[name]) for name in covering_all} for values in unknown)
-    for values in chain(watched, others):
+    remaining_runs = map(run, feeds[len(watched) :])
+    remaining_values = (
+        {name: _thinned(values[name]) for name in covering_all} for values in remaining_runs
+    )
+    for values in chain(watched, remaining_values):
         for name in covering_all:
             tails[name].add(values[name])
             errors[name] += [squared_error(values[name], exponent) for exponent in tries[name]]
@@ -172,14 +216,15 @@ def least_error_exponents(
 
 
 def _thinned(values: NDArray[Any]) -> NDArray[Any]:
-    """Up to `WATCHED_ELEMENTS` of an array, evenly spread; (n,)."""
+    """Return at most `WATCHED_ELEMENTS` values of an array, evenly spaced, of shape (n,)."""
     flat = values.ravel()
     step = -(-len(flat) // WATCHED_ELEMENTS)
-    return flat[:: step + 1 - step % 2] if step > 1 else flat  # odd: no fixed column of an image
+    # An odd step does not select a fixed column of an image.
+    return flat[:: step + 1 - step % 2] if step > 1 else flat
 
 
 def _magnitude(bounds: tuple[Any, Any]) -> float:
-    """The larger one of two bounds of any shape; NaN if there is one in either."""
+    """Return the larger magnitude of two bounds of any shape; NaN if one contains NaN."""
     return float(np.max([np.abs(np.asarray(bound)).max(initial=0.0) for bound in bounds]))
 
 
@@ -191,38 +236,47 @@ def _reader(feed: Feed) -> Any:
             self._left: Iterator[Feed] = iter([feed])
 
         def get_next(self) -> dict[str, NDArray[Any]] | None:
-            found = next(self._left, None)
-            return None if found is None else dict(found)
+            sample = next(self._left, None)
+            return None if sample is None else dict(sample)
 
     return OneSample()
 
 
 SHARE = 0.01
-"""Share of all values that are in the tail: at least `FEWEST_IN_TAIL` and at most `MOST_IN_TAIL`
+"""Fraction of all values that belong to the tail, limited to `FEWEST_IN_TAIL` … `MOST_IN_TAIL`
 values."""
 FEWEST_IN_TAIL, MOST_IN_TAIL = 8, 64
 WEIGHT = 2.0
-"""What is cut off counts so many times its square: it falls on a few inputs, which it spoils, where
-coarser steps spread the same error over all."""
+"""Factor on the squared error of clipped values. Clipping affects a few inputs strongly, whereas a
+larger step distributes the same error over all."""
 
 
 class Tail:
-    """The largest magnitudes of one tensor over all samples."""
+    """Largest magnitudes of one tensor over all samples."""
 
     def __init__(self) -> None:
         self._count = 0
         self._top = np.empty(0, np.float64)
 
     def add(self, values: NDArray[Any]) -> None:
-        """Take in the values of a sample, an array of any shape."""
+        """Add the values of a sample, an array of any shape."""
         magnitudes = np.abs(values.ravel())
         self._count += magnitudes.size
         self._top = _top(np.concatenate([self._top, _top(magnitudes)]))
 
     def unseen_error(self, limit: float) -> float:
-        """`WEIGHT` times the squared error that cutting off at ± `limit` is expected to make in as
-        many values as were seen, less what it makes in those; 0 where that is more, or where
-        `limit` is no part of the tail."""
+        """Estimate the additional squared clipping error in as many unseen values as were seen.
+
+        The excess over the tail's threshold is modelled by an exponential distribution. The error
+        that the samples themselves show is subtracted, and the result is multiplied by `WEIGHT`.
+
+        Args:
+            limit: magnitude at which values are clipped.
+
+        Returns:
+            The error; 0 if the samples show more than the estimate, or if `limit` is below the
+                tail.
+        """
         top = np.sort(self._top[self._top > 0])[::-1]
         size = min(max(FEWEST_IN_TAIL, int(self._count * SHARE)), MOST_IN_TAIL, top.size - 1)
         if size < 1 or limit < top[size]:
@@ -237,7 +291,7 @@ class Tail:
 
 
 def _top(magnitudes: NDArray[Any]) -> NDArray[np.float64]:
-    """The `MOST_IN_TAIL` + 1 largest, in any order; (n,)."""
+    """Return the `MOST_IN_TAIL` + 1 largest values in any order, of shape (n,)."""
     if magnitudes.size > MOST_IN_TAIL + 1:
         kept = MOST_IN_TAIL + 1
         magnitudes = np.partition(magnitudes, magnitudes.size - kept)[-kept:]

@@ -1,6 +1,6 @@
-"""Prepares the float model for quantising: static shapes, folded BatchNorms and constants.
+"""Prepare a float model for quantisation: static shapes, folded BatchNorms and folded constants.
 
-onnxruntime's basic graph optimisation does the folding; the operators that stay keep their names.
+onnxruntime's basic graph optimisation folds BatchNorms. Remaining operators keep their names.
 """
 
 from __future__ import annotations
@@ -55,11 +55,14 @@ class FoldedGraph:
 
 
 def fold_batch_norms(fixed: NormalGraph) -> FoldedGraph:
-    """Fold the BatchNorms of a float model with its weights. `fixed` has static shapes and stays
-    as it is.
+    """Return the normal form of a float model with BatchNorms folded into weights.
 
-    Raises `QuantisationError` where weights lack, `ModelFileError` where onnxruntime does not take
-    the model.
+    Args:
+        fixed: the model with its weights and static shapes. It is not changed.
+
+    Raises:
+        QuantisationError: weights are missing, or the opset is too old.
+        ModelFileError: onnxruntime rejects the model.
     """
     tensors = all_tensors(fixed.model)
     missing = next((tensor.name for tensor in tensors if is_stub(tensor)), None)
@@ -130,8 +133,10 @@ def _optimised(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
-    """Give an operator that onnxruntime wrote in other terms its name back, where the last of them
-    computes it."""
+    """Restore the names of operators that onnxruntime replaced by others.
+
+    The operator that writes the same tensor gets the name.
+    """
     present = {node.name for node in lean.graph.node}
     gone = {
         output: operator.name
@@ -147,7 +152,7 @@ def _name_again(lean: onnx.ModelProto, normal: NormalGraph) -> None:
 
 
 def _scale_products(normal: NormalGraph) -> None:
-    """`alpha` and `beta` of a Gemm go into its weights and its bias, where these are constants."""
+    """Multiply `alpha` and `beta` of each Gemm into its weights and bias if these are constants."""
     for node in [node for node in normal.graph.node if node.op_type == "Gemm"]:
         for attribute in [a for a in node.attribute if a.name in ("alpha", "beta")]:
             place, tensors = 1 if attribute.name == "alpha" else 2, normal.tensors()
@@ -163,8 +168,10 @@ def _scale_products(normal: NormalGraph) -> None:
 
 
 def _norms_into_products(normal: NormalGraph) -> None:
-    """A BatchNorm behind a product of constant weights goes into these and a constant that is
-    added; onnxruntime folds those behind convolutions only."""
+    """Fold each BatchNorm that follows a product with constant weights into these weights.
+
+    The rest becomes a constant that is added. onnxruntime only folds BatchNorms after convolutions.
+    """
     writers = {name: node for node in normal.graph.node for name in node.output}
     shapes = normal.shapes()
     reads = Counter(name for node in normal.graph.node for name in node.input)
@@ -188,7 +195,11 @@ def _fold_norm(
     norm: onnx.NodeProto,
     tensors: Mapping[str, onnx.TensorProto],
 ) -> None:
-    """(x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, with s = gamma / deviation."""
+    """Fold a BatchNorm into the weights W and the bias b of a product, in place.
+
+    (x·W + b − mean) · s + beta = x·(W·s) + (b − mean) · s + beta, where s = gamma / √(variance +
+    ε).
+    """
     arrays = [numpy_helper.to_array(tensors[name]).astype(np.float64) for name in norm.input[1:]]
     gamma, beta, mean, variance = arrays
     scale = gamma / np.sqrt(variance + float(cast("float", attribute(norm, "epsilon", 1e-5))))
@@ -210,5 +221,5 @@ def _fold_norm(
 
 
 def attribute(node: onnx.NodeProto, name: str, default: object = None) -> object:
-    """The value of a node's attribute."""
+    """Return the value of a node's attribute, or `default` if the node does not have it."""
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)

@@ -1,6 +1,4 @@
-"""Chooses the power of two that each int8 tensor counts in, and those of the weights of each output
-channel.
-"""
+"""Choose the power-of-two scale of each int8 tensor and of the weights of each output channel."""
 
 from __future__ import annotations
 
@@ -33,21 +31,33 @@ is left for the products."""
 
 @dataclass(frozen=True)
 class Exponents:
-    """A tensor's real value is its integer times two to its exponent: `activations` by tensor,
-    `weights` by the first operator of their group. Where output channels have exponents of their
-    own, that is the largest, and `finer` says by how many bits each is less, (channels,)."""
+    """Power-of-two scales: real value = integer · 2^exponent.
+
+    Attributes:
+        activations: exponent by tensor name.
+        weights: exponent of the weights by name of the group's first operator. For exponents per
+            channel, this is the largest.
+        finer: by how many bits the exponent of each channel is smaller, an array of shape
+            (channels,), for groups with exponents per channel.
+    """
 
     activations: Mapping[str, int]
     weights: Mapping[str, int]
     finer: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def of_weights(self, name: str) -> NDArray[np.int64]:
-        """The exponent of the weights of the group with that first operator, (1,), or that of each
-        output channel, (channels,)."""
+        """Return the exponents of the weights of a group.
+
+        Args:
+            name: name of the group's first operator.
+
+        Returns:
+            Array of shape (1,), or (channels,) for exponents per channel.
+        """
         return self.weights[name] - self.finer.get(name, np.zeros(1, np.int64))
 
     def least_of_weights(self, name: str) -> int | None:
-        """The least of these; None for a group without weights."""
+        """Return the smallest exponent of a group's weights, or None if it has no weights."""
         return int(self.of_weights(name).min()) if name in self.weights else None
 
 
@@ -56,8 +66,10 @@ MOST = math.ldexp(INT8_MAX, LIMIT)
 
 
 def covering_exponent(magnitude: float) -> int:
-    """The smallest exponent at which ± `magnitude` is not cut off: ceil(log2(magnitude / 127));
-    `LIMIT` for one beyond `MOST`, which must be finite."""
+    """Return the smallest exponent at which ± `magnitude` is not clipped.
+
+    This is ceil(log2(magnitude / 127)), limited to ± `LIMIT`.
+    """
     if not magnitude > 0:
         return OF_ZEROS
     return min(max(math.ceil(math.log2(magnitude / INT8_MAX)), -LIMIT), LIMIT)
@@ -66,15 +78,17 @@ def covering_exponent(magnitude: float) -> int:
 def quantise_array(
     values: NDArray[np.floating], exponent: int | NDArray[np.int64]
 ) -> NDArray[np.int8]:
-    """The int8 of an array of any shape: rounded half to even, cut off at −128 and 127. Exponents
-    may be an array that broadcasts to it."""
+    """Quantise an array to int8, rounding half to even and clipping to −128 … 127.
+
+    Args:
+        values: array of any shape.
+        exponent: one exponent, or an array that broadcasts with `values`.
+    """
     # A product by a power of two is exact, and far faster than `ldexp` of each value.
     return _steps(np.asarray(values, np.float64), np.ldexp(1.0, -exponent)).astype(np.int8)
 
 
-def _steps(
-    values: NDArray[np.float64], factor: float | NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _steps(values: NDArray[np.float64], factor: float | NDArray[np.float64]) -> NDArray[np.float64]:
     """The integers that values times a factor are in int8."""
     steps: NDArray[np.float64] = np.multiply(values, factor)
     np.rint(steps, out=steps)
@@ -82,7 +96,13 @@ def _steps(
 
 
 def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
-    """Values of channels, (channels,), or one, (1,), so that they broadcast along an axis."""
+    """Reshape values per channel, (channels,) or (1,), so that they broadcast along an axis.
+
+    Args:
+        values: the values.
+        axis: axis of the channels.
+        rank: number of dimensions of the result.
+    """
     shape = [1] * rank
     if values.size > 1:
         shape[axis] = -1
@@ -90,7 +110,7 @@ def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
 
 
 def squared_error(values: NDArray[np.floating], exponent: int) -> float:
-    """What int8 at this exponent changes in an array of any shape: the sum of squares."""
+    """Return the sum of squared errors of quantising an array to int8 at an exponent."""
     wide = np.asarray(values, np.float64)
     difference = _steps(wide, math.ldexp(1.0, -exponent))
     difference *= math.ldexp(1.0, exponent)
@@ -100,20 +120,33 @@ def squared_error(values: NDArray[np.floating], exponent: int) -> float:
 
 
 def least_error(values: NDArray[np.floating], highest: int, tries: int = 3) -> int:
-    """The exponent with the least squared error among `highest` and those below it; for an array of
-    any shape. At equal errors the highest."""
+    """Return the exponent with the smallest squared error for an array of any shape.
+
+    Args:
+        values: the array.
+        highest: the largest exponent to try.
+        tries: number of exponents to try, downwards from `highest`. For equal errors, the larger
+            exponent wins.
+    """
     return min(range(highest, highest - tries, -1), key=lambda e: (squared_error(values, e), -e))
 
 
 def choose_exponents(
     normal: NormalGraph, plan: QuantisationPlan, measured: Mapping[str, int]
 ) -> Exponents:
-    """The exponents of all tensors; `measured` gives what ranges ask for, by activation.
+    """Choose the exponents of all activations and weights.
 
-    Tensors between which values only move get one exponent, the highest asked for. A residual's is
-    raised to that of the sums it is added to, which it reaches by a left shift, and a weight's
-    until bias and residual fit into int32. Raises `QuantisationError` where a residual's cannot be
-    raised.
+    Tensors that are connected by operators that only move data share one exponent, the largest of
+    theirs. The exponent of a residual is raised to that of the sums to which it is added, because
+    it is shifted left. The exponent of weights is raised until bias and residual fit into int32.
+
+    Args:
+        normal: the folded float model.
+        plan: the operators that become int8.
+        measured: exponent that each activation's range requires, by tensor name.
+
+    Raises:
+        QuantisationError: the exponent of a residual cannot be raised far enough.
     """
     asked = {name: measured[name] for name in plan.tensors}
     alike = _Alike(plan.tensors)
@@ -143,7 +176,7 @@ def choose_exponents(
 
 
 class _Weights:
-    """The exponents that weights ask for, raised where a bias or a residual would not fit."""
+    """Exponents of weights, raised where a bias or residual would not fit into int32."""
 
     def __init__(self, normal: NormalGraph, plan: QuantisationPlan) -> None:
         tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
@@ -168,7 +201,7 @@ class _Weights:
         }
 
     def of_sums(self, group: Group, activations: Mapping[str, int]) -> int:
-        """The exponent of a group's int32 sums."""
+        """Return the exponent of a group's int32 sums."""
         if group.weight is None:
             return sum(activations[name] for name in group.operands)
         least = self._floors[group]
@@ -177,7 +210,7 @@ class _Weights:
         return max(activations[group.operands[0]] + self._asked[group], least)
 
     def chosen(self, activations: Mapping[str, int]) -> dict[str, int]:
-        """The exponents of the weights, by the first operator of each group."""
+        """Return the exponents of all weights, by name of the group's first operator."""
         return {
             group.nodes[0]: self.of_sums(group, activations) - activations[group.operands[0]]
             for group in self._asked
@@ -185,7 +218,7 @@ class _Weights:
 
 
 class _Alike:
-    """Classes of tensors that share an exponent."""
+    """Sets of tensors that share an exponent."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._of = {name: {name} for name in names}
@@ -199,12 +232,15 @@ class _Alike:
 
 
 def largest_magnitude(values: NDArray[np.floating]) -> float:
-    """The largest magnitude in an array of any shape, 0 in an empty one."""
+    """Return the largest magnitude in an array of any shape; 0 for an empty array."""
     return float(np.abs(values).max(initial=0.0))
 
 
 def bias_floor(bias: float) -> int:
-    """The least exponent of the sums at which a bias of that magnitude is well within int32."""
+    """Return the smallest exponent of sums at which a bias of this magnitude fits into int32.
+
+    Room is left for the products that are added to it.
+    """
     return math.ceil(math.log2(bias)) - INT32_BIAS_BITS if bias > 0 else -4 * LIMIT
 
 
@@ -216,9 +252,16 @@ accumulator."""
 
 
 def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents) -> Exponents:
-    """The same with the exponents of weights a channel's own where that is worth it and shifts can
-    follow: nothing is added to the sums but a constant a channel, and no channel would have to be
-    shifted to the left."""
+    """Return the exponents with separate ones per channel for weights that gain enough from it.
+
+    This is possible if only a constant per channel is added to the sums, and if no channel would
+    have to be shifted left.
+
+    Args:
+        normal: the folded float model.
+        plan: the operators that become int8.
+        exponents: the exponents per tensor.
+    """
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
     weights, finer = dict(exponents.weights), {}
     for group in plan.groups:
@@ -240,13 +283,21 @@ def by_channel(normal: NormalGraph, plan: QuantisationPlan, exponents: Exponents
 
 
 def channel_axis(node: onnx.NodeProto) -> int:
-    """The axis of a Conv's, Gemm's or MatMul's weights that counts its output channels."""
+    """Return the axis of the output channels in the weights of a Conv, Gemm or MatMul."""
     return 0 if node.op_type == "Conv" or attribute(node, "transB", 0) else 1
 
 
 def least_errors(slices: Array) -> NDArray[np.int64]:
-    """The exponent of least squared error of each channel's weights, (channels, …): (channels,).
-    They are at most `CHANNEL_SPREAD` bits apart, and those of zeros as high as any."""
+    """Return the exponent with the smallest squared error for each channel of weights.
+
+    The exponents differ by at most `CHANNEL_SPREAD` bits. A channel of zeros gets the largest one.
+
+    Args:
+        slices: weights of shape (channels, …).
+
+    Returns:
+        Array of shape (channels,).
+    """
     asked = np.array(
         [least_error(each, covering_exponent(largest_magnitude(each))) for each in slices], np.int64
     )
@@ -257,8 +308,16 @@ def least_errors(slices: Array) -> NDArray[np.int64]:
 
 
 def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
-    """Decibels by which the weights of channels (channels, …) are nearer to their values at
-    exponents of their own, (channels,), than at one: the mean, a bit being six."""
+    """Return the mean gain in decibels from using exponents per channel instead of one exponent.
+
+    Args:
+        slices: weights of shape (channels, …).
+        exponent: the exponent of the whole tensor.
+        own: exponents per channel, of shape (channels,).
+
+    Returns:
+        Mean over the channels of the reduction of the squared error. One bit is worth six decibels.
+    """
     found = [
         10 * np.log10(squared_error(each, exponent) / error)
         for each, e in zip(slices, own.tolist(), strict=True)
@@ -270,8 +329,10 @@ def gain(slices: Array, exponent: int, own: NDArray[np.int64]) -> float:
 def _own_exponents(
     group: Group, exponents: Exponents, slices: Array, biases: list[Array]
 ) -> NDArray[np.int64] | None:
-    """The exponents of a layer's channels, raised where a bias or a shift would not fit; None where
-    a channel would be shifted to the left."""
+    """Return exponents per channel, raised where a bias or shift would not fit.
+
+    Return None if a channel would have to be shifted left.
+    """
     data, out = exponents.activations[group.operands[0]], exponents.activations[group.output]
     own = np.maximum(least_errors(slices), out - data - MAX_SHIFT)
     for bias in biases:

@@ -1,8 +1,9 @@
-"""Plans what of a float network becomes int8: groups of operators that the accelerator runs as one
-layer, and the moves of values between them.
+"""Plan which parts of a float network become int8.
 
-The groups are the calls that the importer finds (`networks.relax.op_patterns`). Products are int8
-wherever they are; a pool, sum, relu or clip is where all it reads is int8 anyway.
+The result is a list of groups of operators, each of which the accelerator runs as one layer, and
+the operators that move int8 data between them. The groups are the calls that the importer finds
+(`networks.relax.op_patterns`). Products always become int8. Pools, sums, ReLUs and clips become
+int8 if all their inputs are int8 anyway.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tilewright.networks.quantisation.bn_folding import attribute
 from tilewright.targets.steps import STEP_KINDS
 
 RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
+"""Operators that change only the shape."""
 MOVES = frozenset((*RESHAPES, "Transpose", "Slice", "Concat"))
-"""Operators that move values and compute none: what they read and write has one scale."""
+"""Operators that only move data. Their inputs and outputs share one scale."""
 ANCHORS: Mapping[str, frozenset[str]] = {
     "conv2d": frozenset(("Conv",)),
     "dense": frozenset(("Gemm", "MatMul")),
@@ -34,17 +36,25 @@ ANCHORS: Mapping[str, frozenset[str]] = {
         ("Relu", "Clip", *(k.activation.onnx for k in STEP_KINDS.values() if k.activation))
     ),
 }
+"""ONNX types of a group's first operator, by call operator."""
 AS_ASKED = "kept in float as asked"
+"""Reason shown for an operator that the user keeps in float."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Operators that become one layer: `nodes` in execution order, the first is the anchor.
+    """Operators that become one int8 layer.
 
-    `operands` are the activations that the anchor reads, `residual` is the one that is added to its
-    sums of products, None where there is none. `weight` is the constant it multiplies by, and
-    `biases` are (operator, place among its inputs) of constants a channel. Where the sums of all
-    channels have to count alike (`counts_alike`), channels have no scales of their own.
+    Attributes:
+        nodes: names of the operators in execution order. The first one is the anchor.
+        operands: activations that the anchor reads.
+        output: the activation that the group writes.
+        weight: the constant by which the anchor multiplies, None if there is none.
+        biases: (operator, input index) of each constant that is added per channel.
+        residual: activation that is added to the sums, None if there is none.
+        keeps_scale: whether the output has the scale of the input.
+        counts_alike: whether the sums of all channels need the same scale, so that weights cannot
+            have scales per channel.
     """
 
     nodes: tuple[str, ...]
@@ -58,16 +68,21 @@ class Group:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The int8 activations it reads and writes."""
+        """The int8 activations that the group reads and writes."""
         extra = () if self.residual is None else (self.residual,)
         return (*self.operands, *extra, self.output)
 
 
 @dataclass(frozen=True)
 class QuantisationPlan:
-    """The layers in int8, and the operators that move int8 values between them, by name. `tensors`
-    are the int8 activations; `kept` says of every product left in float, and of what was asked to
-    be, why."""
+    """Which operators of a model become int8.
+
+    Attributes:
+        groups: the int8 layers.
+        moves: names of operators that move int8 data between layers.
+        tensors: names of the int8 activations.
+        kept: products and user-selected operators that stay in float: name to reason.
+    """
 
     groups: tuple[Group, ...]
     moves: tuple[str, ...]
@@ -76,23 +91,29 @@ class QuantisationPlan:
 
     @cached_property
     def nodes(self) -> frozenset[str]:
-        """The operators that read and write int8."""
+        """Names of the operators that read and write int8."""
         return frozenset((*self.moves, *(name for group in self.groups for name in group.nodes)))
 
 
 def plan_layers(
     normal: NormalGraph, calls: Collection[FusedCall], keep_float: Collection[str]
 ) -> QuantisationPlan:
-    """What of a folded float model, in which `calls` were found, becomes int8.
+    """Plan which operators of a folded float model become int8.
 
-    `keep_float` names operators that stay as they are, each with the group it is in. Raises
-    `UnknownName` for one that the model has not.
+    Args:
+        normal: the model.
+        calls: the calls that the importer found in it.
+        keep_float: names of operators that stay in float, together with the groups that contain
+            them.
+
+    Raises:
+        UnknownName: the model does not have an operator in `keep_float`.
     """
     return _Planner(normal, keep_float).plan(calls)
 
 
 class _NoGroup(Exception):
-    """Why a call stays in float."""
+    """Raised if a call stays in float. The message states the reason."""
 
 
 class _Planner:
@@ -106,11 +127,11 @@ class _Planner:
 
     def plan(self, calls: Collection[FusedCall]) -> QuantisationPlan:
         groups: dict[str, Group] = {}
-        others: dict[str, Group] = {}
+        dependent_groups: dict[str, Group] = {}
         for call in calls:
             products = call.operator in (*PRODUCTS, "matmul")
             try:
-                (groups if products else others)[call.node] = self._group(call)
+                (groups if products else dependent_groups)[call.node] = self._group(call)
             except _NoGroup as why:
                 if products or str(why) == AS_ASKED:
                     self._kept[call.node] = str(why)
@@ -118,15 +139,15 @@ class _Planner:
         images = [i.name for i in data_inputs(self._normal.model)]
         reached = {name for name in images if self._is_float(name) and self._is_image(name)}
         reached.update(name for group in groups.values() for name in group.tensors)
-        moves = self._follow(groups, others, taken, reached)
+        moves = self._follow(groups, dependent_groups, taken, reached)
         tensors = {name for group in groups.values() for name in group.tensors}
         for name in moves:
-            tensors.update((*self._moved(self._nodes[name]), self._nodes[name].output[0]))
+            tensors.update((*self._data_inputs(self._nodes[name]), self._nodes[name].output[0]))
         ordered = (groups[node.name] for node in self._normal.graph.node if node.name in groups)
         return QuantisationPlan(tuple(ordered), moves, frozenset(tensors), self._kept)
 
     def _group(self, call: FusedCall) -> Group:
-        """The operators of a call, as far as one layer goes. Raises `_NoGroup`."""
+        """Return the operators of a call that form one layer. Raises `_NoGroup`."""
         anchor = self._nodes.get(call.node)
         if anchor is None or anchor.op_type not in ANCHORS[call.operator]:
             raise _NoGroup("it is no convolution or product of a kind that is quantised")
@@ -144,18 +165,18 @@ class _Planner:
                 if step.kind == "add" and weighted:
                     raise _NoGroup("its bias is not constant, or is more than one a channel")
                 continue
-            place = 1 - list(node.input).index(value)
-            if step.kind == "add" and node.input[place] in self._constants:
-                break  # a whole tensor of constants is no bias and no activation
+            index = 1 - list(node.input).index(value)
+            if step.kind == "add" and node.input[index] in self._constants:
+                break  # a constant of the output's shape is neither a bias nor an activation
             if step.kind == "bias":
-                biases.append((node.name, place))
+                biases.append((node.name, index))
             elif step.kind == "add":
-                residual = node.input[place]
+                residual = node.input[index]
             nodes.append(node.name)
             value = node.output[0]
         if self._floats & set(nodes):
             raise _NoGroup(AS_ASKED)
-        if any(self._nodes[name].input[place] not in self._constants for name, place in biases):
+        if any(self._nodes[name].input[index] not in self._constants for name, index in biases):
             raise _NoGroup("its bias is computed while the model runs")
         operands = anchor.input[: 2 if call.operator in ("add", "matmul") else 1]
         return Group(
@@ -173,20 +194,23 @@ class _Planner:
     def _follow(
         self,
         groups: dict[str, Group],
-        others: Mapping[str, Group],
+        candidates: Mapping[str, Group],
         taken: set[str],
         reached: set[str],
     ) -> tuple[str, ...]:
-        """Add the groups of `others` that read int8 tensors only; the moves that lead to any."""
+        """Add the groups in `candidates` that read only int8 tensors.
+
+        Returns the moves through which int8 data reach a group.
+        """
         moving = []
         for node in self._normal.graph.node:
-            other = others.get(node.name)
+            other = candidates.get(node.name)
             if other is not None and reached.issuperset(other.operands):
                 if not taken & set(other.nodes):
                     groups[node.name] = other
                     taken.update(other.nodes)
                     reached.update(other.tensors)
-            elif node.op_type in MOVES and reached.issuperset(self._moved(node)):
+            elif node.op_type in MOVES and reached.issuperset(self._data_inputs(node)):
                 if node.name in self._floats:
                     self._kept[node.name] = AS_ASKED
                 else:
@@ -194,39 +218,45 @@ class _Planner:
                     reached.add(node.output[0])
         wanted = {name for group in groups.values() for name in group.tensors}
         moves = []
+        # Keep only the moves through which int8 data reach a group.
         for node in reversed(moving):
             if node.output[0] in wanted:
                 moves.append(node.name)
-                wanted.update(self._moved(node))
+                wanted.update(self._data_inputs(node))
         return tuple(reversed(moves))
 
-    def _moved(self, node: onnx.NodeProto) -> list[str]:
-        """What a move reads as values, not as a shape."""
+    def _data_inputs(self, node: onnx.NodeProto) -> list[str]:
+        """Return the inputs of a data-movement operator that carry data, not shapes."""
         return list(node.input) if node.op_type == "Concat" else list(node.input[:1])
 
     def _is_float(self, tensor: str) -> bool:
         return self._types.get(tensor) == int(TensorProto.FLOAT)
 
     def _is_image(self, tensor: str) -> bool:
-        """Whether a tensor is one, or is read as one of height one and nothing else."""
+        """Return whether a tensor is an image.
+
+        A sequence that is only read as an image of height one counts as well.
+        """
         readers = [node for node in self._normal.graph.node if tensor in node.input]
-        seen = self._rank(tensor) == 3 and {node.op_type for node in readers} == {"Unsqueeze"}
-        return seen or self._rank(tensor) == 4
+        is_sequence = self._rank(tensor) == 3 and {node.op_type for node in readers} == {
+            "Unsqueeze"
+        }
+        return is_sequence or self._rank(tensor) == 4
 
     def _rank(self, tensor: str) -> int:
         return len(self._shapes.get(tensor, ()))
 
 
 def _is_ragged(call: FusedCall) -> bool:
-    """Whether a pool's windows at the border average fewer pixels than others."""
+    """Return whether windows at the border of a pool average fewer pixels than others."""
     return any(call.padding) and not call.count_include_pad
 
 
 def _present_names(normal: NormalGraph, names: Collection[str]) -> set[str]:
-    """These operators, or those that took them in. Raises `UnknownName`."""
-    made = {output: node.name for node in normal.graph.node for output in node.output}
-    takers = {operator.name: made.get(operator.outputs[0], "") for operator in normal.operators}
-    takers.update({name: each.into or "" for name, each in normal.absorbed.items()})
+    """Return the given operators, or those that absorbed them. Raises `UnknownName`."""
+    writers = {output: node.name for node in normal.graph.node for output in node.output}
+    takers = {operator.name: writers.get(operator.outputs[0], "") for operator in normal.operators}
+    takers.update({name: absorbed.into or "" for name, absorbed in normal.absorbed.items()})
     takers.update({node.name: node.name for node in normal.graph.node})
     for name in names:
         if name not in takers:

@@ -1,4 +1,4 @@
-"""Quantises a float ONNX model by calibration samples: an int8 model with power-of-two scales."""
+"""Quantise a float ONNX model to int8 with power-of-two scales, using calibration samples."""
 
 from __future__ import annotations
 
@@ -49,15 +49,21 @@ METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
 class QuantiseOptions:
     """How scales are chosen.
 
-    `method` says which magnitude of an activation is worth representing, as onnxruntime's
-    calibrators do: the largest seen, the one of least relative entropy, or a `percentile` of all.
-    `rule` turns it into a power of two: `cover` takes the smallest that cuts nothing off,
-    `least_error` the one of least squared error, on these samples and what `Tail` expects of
-    others, among that, the two below and, of the largest seen, the one above. `keep_float` names
-    operators that stay in float, each with the layer it is fused into. `per_channel` gives the
-    weights of output channels powers of two of their own, where `channels.by_channel` does.
+    Attributes:
+        method: which magnitude of an activation has to be represented, as in onnxruntime's
+            calibrators: "minmax" is the largest one seen, "entropy" the one with the smallest
+            relative entropy, and "percentile" a percentile of all values.
+        rule: how the magnitude becomes a power of two. "cover" takes the smallest one that clips
+            nothing. "least_error" takes the one with the smallest expected squared error, among
+            this one, the next two smaller ones and, for "minmax", the next larger one.
+        percentile: the percentile of the method "percentile", from 50 to 100.
+        keep_float: names of operators that stay in float, together with the layers that contain
+            them.
+        per_channel: use separate powers of two for the weights of each output channel where that is
+            worthwhile (`exponents.by_channel`).
 
-    Raises `QuantisationError` for values that there are not.
+    Raises:
+        QuantisationError: an option has an invalid value.
     """
 
     method: Method = "minmax"
@@ -77,8 +83,13 @@ class QuantiseOptions:
 
 @dataclass(frozen=True)
 class Quantised:
-    """An int8 model in QDQ form; `exponents` are the powers of two its int8 activations count in,
-    by the name of the float tensor."""
+    """A float model that was quantised to int8.
+
+    Attributes:
+        model: the int8 model in QDQ form.
+        exponents: exponent of the scale of each int8 activation, by name of the float tensor.
+        report: how it was quantised, and how large the error is.
+    """
 
     model: onnx.ModelProto
     exponents: Mapping[str, int]
@@ -93,15 +104,25 @@ def quantise(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     judged: bool = True,
 ) -> Quantised:
-    """An int8 model of a float one, of which `input_shapes` fixes dynamic inputs. Unless `judged`,
-    the report names no layers' noise, which takes running both models.
+    """Quantise a float model to int8.
 
-    Without samples, the network's own are taken or seeded ones, with a warning in the report.
-    Raises `QuantisationError` for a model that is quantised already, has no weights or nothing to
-    quantise, and for weights or activations that are not finite or that no scale covers;
-    `UnknownName` for a layer to keep that there is not; `InputError` for samples the
-    model does not run on; and as reading a model does: `ModelFileError`, `DynamicShapeError`,
-    `ImportFailedError`.
+    Args:
+        model: the float model with its weights.
+        samples: calibration samples. By default, samples of the network itself or random ones are
+            used; the latter cause a warning in the report.
+        options: how scales are chosen.
+        input_shapes: shape for each dynamic input, by input name.
+        judged: measure the noise of each layer, which requires running both models.
+
+    Raises:
+        QuantisationError: the model is already quantised or has no weights, or its weights or
+            activations are too large or not finite.
+        NothingToQuantise: the model has no operator that can run in int8.
+        UnknownName: the model does not have an operator in `keep_float`.
+        InputError: the model does not run on the samples.
+        ModelFileError: the model is not valid.
+        DynamicShapeError: an input shape is unknown or wrong.
+        ImportFailedError: the model cannot be imported.
     """
     if is_quantised(model):
         raise QuantisationError(
@@ -190,7 +211,7 @@ def calls_behind_folding(calls: Sequence[FusedCall], folded: FoldedGraph) -> lis
 
 
 def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
-    """Raises `QuantisationError` for weights or a bias that no int8 scale covers."""
+    """Raise `QuantisationError` if weights or a bias are not finite or too large for int8."""
     tensors, nodes = normal.tensors(), {node.name: node for node in normal.graph.node}
     for group in found.groups:
         biases = [("bias", nodes[name].input[place]) for name, place in group.biases]
@@ -210,22 +231,29 @@ def _check_constants(normal: NormalGraph, found: QuantisationPlan) -> None:
 def calibration_inputs(
     model: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[Input, ...]:
-    """What one calibration sample of a model holds: its inputs, with static shapes.
+    """Return the inputs of a model with static shapes, which each calibration sample must provide.
 
-    Raises `DynamicShapeError` and `ModelFileError`.
+    Raises:
+        DynamicShapeError: an input shape is unknown or wrong.
+        ModelFileError: the model is not valid.
     """
     return inputs_of(fixed_graph(without_weights(model), input_shapes or {}))
 
 
 @dataclass(frozen=True)
 class Existing:
-    """A quantised model in QDQ form, with the scales and zero points that it came with."""
+    """A model that was already quantised, in QDQ form with its own scales and zero points.
+
+    Attributes:
+        model: the model.
+        keep_float: names of operators that stay on the CPU.
+    """
 
     model: onnx.ModelProto
     keep_float: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
-        """What a manifest says of it."""
+        """Return the description of the quantisation for an artifact's manifest."""
         return {"method": "as the model has it", "kept_float": dict.fromkeys(self.keep_float, "")}
 
 
@@ -234,9 +262,19 @@ def as_it_is(
     keep_float: Collection[str] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Existing:
-    """A quantised model in QDQ form. Operators of `keep_float` are left to the CPU, which computes
-    them on dequantised numbers as the model does. Raises `UnknownName` for one that the model has
-    not, and as `networks.onnx.normalise.normalise`."""
+    """Accept a quantised model with its own scales, converted to QDQ form.
+
+    Args:
+        model: the quantised model.
+        keep_float: names of operators that stay on the CPU, which computes them on dequantised
+            numbers as the model does.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        UnknownName: the model does not have an operator in `keep_float`.
+        DynamicShapeError: an input shape is unknown or wrong.
+        ModelFileError: the model is not valid.
+    """
     return graph_as_it_is(fixed_graph(to_qdq(model), input_shapes or {}), keep_float)
 
 
@@ -258,8 +296,10 @@ def int8_model(
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Quantised | Existing:
-    """A float model as `quantise` makes it of samples; a quantised one `as_it_is`. Raises as
-    these."""
+    """Return an int8 model: a float model is quantised, a quantised one is accepted as it is.
+
+    The arguments and errors are those of `quantise` and `as_it_is`.
+    """
     options = options or QuantiseOptions()
     if is_quantised(model):
         return as_it_is(model, options.keep_float, input_shapes)
@@ -271,8 +311,19 @@ def samples_for(
     calibration: Path | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Samples:
-    """The samples in `calibration`, an NPZ file or a folder; else the network's own, or seeded
-    ones. Raises as `read_samples` and `calibration_inputs`."""
+    """Return the calibration samples for a model.
+
+    Args:
+        model: the model.
+        calibration: path of an NPZ file or of a folder of them. If it is None, the network's own
+            samples or random ones are used.
+        input_shapes: shape for each dynamic input, by input name.
+
+    Raises:
+        InputError: the samples cannot be read or do not fit the inputs.
+        DynamicShapeError: an input shape is unknown or wrong.
+        ModelFileError: the model is not valid.
+    """
     return samples_of(model, calibration_inputs(model, input_shapes), calibration)
 
 

@@ -1,5 +1,4 @@
-"""Measures what int8 costs: the signal-to-noise ratio of every layer's output on calibration
-samples."""
+"""Measure the quantisation error of each layer as a signal-to-noise ratio."""
 
 from __future__ import annotations
 
@@ -20,12 +19,18 @@ from tilewright.networks.quantisation.plan import QuantisationPlan
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """One int8 layer: `operators` of the model in it, the tensor it writes, and the powers of two
-    its output and its weights count in (None without weights; where output channels have their own,
-    the largest and, in `least_weight_exponent`, the least).
+    """Quantisation error of one int8 layer.
 
-    `decibels` is 10·log10 of the power of the float output over that of the difference; None where
-    nothing differs, or where the float output is all zeros.
+    Attributes:
+        operators: names of the model's operators in the layer.
+        operator: type of the first one.
+        tensor: name of the output.
+        exponent: exponent of the output's scale.
+        weight_exponent: exponent of the weights' scale, the largest if channels differ; None
+            without weights.
+        least_weight_exponent: the smallest exponent of the weights' scales; None without weights.
+        decibels: 10·log10 of the power of the float output over the power of the difference. None
+            if there is no difference, or if the float output is all zeros.
     """
 
     operators: tuple[str, ...]
@@ -39,8 +44,13 @@ class LayerNoise:
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """One float output of the network, and the correlation of its int8 values with the float ones,
-    None where one of them is constant. `decibels` as in `LayerNoise`."""
+    """Quantisation error of one float output of the network.
+
+    Attributes:
+        tensor: name of the output.
+        decibels: signal-to-noise ratio as in `LayerNoise`.
+        correlation: correlation of the int8 and float values, None if one of them is constant.
+    """
 
     tensor: str
     decibels: float | None
@@ -49,8 +59,17 @@ class OutputNoise:
 
 @dataclass(frozen=True)
 class QuantisationReport:
-    """How a float model became int8. `kept_float` says by operator why it stayed; `warnings` are
-    doubts about the samples."""
+    """How a float model was quantised, and how large the error is.
+
+    Attributes:
+        method: the calibration method.
+        rule: the rule for choosing exponents.
+        samples: number of calibration samples.
+        layers: error of each int8 layer.
+        outputs: error of each output.
+        kept_float: operators that stayed in float: name to reason.
+        warnings: doubts about the samples.
+    """
 
     method: str
     rule: str
@@ -61,7 +80,7 @@ class QuantisationReport:
     warnings: tuple[str, ...]
 
     def to_json(self) -> Json:
-        """The report as plain objects, lists, texts and numbers."""
+        """Return the report as JSON data."""
         return {
             "method": self.method,
             "rule": self.rule,
@@ -76,7 +95,7 @@ class QuantisationReport:
 
 
 def float_outputs(model: onnx.ModelProto) -> list[str]:
-    """Return the outputs of a model that are float32."""
+    """Return the names of a model's outputs that are float32."""
     float_type = int(onnx.TensorProto.FLOAT)
     return [o.name for o in model.graph.output if o.type.tensor_type.elem_type == float_type]
 
@@ -89,10 +108,23 @@ def measure_noise(
     exponents: Exponents,
     feeds: Sequence[Feed],
 ) -> tuple[tuple[LayerNoise, ...], tuple[OutputNoise, ...]]:
-    """The noise of every int8 layer and of every output, in the order in which they are computed.
+    """Measure the error of every int8 layer and of every output.
 
-    Both models run on every sample (arrays in the shapes of the inputs), the float one as it was
-    folded; `run_real` gives its values. Raises `InputError` where they cannot.
+    Both models run on every sample.
+
+    Args:
+        real: the folded float model.
+        run_real: returns its values for a feed.
+        integer: the int8 model.
+        plan: the operators that are int8.
+        exponents: the exponents of the int8 model.
+        feeds: the samples, arrays by input name.
+
+    Returns:
+        The errors of the layers and of the outputs, in execution order.
+
+    Raises:
+        InputError: a model does not run on a sample.
     """
     layers = [(group.nodes, group.output) for group in plan.groups]
     outputs = float_outputs(real)
@@ -102,11 +134,11 @@ def measure_noise(
     moments = {name: _Moments() for name in outputs}
     counterparts = [readers.get(name, name) for name in tensors]
     both = zip(map(run_real, feeds), run_feeds(integer, counterparts, feeds), strict=True)
-    for wanted, found in both:
-        for name, other in zip(tensors, counterparts, strict=True):
-            power[name].add(wanted[name], found[other])
+    for float_values, int8_values in both:
+        for name, counterpart in zip(tensors, counterparts, strict=True):
+            power[name].add(float_values[name], int8_values[counterpart])
             if name in moments:
-                moments[name].add(wanted[name], found[other])
+                moments[name].add(float_values[name], int8_values[counterpart])
     types = {node.name: node.op_type for node in real.graph.node}
     return tuple(
         LayerNoise(
@@ -123,7 +155,7 @@ def measure_noise(
 
 
 def _dequantised(integer: onnx.ModelProto) -> dict[str, str]:
-    """The dequantised tensor behind each one that is quantised."""
+    """Return the dequantised counterpart of each quantised tensor, by name of the float tensor."""
     pairs = {node.output[0]: node.input[0] for node in integer.graph.node if _is(node, "Quantize")}
     back = {node.input[0]: node.output[0] for node in integer.graph.node if _is(node, "Dequantize")}
     return {raw: back[steps] for steps, raw in pairs.items() if steps in back}
@@ -134,7 +166,7 @@ def _is(node: onnx.NodeProto, kind: str) -> bool:
 
 
 class _Power:
-    """Of a float tensor x and its int8 counterpart y, over all samples: Σx² and Σ(x − y)²."""
+    """Signal power Σx² and noise power Σ(x − y)² of a float tensor x and its int8 counterpart y."""
 
     def __init__(self) -> None:
         self._signal = self._noise = 0.0
@@ -151,7 +183,7 @@ class _Power:
 
 
 class _Moments:
-    """The correlation of a float tensor x with its int8 counterpart y, over all samples."""
+    """Sums for the correlation of a float tensor x and its int8 counterpart y."""
 
     def __init__(self) -> None:
         self._sums = np.zeros(6)

@@ -1,10 +1,10 @@
-"""Quantises weights and biases, and writes QuantizeLinear and DequantizeLinear into a float graph.
+"""Quantise weights and biases, and insert QuantizeLinear and DequantizeLinear into a float graph.
 
-Weights become int8 and biases int32, each followed by a DequantizeLinear. A bias counts in the
-scale of the sums of products, which is the scale of the data times that of the weights. Every int8
-activation gets one pair of QuantizeLinear and DequantizeLinear behind the operator that computes
-it, and its readers take the dequantised tensor. A float operator that reads the result of a float
-operator takes that result instead. Scales are powers of two, and zero points are 0.
+Weights become int8 and biases int32, each followed by a DequantizeLinear. The scale of a bias is
+that of the sums of products: the scale of the data times that of the weights. Every int8 activation
+gets one pair of QuantizeLinear and DequantizeLinear after the operator that computes it, and its
+readers use the dequantised tensor. A float operator that reads the result of another float operator
+uses that result directly. Scales are powers of two, and zero points are 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def insert_qdq(
     Args:
         normal: float model in normal form, with BatchNorms folded.
         plan: the operators that become int8.
-        exponents: the power of two of each activation and of each layer's weights.
+        exponents: the exponents of activations and weights.
     """
     writer = _QdqWriter(normal, exponents)
     for group in plan.groups:
@@ -47,6 +47,8 @@ def insert_qdq(
 
 
 class _QdqWriter:
+    """Writes the QDQ form of a model."""
+
     def __init__(self, normal: NormalGraph, exponents: Exponents) -> None:
         self._copy = onnx.ModelProto()
         self._copy.CopyFrom(normal.model)
@@ -62,51 +64,54 @@ class _QdqWriter:
     def weigh(self, node: str, weight: str) -> None:
         """Quantise the weights of a layer to int8."""
         values = numpy_helper.to_array(self._constants[weight])
-        own, axis = self._exponents.of_weights(node), channel_axis(self._nodes[node])
-        integers = quantise_array(values, shape_along(own, axis, values.ndim))
-        self._nodes[node].input[1] = self._dequantised(weight, integers, own, axis)
+        exponents, axis = self._exponents.of_weights(node), channel_axis(self._nodes[node])
+        integers = quantise_array(values, shape_along(exponents, axis, values.ndim))
+        self._nodes[node].input[1] = self._dequantised(weight, integers, exponents, axis)
 
     def bias(self, node: str, place: int, group: Group) -> None:
-        """Quantise a bias to int32, in the scale of the sums of products."""
+        """Quantise a bias to int32, at the scale of the sums of products."""
         name = self._nodes[node].input[place]
         data = self._exponents.activations[group.operands[0]]
-        own = data + self._exponents.of_weights(group.nodes[0])
+        exponents = data + self._exponents.of_weights(group.nodes[0])
         values = np.asarray(numpy_helper.to_array(self._constants[name]), np.float64)
-        axis = int(np.argmax(values.shape)) if values.ndim else 0  # all others are 1
-        steps = np.rint(np.ldexp(values, -shape_along(own, axis, values.ndim))).astype(np.int32)
-        self._nodes[node].input[place] = self._dequantised(name, steps, own, axis)
+        # A bias has at most one axis longer than 1.
+        axis = int(np.argmax(values.shape)) if values.ndim else 0
+        steps = np.rint(np.ldexp(values, -shape_along(exponents, axis, values.ndim))).astype(
+            np.int32
+        )
+        self._nodes[node].input[place] = self._dequantised(name, steps, exponents, axis)
 
     def model(self, plan: QuantisationPlan) -> onnx.ModelProto:
-        """The finished model."""
+        """Return the finished model."""
         graph = self._copy.graph
         outputs = {output.name for output in graph.output}
         computed = {name for node in graph.node for name in node.output}
         pairs: dict[str, list[onnx.NodeProto]] = {}
         readers: dict[str, str] = {}
         for name in sorted(plan.tensors):
-            # a result of the network keeps its name where it is dequantised
+            # An output of the network keeps its name after it is dequantised.
             result = name in outputs & computed
-            raw = self._fresh(f"{name}/float") if result else name
-            steps = self._fresh(f"{name}/int8")
+            float_name = self._fresh(f"{name}/float") if result else name
+            int8_name = self._fresh(f"{name}/int8")
             readers[name] = name if result else self._fresh(f"{name}/dequantised")
             scaled = [self._scale(self._exponents.activations[name]), self._zero("int8")]
             pairs[name] = [
-                self._node("QuantizeLinear", [raw, *scaled], steps, name),
-                self._node("DequantizeLinear", [steps, *scaled], readers[name], name),
+                self._node("QuantizeLinear", [float_name, *scaled], int8_name, name),
+                self._node("DequantizeLinear", [int8_name, *scaled], readers[name], name),
             ]
         int8_only = {g.output for g in plan.groups} | {
             node.output[0] for node in graph.node if node.name in plan.moves
         }
         nodes = [*self._before, *(n for i in graph.input for n in pairs.get(i.name, []))]
         for node in graph.node:
-            behind = [pair for name in node.output for pair in pairs.get(name, [])]
+            following = [pair for name in node.output for pair in pairs.get(name, [])]
             for i, name in enumerate(node.input):
                 if name in pairs:
                     rounded = node.name in plan.nodes or name in int8_only
                     node.input[i] = readers[name] if rounded else pairs[name][0].input[0]
             for i, name in enumerate(node.output):
                 node.output[i] = pairs[name][0].input[0] if name in pairs else name
-            nodes += [node, *behind]
+            nodes += [node, *following]
         return self._finished(nodes)
 
     def _finished(self, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
@@ -120,24 +125,28 @@ class _QdqWriter:
         return infer_types(self._copy)
 
     def _dequantised(
-        self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], own: NDArray[np.int64],
+        self, name: str, steps: NDArray[np.int8] | NDArray[np.int32], exponents: NDArray[np.int64],
         axis: int,
     ) -> str:  # fmt: skip
-        """Store a constant as integers and return the name of its dequantised tensor. `own` has one
-        exponent, (1,), or one per channel along `axis`, (channels,)."""
+        """Store a constant as integers and return the name of its dequantised tensor.
+
+        `exponents` contains one exponent, (1,), or one per channel along `axis`, (channels,).
+        """
         kind = steps.dtype.name
-        key = (name, tuple(own.tolist()), kind)
+        key = (name, tuple(exponents.tolist()), kind)
         if key in self._integers:
             return self._integers[key]
         stored, back = self._fresh(f"{name}/{kind}"), self._fresh(f"{name}/dequantised")
         self._tensors[stored] = numpy_helper.from_array(np.ascontiguousarray(steps), stored)
-        if own.size == 1:
-            inputs = [stored, self._scale(int(own[0])), self._zero(kind)]
+        if exponents.size == 1:
+            inputs = [stored, self._scale(int(exponents[0])), self._zero(kind)]
             node = self._node("DequantizeLinear", inputs, back, name)
         else:
             scale = self._fresh(f"{name}/{kind}/scales")
-            self._tensors[scale] = numpy_helper.from_array(np.ldexp(np.float32(1), own), scale)
-            zero = self._shared(f"zero/{kind}/{own.size}", np.zeros(own.size, kind))
+            self._tensors[scale] = numpy_helper.from_array(
+                np.ldexp(np.float32(1), exponents), scale
+            )
+            zero = self._shared(f"zero/{kind}/{exponents.size}", np.zeros(exponents.size, kind))
             node = self._node("DequantizeLinear", [stored, scale, zero], back, name)
             node.attribute.append(helper.make_attribute("axis", axis))
         self._before.append(node)
@@ -151,6 +160,7 @@ class _QdqWriter:
         return self._shared(f"zero/{kind}", np.zeros((), kind))
 
     def _shared(self, name: str, value: np.ndarray | np.generic) -> str:
+        """Return a constant that several operators read, which is stored once."""
         if name not in self._tensors:
             assert name not in self._used, name
             self._tensors[name] = numpy_helper.from_array(np.asarray(value), name)
@@ -160,10 +170,10 @@ class _QdqWriter:
         return helper.make_node(op, inputs, [output], name=self._fresh(f"{name}/{op}"))
 
     def _fresh(self, name: str) -> str:
-        """Return a name that nothing else has."""
-        found = next(each for each in _numbered(name) if each not in self._used)
-        self._used.add(found)
-        return found
+        """Return a name that is not used yet."""
+        free = next(candidate for candidate in _numbered(name) if candidate not in self._used)
+        self._used.add(free)
+        return free
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Converts TensorFlow Lite files to the form the rest reads: ONNX, quantised tensors in QDQ form.
+"""Convert TensorFlow Lite files to ONNX, with quantised tensors in QDQ form.
 
-    model = read_tflite(Path("kws.tflite"))    # an onnx.ModelProto; raises UnsupportedOperatorError
-    examined = convert(read(path))             # with the operators that have no rule, and why
+    model = read_tflite(Path("kws.tflite"))    # an onnx.ModelProto, or UnsupportedOperatorError
+    converted = convert(read(path))            # also lists operators without a rule, with reasons
 
-Docs: `docs/decisions/tflite-files.md`.
+See `docs/decisions/tflite-files.md`.
 """

@@ -1,4 +1,7 @@
-"""Converts operators that move blocks of pixels to channels or batches, repeat, reverse or fill."""
+"""Convert operators that move blocks of pixels to channels or batches, and that repeat or fill.
+
+The module also covers reversed axes, diagonals, shapes and ranges.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from tilewright.networks.tflite.writer import FIRST, Missing, Writer, check_elem
 
 
 def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
-    """DEPTH_TO_SPACE and SPACE_TO_DEPTH: channels hold rows of a block, then columns."""
+    """Convert DEPTH_TO_SPACE or SPACE_TO_DEPTH; channels are ordered by block row, then column."""
     data, result = given(operator, 0), output(operator)
     n, height, width, channels = shape_of(writer, data, 4, "its data")
     block = operator.integer("BlockSize")
     if block < 1:
         raise Missing(f"its block has {block} pixels a side")
-    if writer.computed_type(data) != "float32":  # onnxruntime has few other types for it
+    if writer.computed_type(data) != "float32":  # onnxruntime supports few other element types
         if op == "DepthToSpace":
             split, order = (
                 [n, height, width, block, block, channels // block**2],
@@ -33,18 +36,18 @@ def _depth(op: str, writer: Writer, operator: TfliteOperator) -> None:
             split = [n, height // block, block, width // block, block, channels]
             order = [0, 1, 3, 2, 4, 5]
         wanted = writer.tensors[result].shape
-        move(writer, data, result, lambda name: _regrouped(writer, name, split, order, wanted))
+        move(writer, data, result, lambda name: _regroup(writer, name, split, order, wanted))
         return
     moved = writer.node(op, [writer.real(data, FIRST)], blocksize=block)
-    own = writer.tensors[data].quantisation
-    exact = own is not None and own.same_as(writer.tensors[result].quantisation)
+    quantisation = writer.tensors[data].quantisation
+    exact = quantisation is not None and quantisation.same_as(writer.tensors[result].quantisation)
     writer.write(result, moved, FIRST, exact=exact)
 
 
 def _batch_blocks(
     writer: Writer, operator: TfliteOperator
 ) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
-    """Block sizes, (begin, end) of each of those axes, and the shape of the data."""
+    """Return the block sizes, the (begin, end) margins of the blocked axes, and the data shape."""
     shape = writer.tensors[given(operator, 0)].shape
     blocks = writer.integers(given(operator, 1), "its blocks")
     ends = writer.integers(given(operator, 2), "its margins")
@@ -69,24 +72,24 @@ def _space_to_batch(writer: Writer, operator: TfliteOperator) -> None:
     inner = list(range(2, 2 * count + 1, 2))
     order = [*inner, 0, *range(1, 2 * count, 2), *range(2 * count + 1, len(shape) + count)]
     grouped = [shape[0], *split, *shape[count + 1 :]]
-    name = _regrouped(writer, name, grouped, order, writer.tensors[result].shape)
-    own = writer.tensors[data].quantisation
-    exact = own is not None and own.same_as(writer.tensors[result].quantisation)
+    name = _regroup(writer, name, grouped, order, writer.tensors[result].shape)
+    quantisation = writer.tensors[data].quantisation
+    exact = quantisation is not None and quantisation.same_as(writer.tensors[result].quantisation)
     writer.write(result, name, exact=exact)
 
 
 def _batch_to_space(writer: Writer, operator: TfliteOperator) -> None:
     blocks, margins, shape = _batch_blocks(writer, operator)
     data, result, count = given(operator, 0), output(operator), len(blocks)
-    whole = math.prod(blocks)
-    if shape[0] % whole:
+    block_elements = math.prod(blocks)
+    if shape[0] % block_elements:
         raise Missing(f"{shape[0]} images are no whole blocks of {blocks}")
-    grouped = [*blocks, shape[0] // whole, *shape[1:]]
+    grouped = [*blocks, shape[0] // block_elements, *shape[1:]]
     order = [count]
     for axis in range(count):
         order += [count + 1 + axis, axis]
     order += range(2 * count + 1, len(shape) + count)
-    wide = [shape[0] // whole, *(a * b for a, b in zip(shape[1:], blocks, strict=False))]
+    wide = [shape[0] // block_elements, *(a * b for a, b in zip(shape[1:], blocks, strict=False))]
     wide += shape[count + 1 :]
     starts = [begin for begin, _ in margins]
     ends = [size - end for size, (_, end) in zip(wide[1:], margins, strict=False)]
@@ -96,16 +99,16 @@ def _batch_to_space(writer: Writer, operator: TfliteOperator) -> None:
     ]
 
     def cropped(name: str) -> str:
-        spread = _regrouped(writer, name, grouped, order, wide)
+        spread = _regroup(writer, name, grouped, order, wide)
         return writer.node("Slice", [spread, *ranges])
 
     move(writer, data, result, cropped)
 
 
-def _regrouped(
+def _regroup(
     writer: Writer, name: str, shape: Sequence[int], order: Sequence[int], wanted: Sequence[int]
 ) -> str:
-    """A tensor in the shape `shape`, with its axes in that order, in the shape `wanted`."""
+    """Reshape a tensor to `shape`, permute its axes by `order`, and reshape it to `wanted`."""
     sizes = writer.add("shape", np.array(shape, np.int64))
     split = writer.node("Reshape", [name, sizes], "Split")
     turned = writer.node("Transpose", [split], "Transpose", perm=list(order))
@@ -154,7 +157,10 @@ def _reverse(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _reverse_sequence(writer: Writer, operator: TfliteOperator) -> None:
-    """ONNX has time and batch as the first two axes, in any order; others are moved there."""
+    """Convert REVERSE_SEQUENCE.
+
+    ONNX requires time and batch to be the first two axes. They are moved there and back.
+    """
     data, lengths = given(operator, 0), given(operator, 1)
     rank = len(writer.tensors[data].shape)
     time, batch = operator.integer("SeqDim"), operator.integer("BatchDim")
@@ -177,7 +183,7 @@ def _reverse_sequence(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
-    """MATRIX_DIAG and MATRIX_SET_DIAG: numbers on the diagonal of matrices."""
+    """Convert MATRIX_DIAG or MATRIX_SET_DIAG, which write the diagonal of matrices."""
     sets = operator.kind == "MATRIX_SET_DIAG"
     result = output(operator)
     shape = writer.tensors[result].shape
@@ -201,7 +207,7 @@ def _diagonal(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shape(writer: Writer, operator: TfliteOperator) -> None:
-    """SHAPE and RANK are constants, unless the shape depends on values."""
+    """Convert SHAPE or RANK to a constant, unless the shape depends on values."""
     data, result = given(operator, 0), output(operator)
     shape = writer.tensors[data].shape
     if operator.kind == "SHAPE" and writer.is_open(data):
@@ -222,14 +228,14 @@ def _zeros_like(writer: Writer, operator: TfliteOperator) -> None:
 def _range(writer: Writer, operator: TfliteOperator) -> None:
     result = output(operator)
     dtype = writer.tensors[result].dtype
-    places = [given(operator, i) for i in range(3)]
-    if all(map(writer.is_constant, places)):
-        begin, end, step = (writer.constant(place, "its range").item() for place in places)
+    arguments = [given(operator, i) for i in range(3)]
+    if all(map(writer.is_constant, arguments)):
+        begin, end, step = (writer.constant(argument, "its range").item() for argument in arguments)
         values = np.arange(begin, end, step).astype(dtype)
         if values.shape == writer.tensors[result].shape:
             writer.fold(result, values)
             return
-    write_as(writer, result, writer.node("Range", [writer.real(p) for p in places]), dtype)
+    write_as(writer, result, writer.node("Range", [writer.real(p) for p in arguments]), dtype)
 
 
 RULES: Mapping[str, Rule] = {
@@ -249,3 +255,4 @@ RULES: Mapping[str, Rule] = {
     "ZEROS_LIKE": _zeros_like,
     "RANGE": _range,
 }
+"""Conversion rule of each operator of this module, by its name in the schema."""

@@ -1,4 +1,4 @@
-"""Converts operators that execute other graphs of the file: branches, loops and composites."""
+"""Convert operators that execute other graphs of the file: branches, loops and composites."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from tilewright.networks.tflite.file import Shape, TfliteOperator, TfliteTensor
 from tilewright.networks.tflite.writer import Missing, Writer
 
 ConvertInner = Callable[[Writer, str], None]
-"""Converts all operators of a writer's graph; the text begins their names."""
+"""Converts all operators of a writer's graph. The text is a prefix for their names."""
 
 MAX_DEPTH = 32
-"""The most graphs that lie inside each other; a graph that executes itself goes beyond it."""
+"""Largest nesting depth of graphs. A graph that executes itself exceeds it."""
 
 
 def rules(convert: ConvertInner) -> Mapping[str, Rule]:
-    """Return the rules of these operators, by the schema's word."""
+    """Return the rules of these operators, by their name in the schema.
+
+    Args:
+        convert: converts the operators of a graph.
+    """
     return {
         "IF": partial(_convert_if, convert),
         "WHILE": partial(_convert_while, convert),
@@ -30,7 +34,10 @@ def rules(convert: ConvertInner) -> Mapping[str, Rule]:
 
 
 def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: bool) -> Writer:
-    """Return a writer for the graph that an option names, after checks of its inputs."""
+    """Return a writer for the graph that an option refers to.
+
+    Raises `Missing` if there is no such graph or if the nesting is too deep.
+    """
     graph = writer.subgraphs.get(operator.integer(option, -1))
     if graph is None:
         raise Missing(f"its {option} names no graph")
@@ -42,12 +49,16 @@ def _inner(writer: Writer, operator: TfliteOperator, option: str, *, inline: boo
 
 
 def _check_count(what: str, places: Sequence[int], wanted: int) -> None:
+    """Raise `Missing` unless a graph has as many inputs or outputs as its operator."""
     if len(places) != wanted:
         raise Missing(f"its graph has {len(places)} {what}, the operator {wanted}")
 
 
 def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = True) -> None:
-    """Raise `Missing` unless a tensor of a graph is stored as that of the operator is."""
+    """Raise `Missing` unless a tensor of a graph is stored like the operator's tensor.
+
+    The element type and the quantisation must be equal, and the shapes as well if `shapes` is true.
+    """
     same = (
         outer.quantisation is None
         if inner.quantisation is None
@@ -66,7 +77,7 @@ def _check_alike(inner: TfliteTensor, outer: TfliteTensor, *, shapes: bool = Tru
 
 
 def _bind(inner: Writer, writer: Writer, arguments: Sequence[int]) -> None:
-    """Let the inputs of a graph be tensors of the graph around it."""
+    """Connect the inputs of a graph to tensors of the surrounding graph."""
     _check_count("inputs", inner.source.inputs, len(arguments))
     if min(arguments, default=0) < 0:
         raise Missing("one of its inputs is left out")
@@ -78,7 +89,7 @@ def _bind(inner: Writer, writer: Writer, arguments: Sequence[int]) -> None:
 
 
 def _convert_composite(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_COMPOSITE: its graph says what it computes, whatever its name is."""
+    """Convert STABLEHLO_COMPOSITE by inlining the graph that defines it."""
     inner = _inner(writer, operator, "DecompositionSubgraphIndex", inline=True)
     _bind(inner, writer, operator.inputs)
     _check_count("outputs", inner.source.outputs, len(operator.outputs))
@@ -117,16 +128,19 @@ def _convert_if(convert: ConvertInner, writer: Writer, operator: TfliteOperator)
         graphs.append(inner.inner_graph([], results))
     writer.set_open(opened)
     chosen = _as_scalar(writer, writer.stored(condition), writer.tensors[condition])
-    found = writer.nodes(
+    results_of_if = writer.nodes(
         "If", [chosen], len(operator.outputs), then_branch=graphs[0], else_branch=graphs[1]
     )
-    for place, name in zip(operator.outputs, found, strict=True):
+    for place, name in zip(operator.outputs, results_of_if, strict=True):
         writer.write_stored(place, name)
 
 
 def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperator) -> None:
-    """WHILE: variables that no turn changes are read from around the loop, so that constants stay
-    constants in it; the others go from turn to turn."""
+    """Convert WHILE to a Loop.
+
+    Variables that no iteration changes are read from the surrounding graph, so that constants
+    remain constants. The other variables are carried from one iteration to the next.
+    """
     arguments, results = operator.inputs, operator.outputs
     if min(arguments, default=-1) < 0 or any(map(writer.is_open, arguments)):
         raise Missing("the sizes of its variables depend on values")
@@ -168,8 +182,8 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
     body.begin(prefix)
     graph = body.inner_graph(infos, finished)
     starts = [writer.stored(arguments[i]) for i in carried]
-    found = writer.nodes("Loop", ["", begins, *starts], len(carried), body=graph)
-    for i, name in zip(carried, found, strict=True):
+    final_values = writer.nodes("Loop", ["", begins, *starts], len(carried), body=graph)
+    for i, name in zip(carried, final_values, strict=True):
         writer.write_stored(results[i], name)
     for i, result in enumerate(results):
         if i not in carried:
@@ -178,7 +192,7 @@ def _convert_while(convert: ConvertInner, writer: Writer, operator: TfliteOperat
 
 
 def _condition(inner: Writer) -> str:
-    """Return the only output of a graph that decides whether a loop goes on, as a scalar."""
+    """Return the only output of a condition graph as a scalar."""
     _check_count("outputs", inner.source.outputs, 1)
     (place,) = inner.source.outputs
     return _as_scalar(inner, inner.stored(place), inner.tensors[place])

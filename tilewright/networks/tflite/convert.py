@@ -1,4 +1,4 @@
-"""Converts a TensorFlow Lite file to an ONNX model in QDQ form."""
+"""Convert a TensorFlow Lite file to an ONNX model in QDQ form."""
 
 from __future__ import annotations
 
@@ -23,17 +23,28 @@ from tilewright.networks.tflite.writer import Missing, Writer
 
 @dataclass(frozen=True)
 class Converted:
-    """The model, in which an operator without a rule stands as one of the domain `tflite`;
-    `missing` says of each, by name, its kind and what is in the way."""
+    """Result of a conversion.
+
+    Attributes:
+        model: the ONNX model. An operator without a rule is kept as an operator of the domain
+            `tflite`.
+        missing: operators without a rule: name to kind and reason.
+    """
 
     model: onnx.ModelProto
     missing: Mapping[str, str]
 
 
 def read_tflite(path: Path) -> onnx.ModelProto:
-    """The ONNX model of a file, in QDQ form where it is quantised; inputs and outputs keep names,
-    types and layouts. Raises `ModelFileError`, and `UnsupportedOperatorError` which names every
-    operator that cannot be expressed."""
+    """Read a TensorFlow Lite file as an ONNX model.
+
+    Quantised tensors are in QDQ form. Inputs and outputs keep their names, types and layouts.
+
+    Raises:
+        ModelFileError: the file cannot be read or is not a valid model.
+        UnsupportedOperatorError: operators cannot be expressed in ONNX. The message names all of
+            them.
+    """
     converted = convert(read(path))
     if converted.missing:
         shown = "; ".join(f"'{name}': {why}" for name, why in converted.missing.items())
@@ -45,13 +56,17 @@ def read_tflite(path: Path) -> onnx.ModelProto:
 
 
 def convert(graph: TfliteGraph) -> Converted:
-    """The graph in ONNX. Raises `ModelFileError` for one that contradicts itself."""
+    """Convert a TensorFlow Lite graph to ONNX.
+
+    Raises:
+        ModelFileError: the graph contradicts itself.
+    """
     writer, missing = Writer(graph), {}
     sizes.analyse(writer)
     needed = _needed(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(name, operator.kind, in_floats=_computes_floats(graph, operator))
-        if reason := _converted(writer, operator):
+        if reason := _convert_operator(writer, operator):
             node = writer.foreign(operator.kind, sizes.reads(writer, operator), operator.outputs)
             missing[node] = f"{printable(operator.kind)}: {reason}"
     model = writer.model()
@@ -60,20 +75,23 @@ def convert(graph: TfliteGraph) -> Converted:
 
 
 def _convert_inner(writer: Writer, prefix: str) -> None:
-    """Let a writer of a graph that an operator executes have all its operators. Raises `Missing`
-    for the first one that cannot be expressed."""
+    """Convert all operators of a graph that another operator executes.
+
+    Raises `Missing` at the first one that cannot be expressed.
+    """
     graph = writer.source
     sizes.analyse(writer)
     needed = _needed(writer)
     for operator, name in zip(needed, _operator_names(graph, needed), strict=True):
         writer.begin(f"{prefix}/{name}", operator.kind, in_floats=_computes_floats(graph, operator))
-        if reason := _converted(writer, operator):
+        if reason := _convert_operator(writer, operator):
             raise Missing(f"in its graph, '{name}': {printable(operator.kind)}: {reason}")
+    # The operator that executes the graph adds the nodes that follow.
     writer.begin(prefix)
 
 
-def _converted(writer: Writer, operator: TfliteOperator) -> str:
-    """Let the writer have an operator; why that cannot be, or ""."""
+def _convert_operator(writer: Writer, operator: TfliteOperator) -> str:
+    """Convert one operator. Return why it cannot be converted, "" on success."""
     for place in operator.inputs:
         if place >= 0 and writer.tensors[place].is_variable:
             name = printable(writer.tensors[place].name)
@@ -98,7 +116,7 @@ def _converted(writer: Writer, operator: TfliteOperator) -> str:
 
 
 def _needed(writer: Writer) -> list[TfliteOperator]:
-    """The operators that the outputs of a graph depend on, in order."""
+    """Return the operators that the graph's outputs depend on, in order."""
     graph = writer.source
     wanted, needed = set(graph.outputs), []
     for operator in reversed(graph.operators):
@@ -115,7 +133,7 @@ def _operator_names(graph: TfliteGraph, operators: Sequence[TfliteOperator]) -> 
 
 
 def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str]:
-    """What `operator_names` makes a name of."""
+    """Return the (kind, output name, weight name) that `operator_names` derives a name from."""
     outputs = [graph.tensors[place].name for place in operator.outputs[:1]]
     second = [graph.tensors[place] for place in operator.inputs[1:2] if place >= 0]
     weights = [tensor.name for tensor in second if tensor.data is not None]
@@ -123,18 +141,20 @@ def _source(graph: TfliteGraph, operator: TfliteOperator) -> tuple[str, str, str
 
 
 def _computes_floats(graph: TfliteGraph, operator: TfliteOperator) -> bool:
-    """Whether an operator with quantised weights computes in floats: the weights are real then, or
-    the model would pass for a quantised one."""
+    """Return whether an operator with quantised weights computes in float.
+
+    Its weights are then converted to float, because otherwise the model would count as quantised.
+    """
     results = [graph.tensors[place] for place in operator.outputs]
     return all(tensor.dtype == "float32" for tensor in results)
 
 
 def _check(model: onnx.ModelProto, graph: TfliteGraph) -> None:
-    """Raises `ModelFileError` where ONNX's inference finds other shapes than the file states."""
+    """Raise `ModelFileError` if ONNX's shape inference contradicts the shapes in the file."""
     light = weights_as_inputs(without_weights(model))
     graphs = (graph, *graph.subgraphs.values())
-    shapes = [tensor.shape for each in graphs for tensor in each.tensors]
-    # To follow values, ONNX writes a message for each element of a vector.
+    shapes = [tensor.shape for subgraph in graphs for tensor in subgraph.tensors]
+    # To propagate values, ONNX's shape inference stores a message for each element of a vector.
     follows_values = max(max(shape, default=0) for shape in shapes) <= MOST_FOLLOWED
     try:
         onnx.shape_inference.infer_shapes(light, strict_mode=True, data_prop=follows_values)
@@ -146,4 +166,4 @@ def _check(model: onnx.ModelProto, graph: TfliteGraph) -> None:
 
 
 RULES: Mapping[str, Rule] = {**SUPPORTED, **control.rules(_convert_inner)}
-"""How each kind of operator is expressed, by the schema's word."""
+"""Conversion rule of each operator kind, by its name in the schema."""

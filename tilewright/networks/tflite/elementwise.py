@@ -1,4 +1,4 @@
-"""Converts operators that compute each number by itself, or from its partners in other tensors."""
+"""Convert elementwise operators, softmax, and quantisation."""
 
 from __future__ import annotations
 
@@ -12,18 +12,27 @@ from tilewright.networks.tflite.file import TfliteOperator
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, TfliteLayout, Writer
 
 Rule = Callable[[Writer, TfliteOperator], None]
+"""Converts one operator. Raises `Missing` if it cannot be expressed."""
 
 FUSED = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
-"""`ActivationFunctionType` of the schema, by number."""
+"""Names of the schema's `ActivationFunctionType` values, by number."""
 CLIPS: Mapping[str, tuple[float, float]] = {
     "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0), "RELU_0_TO_1": (0.0, 1.0),
 }  # fmt: skip
+"""Lower and upper bound of each clipping activation."""
 
 
 def finish(
     writer: Writer, operator: TfliteOperator, result: str, layout: TfliteLayout = FILED
 ) -> None:
-    """Give an operator's only output its result, behind the activation that is fused into it."""
+    """Apply the fused activation of an operator and write the result as its only output.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        result: name of the result before the activation.
+        layout: layout of the result.
+    """
     number = operator.integer("FusedActivationFunction")
     fused = FUSED[number] if 0 <= number < len(FUSED) else f"activation {number}"
     if fused != "NONE":
@@ -33,29 +42,44 @@ def finish(
 
 
 def output(operator: TfliteOperator) -> int:
-    """The place of the only output."""
+    """Return the tensor index of an operator's only output. Raises `Missing` if it has several."""
     if len(operator.outputs) != 1:
         raise Missing(f"it has {len(operator.outputs)} outputs in place of one")
     return operator.outputs[0]
 
 
 def given(operator: TfliteOperator, place: int) -> int:
-    """The place of an input that must be there."""
-    found = operator.inputs[place] if place < len(operator.inputs) else -1
-    if found < 0:
+    """Return the tensor index of the input at position `place`.
+
+    Raises:
+        Missing: the input is absent.
+    """
+    index = operator.inputs[place] if place < len(operator.inputs) else -1
+    if index < 0:
         raise Missing(f"its input {place} is left out")
-    return found
+    return index
 
 
 def common_layout(writer: Writer, operator: TfliteOperator) -> TfliteLayout:
-    """The one to compute in what is computed number by number."""
+    """Return the layout in which an elementwise operator is computed.
+
+    This is channels first if all tensors are images and one of the computed inputs has that layout.
+    """
     computed = [i for i in operator.inputs if i >= 0 and not writer.is_constant(i)]
-    images = all(len(writer.tensors[i].shape) == 4 for i in (*computed, output(operator)))
-    return FIRST if images and any(writer.layout(i) is FIRST for i in computed) else FILED
+    are_images = all(len(writer.tensors[i].shape) == 4 for i in (*computed, output(operator)))
+    return FIRST if are_images and any(writer.layout(i) is FIRST for i in computed) else FILED
 
 
 def operand(writer: Writer, place: int, layout: TfliteLayout) -> str:
-    """An input in real numbers; a constant of fewer dimensions so that it broadcasts as before."""
+    """Return an input as real numbers.
+
+    A constant with fewer dimensions is reshaped so that it broadcasts as before.
+
+    Args:
+        writer: writer of the graph.
+        place: tensor index of the input.
+        layout: layout in which the operator is computed.
+    """
     rank = len(writer.tensors[place].shape)
     if layout is FILED or rank in (0, 4):
         return writer.real(place, layout)
@@ -84,7 +108,7 @@ def _activation(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _activated(writer: Writer, kind: str, data: str, dtype: str, *, suffix: bool = False) -> str:
-    if kind == "RELU" and dtype != "float32":  # onnxruntime has Relu for few types of integers
+    if kind == "RELU" and dtype != "float32":  # onnxruntime's Relu supports few integer types
         return writer.node("Max", [data, writer.add("zero", np.zeros((), dtype))], "Relu" * suffix)
     if kind in CLIPS:
         ends = [writer.add(f"clip/{end:g}", np.array(end, dtype)) for end in CLIPS[kind]]
@@ -129,8 +153,10 @@ def _squared_difference(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _gelu(writer: Writer, operator: TfliteOperator) -> None:
-    """By the error function, or approximated by a hyperbolic tangent; ONNX has Gelu from opset 20
-    on."""
+    """Convert GELU, computed with the error function or approximated with tanh.
+
+    ONNX itself has Gelu only from opset 20 on.
+    """
     layout = common_layout(writer, operator)
     data = writer.real(given(operator, 0), layout)
 
@@ -153,8 +179,10 @@ def _gelu(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _fake_quant(writer: Writer, operator: TfliteOperator) -> None:
-    """Rounds to the steps of an integer type whose range is moved so that 0 is one of them
-    (TensorFlow's FakeQuantWithMinMaxArgs)."""
+    """Convert FAKE_QUANT, which rounds to the steps of an integer type.
+
+    The range is shifted so that 0 is one of the steps (TensorFlow's FakeQuantWithMinMaxArgs).
+    """
     least, most = operator.number("Min", 0.0), operator.number("Max", 0.0)
     first = 1 if operator.integer("NarrowRange") else 0
     bits = operator.integer("NumBits", 8)
@@ -189,8 +217,8 @@ def _softmax(writer: Writer, operator: TfliteOperator) -> None:
     finish(writer, operator, writer.node(op, [data], axis=layout.axis(-1, rank)), layout)
 
 
-def _same_numbers(writer: Writer, operator: TfliteOperator) -> None:
-    """QUANTIZE and DEQUANTIZE: real numbers stay, and are stored in another way."""
+def _convert_storage(writer: Writer, operator: TfliteOperator) -> None:
+    """Convert QUANTIZE or DEQUANTIZE, which change only how numbers are stored."""
     place, result = given(operator, 0), output(operator)
     source, target = writer.tensors[place], writer.tensors[result]
     if writer.is_constant(place) and target.quantisation is None and target.dtype == "float32":
@@ -199,7 +227,7 @@ def _same_numbers(writer: Writer, operator: TfliteOperator) -> None:
         writer.fold(result, real.astype(np.float32))
         return
     if "float16" in (source.dtype, target.dtype):
-        to = 1 if target.dtype == "float32" else 10  # ONNX's numbers of these types
+        to = 1 if target.dtype == "float32" else 10  # ONNX's numbers of float32 and float16
         layout = writer.layout(place)
         halves = writer.node("Cast", [writer.stored(place, layout)], to=to)
         writer.write_stored(result, halves, layout)
@@ -208,7 +236,7 @@ def _same_numbers(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _densify(writer: Writer, operator: TfliteOperator) -> None:
-    """DENSIFY: a constant that is stored without its zeros, and was read with them."""
+    """Convert DENSIFY: the constant is stored without its zeros, but was read with them."""
     values = writer.constant(given(operator, 0), "its input")
     writer.fold(output(operator), values)
 
@@ -239,7 +267,8 @@ RULES: Mapping[str, Rule] = {
     "SQUARED_DIFFERENCE": _squared_difference,
     "SOFTMAX": _softmax,
     "LOG_SOFTMAX": _softmax,
-    "QUANTIZE": _same_numbers,
-    "DEQUANTIZE": _same_numbers,
+    "QUANTIZE": _convert_storage,
+    "DEQUANTIZE": _convert_storage,
     "DENSIFY": _densify,
 }  # fmt: skip
+"""Conversion rule of each operator of this module, by its name in the schema."""

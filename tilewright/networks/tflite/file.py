@@ -1,8 +1,8 @@
-"""Reads the constants of TensorFlow Lite that hold only what is not zero.
+"""Read TensorFlow Lite files, including constants that are stored in sparse form.
 
 A sparse tensor is a tree with one level per dimension, in any order of dimensions. A dense level
-has every place of its dimension below each node, a sparse one only those that it lists. Blocks are
-further levels, each of which is the inner part of a dimension.
+contains every index of its dimension below each node; a sparse level contains only the listed
+indices. Blocks are additional levels, each of which is the inner part of a dimension.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from tilewright.networks.onnx.files import MAX_FILE_BYTES, MAX_NODES, MAX_TENSOR
 tflite = lazy_module("tflite")
 
 SPARSE = 1
-"""The schema's number for a level that lists its places."""
+"""The schema's number for a sparse level."""
 MOST_LEVELS = 16
+"""Largest number of levels of a sparse tensor that is accepted."""
 
 Integers = NDArray[np.int64]
 
 
 class DamagedTensor(ValueError):
-    """A sparse tensor that contradicts itself."""
+    """Raised if a sparse tensor contradicts itself."""
 
 
 def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a sparse constant with its zeros.
+    """Expand a sparse constant, including its zeros.
 
     Args:
         sparsity: the table `SparsityParameters` of the tensor.
-        values: what the file stores of it, (stored elements,).
-        shape: of the tensor.
+        values: the stored elements, of shape (elements,).
+        shape: shape of the tensor.
 
     Returns:
-        An array of the tensor's shape and the element type of `values`.
+        An array of this shape with the element type of `values`.
 
     Raises:
-        DamagedTensor: sizes, places or counts do not fit.
+        DamagedTensor: sizes, indices or counts contradict each other.
     """
     order = _vector(sparsity.TraversalOrderLength(), sparsity.TraversalOrderAsNumpy)
     blocks = _vector(sparsity.BlockMapLength(), sparsity.BlockMapAsNumpy)
@@ -56,46 +57,52 @@ def dense(sparsity: Any, values: NDArray[Any], shape: tuple[int, ...]) -> NDArra
         raise DamagedTensor("its levels are not those of its dimensions")
     if any(not 0 <= dimension < rank for dimension in blocks) or levels > MOST_LEVELS:
         raise DamagedTensor("its blocks divide dimensions that it does not have")
-    places = np.zeros((1, 0), np.int64)  # of each node, one per level so far
+    places = np.zeros((1, 0), np.int64)  # indices of each node, one column per level so far
     sizes: list[int] = []
     for number in range(levels):
         level = sparsity.DimMetadata(number)
         if level.Format() == SPARSE:
-            places = _listed(level, places)
+            places = _listed_places(level, places)
             sizes.append(0)
         else:
-            places = _all(int(level.DenseSize()), places, math.prod(shape))
+            places = _all_places(int(level.DenseSize()), places, math.prod(shape))
             sizes.append(int(level.DenseSize()))
     if len(places) != values.size:
         raise DamagedTensor(f"it stores {values.size} elements for {len(places)} places")
     by_level = {int(level): places[:, number] for number, level in enumerate(order)}
-    found = [by_level[dimension] for dimension in range(rank)]
+    coordinates = [by_level[dimension] for dimension in range(rank)]
     for number, dimension in enumerate(blocks):
         size = sizes[order.index(rank + number)]
-        found[dimension] = found[dimension] * size + by_level[rank + number]
-    if any((at < 0).any() or (at >= size).any() for at, size in zip(found, shape, strict=True)):
+        coordinates[dimension] = coordinates[dimension] * size + by_level[rank + number]
+    if any(
+        (coordinate < 0).any() or (coordinate >= size).any()
+        for coordinate, size in zip(coordinates, shape, strict=True)
+    ):
         raise DamagedTensor("it has elements beyond its shape")
     array = np.zeros(shape, values.dtype)
-    array[tuple(found)] = values
+    array[tuple(coordinates)] = values
     return array
 
 
 def _vector(length: int, read: Callable[[], Any]) -> list[int]:
     if length > MOST_LEVELS:
         raise DamagedTensor(f"it has {length} levels")
-    return [int(each) for each in read()] if length else []
+    return [int(number) for number in read()] if length else []
 
 
-def _all(size: int, parents: Integers, most: int) -> Integers:
-    """Return every place of a dimension below each node, at most so many as the tensor has."""
+def _all_places(size: int, parents: Integers, most: int) -> Integers:
+    """Return every index of a dense level below each node, as rows of indices.
+
+    Raises `DamagedTensor` if there are more than `most`, the number of elements of the tensor.
+    """
     if size < 0 or size * len(parents) > most:
         raise DamagedTensor(f"one of its levels has the size {size}")
     places = np.tile(np.arange(size), len(parents))[:, None]
     return np.hstack([np.repeat(parents, size, axis=0), places])
 
 
-def _listed(level: Any, parents: Integers) -> Integers:
-    """Return the places that are listed below each node."""
+def _listed_places(level: Any, parents: Integers) -> Integers:
+    """Return the listed indices of a sparse level below each node, as rows of indices."""
     segments = _numbers(level.ArraySegments(), level.ArraySegmentsType())
     indices = _numbers(level.ArrayIndices(), level.ArrayIndicesType())
     counts = np.diff(segments)
@@ -110,7 +117,7 @@ def _listed(level: Any, parents: Integers) -> Integers:
 
 
 def _numbers(table: Any, kind: int) -> Integers:
-    """Return a vector of one of the three types that the schema has for them."""
+    """Return a vector of integers, which the schema stores in one of three types."""
     words = {
         number: name
         for name, number in vars(tflite.SparseIndexVector).items()
@@ -137,24 +144,29 @@ Option = int | float | Shape
 
 @dataclass(frozen=True)
 class TfliteQuantisation:
-    """real = scale x (integer - zero point): `scales` and `zero_points`, (1,) of a tensor or
-    (channels,) along `axis`."""
+    """Quantisation of a tensor: real = scale · (integer − zero point).
+
+    Attributes:
+        scales: array of shape (1,), or (channels,) for a scale per channel.
+        zero_points: array of the same shape.
+        axis: axis of the channels.
+    """
 
     scales: NDArray[np.float32]
     zero_points: NDArray[np.int64]
     axis: int
 
     def real(self, integers: NDArray[Any]) -> NDArray[np.float32]:
-        """What integers stand for, in their shape."""
+        """Return the real values of an array of integers, as float32 in the same shape."""
         shape = [1] * integers.ndim
         if self.scales.size > 1:
             shape[self.axis] = -1
         steps = integers.astype(np.int64) - self.zero_points.reshape(shape or ())
-        found: NDArray[np.float32] = steps.astype(np.float32) * self.scales.reshape(shape or ())
-        return found
+        values: NDArray[np.float32] = steps.astype(np.float32) * self.scales.reshape(shape or ())
+        return values
 
     def same_as(self, other: TfliteQuantisation | None) -> bool:
-        """Whether both give every integer the same value."""
+        """Return whether both quantisations give every integer the same value."""
         return (
             other is not None
             and np.array_equal(self.scales, other.scales)
@@ -165,11 +177,17 @@ class TfliteQuantisation:
 
 @dataclass(frozen=True)
 class TfliteTensor:
-    """A tensor of the graph.
+    """A tensor of a graph.
 
-    `dtype` is the name of a NumPy type, "" where NumPy has none for `kind`, the schema's word.
-    `data` is set for constants. `has_open_shape` says that the converter of the model did not know
-    all sizes; `shape` has 1 in their place.
+    Attributes:
+        name: its name.
+        shape: its shape. A size that the file does not state is 1.
+        kind: the schema's name of its element type.
+        dtype: the NumPy name of its element type, "" if NumPy does not have it.
+        quantisation: its quantisation, None if it is not quantised.
+        data: its values if it is a constant, otherwise None.
+        is_variable: whether it keeps state between runs.
+        has_open_shape: whether the file leaves sizes open.
     """
 
     name: str
@@ -184,8 +202,15 @@ class TfliteTensor:
 
 @dataclass(frozen=True)
 class TfliteOperator:
-    """An operator: `kind` is the schema's word (CONV_2D), or what a custom operator calls itself.
-    An input that is left out is -1."""
+    """An operator of a graph.
+
+    Attributes:
+        kind: its name in the schema, for example CONV_2D, or the name of a custom operator.
+        inputs: tensor index of each input, −1 for an absent input.
+        outputs: tensor index of each output.
+        options: its options, by their names in the schema.
+        is_custom: whether it is a custom operator.
+    """
 
     kind: str
     inputs: tuple[int, ...]
@@ -194,7 +219,7 @@ class TfliteOperator:
     is_custom: bool = False
 
     def integer(self, option: str, default: int = 0) -> int:
-        """An option that is a whole number, an enumeration or a switch."""
+        """Return an option that is an integer, an enumeration value or a flag."""
         value = self.options.get(option, default)
         return int(value) if isinstance(value, (int, float)) else default
 
@@ -204,17 +229,22 @@ class TfliteOperator:
         return [int(value) for value in values] if isinstance(values, tuple) else []
 
     def number(self, option: str, default: float) -> float:
-        """An option that is a real number."""
+        """Return an option that is a real number."""
         value = self.options.get(option, default)
         return float(value) if isinstance(value, (int, float)) else default
 
 
 @dataclass(frozen=True)
 class TfliteGraph:
-    """A graph of a file; `inputs` and `outputs` are places in `tensors`.
+    """A graph of a file.
 
-    The main graph has in `subgraphs` the other graphs of the file that an operator names, by their
-    numbers in the file. In those, `subgraphs` is empty.
+    Attributes:
+        tensors: its tensors.
+        operators: its operators in execution order.
+        inputs: tensor indices of its inputs.
+        outputs: tensor indices of its outputs.
+        subgraphs: other graphs that operators execute, by their number in the file. It is filled
+            for the main graph only.
     """
 
     tensors: tuple[TfliteTensor, ...]
@@ -225,8 +255,12 @@ class TfliteGraph:
 
 
 def read(path: Path) -> TfliteGraph:
-    """Parse a file. Raises `ModelFileError` for one that is missing, no TensorFlow Lite model, cut
-    off, or contradicts itself."""
+    """Parse a TensorFlow Lite file and return its main graph.
+
+    Raises:
+        ModelFileError: the file is missing, truncated, not a TensorFlow Lite model, or contradicts
+            itself.
+    """
     try:
         if not path.is_file():
             raise ModelFileError(f"'{path}' is not a file; give a .tflite file")
@@ -249,7 +283,7 @@ def read(path: Path) -> TfliteGraph:
         ) from None
 
 
-# what the bindings raise where an offset leads out of the file
+# Exceptions that the bindings raise for an offset outside of the file.
 _DAMAGE = (
     struct.error, IndexError, ValueError, TypeError, AttributeError, OverflowError, KeyError,
     MemoryError,
@@ -257,6 +291,8 @@ _DAMAGE = (
 
 
 class _FlatbufferReader:
+    """Reads the tables of a TensorFlow Lite file and checks all sizes and indices."""
+
     def __init__(self, content: bytes, path: Path) -> None:
         self._schema = tflite
         self._content = content
@@ -269,7 +305,7 @@ class _FlatbufferReader:
         self._constant_bytes = 0
 
     def graph(self) -> TfliteGraph:
-        """Return the main graph, with the graphs that its operators name, directly or not."""
+        """Return the main graph with all graphs that it executes, directly or indirectly."""
         if not self._model.SubgraphsLength():
             self._refuse("holds no graph")
         main = self._graph(0)
@@ -325,7 +361,7 @@ class _FlatbufferReader:
         dtype = _DTYPES.get(kind, "")
         data = self._data(table, name, shape, "int8" if kind == "INT4" else dtype, kind)
         if kind == "INT4" and data is not None:
-            dtype = "int8"  # only constants have four bits: they are read as bytes
+            dtype = "int8"  # only constants can be int4; they are unpacked to int8
         quantisation = self._quantisation(table.Quantization(), name, shape, dtype)
         signature = self._vector(
             table.ShapeSignatureAsNumpy,
@@ -341,18 +377,19 @@ class _FlatbufferReader:
     def _data(
         self, table: Any, name: str, shape: Shape, dtype: str, kind: str
     ) -> NDArray[Any] | None:
-        """A constant's values; None of a tensor that is computed, or whose type NumPy lacks."""
+        """Return the values of a constant, or None for a computed tensor or an unsupported type."""
         if not 0 <= table.Buffer() < self._model.BuffersLength():
             self._refuse(f"gives the tensor '{name}' data that it does not hold")
         buffer = self._model.Buffers(table.Buffer())
         start, length = buffer.Offset(), buffer.DataLength()
-        if start > 1:  # beyond the tables, as large models have it
+        if start > 1:  # large models store data after the tables
             length = buffer.Size()
             raw = np.frombuffer(self._content, np.uint8)[start : start + length]
         elif length:
             raw = buffer.DataAsNumpy()
         if not length or not dtype:
             return None
+        # A damaged file may use the same data for many tensors, so that the sum is limited, too.
         self._constant_bytes += length
         if table.Sparsity() is not None and kind != "INT4":
             return self._dense(table.Sparsity(), name, raw, shape, dtype)
@@ -367,6 +404,7 @@ class _FlatbufferReader:
             self._refuse("uses the same data for tensors of more than 2 GiB")
         if kind == "INT4":  # two numbers per byte, the first one in the lower half
             self._constant_bytes += count
+            # The shifts extend the sign of each four-bit number.
             pairs = raw.view(np.int8)
             return np.stack([pairs << 4 >> 4, pairs >> 4], -1).ravel()[:count].reshape(shape)
         values: NDArray[Any] = raw.view(np.dtype(dtype).newbyteorder("<")).reshape(shape)
@@ -390,7 +428,7 @@ class _FlatbufferReader:
     ) -> TfliteQuantisation | None:
         if table is None or not table.ScaleLength() or dtype not in _INTEGERS:
             return None
-        # A vector, such as a bias, has one dimension, whatever the file says of its channels.
+        # A vector, such as a bias, has a single axis, even if the file names another one.
         axis = table.QuantizedDimension() if len(shape) != 1 else 0
         channels = shape[axis] if 0 <= axis < len(shape) else 1
         most = max(channels, 1)
@@ -406,12 +444,12 @@ class _FlatbufferReader:
         )
         if points.size <= 1:
             points = np.full(scales.size, points[0] if points.size else 0, np.int64)
-        kind = np.iinfo(dtype)
+        limits = np.iinfo(dtype)
         if (
             scales.size not in (1, channels)
             or points.size != scales.size
             or not (np.isfinite(scales) & (scales >= 0)).all()
-            or not ((points >= kind.min) & (points <= kind.max)).all()
+            or not ((points >= limits.min) & (points <= limits.max)).all()
         ):
             self._refuse(f"quantises the tensor '{name}' in a way that makes no sense")
         return TfliteQuantisation(scales, points, axis if scales.size > 1 else 0)
@@ -420,7 +458,7 @@ class _FlatbufferReader:
         if not 0 <= table.OpcodeIndex() < self._model.OperatorCodesLength():
             self._refuse("has an operator of no known kind")
         code = self._model.OperatorCodes(table.OpcodeIndex())
-        # files of before 2020 have only the first, which ends at 127
+        # Files from before 2020 only have the deprecated field, whose largest value is 127.
         number = max(code.DeprecatedBuiltinCode(), code.BuiltinCode())
         kind = self._operators.get(number, f"operator {number}")
         custom = kind == "CUSTOM"
@@ -436,43 +474,47 @@ class _FlatbufferReader:
         )  # fmt: skip
 
     def _read_options(self, operator: Any) -> dict[str, Option]:
-        """Every scalar and vector of the operator's table of options, by the schema's name. There
-        are two fields for it, the second for operators of 2023 and later."""
+        """Return every scalar and vector of an operator's options, by their names in the schema.
+
+        The schema has two fields for options; the second one is for operators of 2023 and later.
+        """
         table = operator.BuiltinOptions()
-        word = self._options.get(operator.BuiltinOptionsType(), "NONE")
-        if table is None or word == "NONE":
+        table_name = self._options.get(operator.BuiltinOptionsType(), "NONE")
+        if table is None or table_name == "NONE":
             table = operator.BuiltinOptions2()
-            word = self._later_options.get(operator.BuiltinOptions2Type(), "NONE")
-        if table is None or word == "NONE":
+            table_name = self._later_options.get(operator.BuiltinOptions2Type(), "NONE")
+        if table is None or table_name == "NONE":
             return {}
-        kind = getattr(self._schema, word)
+        kind = getattr(self._schema, table_name)
         options = kind()
         options.Init(table.Bytes, table.Pos)
-        found: dict[str, Option] = {}
+        values: dict[str, Option] = {}
         for name in [name for name in vars(kind) if name[0].isupper()]:
             if f"{name}AsNumpy" in vars(kind):
                 length = getattr(options, f"{name}Length")()
                 vector = getattr(options, f"{name}AsNumpy")
-                found[name] = self._vector(vector, length, MAX_OPTION_LENGTH, name)
+                values[name] = self._vector(vector, length, MAX_OPTION_LENGTH, name)
             elif not name.endswith(_NO_VALUE) and not name.startswith("GetRootAs"):
                 value = getattr(options, name)()
                 if isinstance(value, (bool, int, float)):
-                    found[name] = value
-        return found
+                    values[name] = value
+        return values
 
     def _places(
         self, vector: Callable[[], Any], length: int, tensors: int, what: str
     ) -> tuple[int, ...]:
+        """Return a vector of tensor indices, after checking that they exist."""
         places = self._vector(vector, length, MAX_OPERANDS, what)
         if any(not -1 <= place < tensors for place in places):
             self._refuse(f"names {what} that it does not hold")
         return tuple(int(place) for place in places)
 
     def _vector(self, vector: Callable[[], Any], length: int, most: int, what: str) -> Any:
-        """The numbers of a vector, () where the file has none."""
+        """Return the numbers of a vector; () if the file has none."""
         return tuple(vector().tolist()) if self._within(length, most, what) else ()
 
     def _within(self, length: int, most: int, what: str) -> int:
+        """Return `length` after checking that it is at most `most`."""
         if length > most:
             self._refuse(f"has {length} {what}, at most {most} are accepted")
         return length
@@ -482,8 +524,10 @@ class _FlatbufferReader:
 
 
 def _subgraphs_of(graph: TfliteGraph) -> list[int]:
-    """Return the numbers of the graphs that operators execute; a graph that only initialises
-    variables (CALL_ONCE) is not among them."""
+    """Return the numbers of the graphs that operators execute.
+
+    A graph that only initialises variables (CALL_ONCE) is not included.
+    """
     return [
         operator.integer(option)
         for operator in graph.operators
@@ -493,10 +537,11 @@ def _subgraphs_of(graph: TfliteGraph) -> list[int]:
 
 
 def _words(enumeration: type) -> dict[int, str]:
+    """Return the names of an enumeration's values, by number."""
     return {number: word for word, number in vars(enumeration).items() if isinstance(number, int)}
 
 
-# methods of a table that hold no value of it
+# Suffixes of methods that do not return a field's value.
 _NO_VALUE = ("AsNumpy", "Length", "IsNone", "Init", "BufferHasIdentifier")
 _DTYPES = {
     "FLOAT32": "float32", "FLOAT16": "float16", "FLOAT64": "float64", "BOOL": "bool",

@@ -1,7 +1,7 @@
-"""Converts Fourier transforms and what reads their complex numbers.
+"""Convert Fourier transforms and the operators that read their complex results.
 
-ONNX has no operators on complex numbers. A tensor of them is one of real numbers here, with one
-more dimension that holds the real and the imaginary part. It may lie between operators only.
+ONNX has no operators on complex numbers. A complex tensor is represented as a real one with an
+additional last dimension for the real and imaginary part. It may only occur between operators.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tilewright.networks.tflite.windows import reduce_axes
 from tilewright.networks.tflite.writer import Missing, Writer
 
 OPSET_AXIS = 20
-"""The version from which on the axis of ONNX's DFT is an input."""
+"""First opset in which the axis of DFT is an input."""
 
 
 def takes_complex(kind: str, tensor: TfliteTensor) -> bool:
-    """Return whether a kind of operator has a rule for complex tensors, and this is one."""
+    """Return whether a tensor is complex and this kind of operator can handle it."""
     return kind in RULES and tensor.kind == "COMPLEX64"
 
 
 def _transform(writer: Writer, operator: TfliteOperator) -> None:
-    """RFFT2D: the data are cut or filled up with zeros to the length of the transform."""
+    """Convert RFFT2D; the data are cut or zero-padded to the length of the transform."""
     data, result = given(operator, 0), output(operator)
     lengths = writer.integers(given(operator, 1), "its length")
     shape = writer.tensors[data].shape
@@ -57,6 +57,7 @@ def _transform(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pairs(writer: Writer, operator: TfliteOperator) -> str:
+    """Return the name of the complex input as pairs of real numbers."""
     data = given(operator, 0)
     if not writer.is_complex(data):
         raise Missing("its data are no complex numbers that an operator of the file computes")
@@ -64,6 +65,7 @@ def _pairs(writer: Writer, operator: TfliteOperator) -> str:
 
 
 def _part(part: int, writer: Writer, operator: TfliteOperator) -> None:
+    """Convert REAL (part 0) or IMAG (part 1)."""
     place = writer.add("part", np.array(part, np.int64))
     pairs = _pairs(writer, operator)
     writer.write(output(operator), writer.node("Gather", [pairs, place], axis=-1))
@@ -80,3 +82,4 @@ RULES: Mapping[str, Rule] = {
     "IMAG": partial(_part, 1),
     "COMPLEX_ABS": _magnitude,
 }
+"""Conversion rule of each operator of this module, by its name in the schema."""

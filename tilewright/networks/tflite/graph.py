@@ -1,4 +1,4 @@
-"""Collects the nodes and constants of an ONNX graph, each under a readable and unique name."""
+"""Collect the nodes and constants of an ONNX graph under readable and unique names."""
 
 from __future__ import annotations
 
@@ -16,25 +16,39 @@ from tilewright.networks.onnx.files import node_reads
 
 
 class GraphBuilder:
-    """Names of tensors and of nodes are told apart, so one may be called as the other is."""
+    """Nodes and constants of an ONNX graph under construction.
+
+    Tensors and nodes have separate namespaces, so a node may have the same name as a tensor.
+
+    Args:
+        outer: the surrounding graph, if this graph lies inside one of its nodes. An inner graph
+            reads tensors of the outer graph by name, so both share their namespaces.
+
+    Attributes:
+        tensor_names: names of tensors that are taken.
+        node_names: names of nodes that are taken.
+        nodes: the nodes in order.
+    """
 
     def __init__(self, outer: GraphBuilder | None = None) -> None:
-        """Begin a graph, or one that lies inside a node of `outer`.
-
-        An inner graph reads tensors of the outer one by name, so both share their names.
-        """
         self.tensor_names: Names = Names() if outer is None else outer.tensor_names
         self.node_names: Names = Names() if outer is None else outer.node_names
         self.nodes: list[onnx.NodeProto] = []
-        self._unnamed: dict[str, onnx.NodeProto] = {}  # results that are not renamed yet
+        # Nodes whose results have temporary names, by result.
+        self._unnamed: dict[str, onnx.NodeProto] = {}
         self._constants: dict[str, onnx.TensorProto] = {}
-        self._same: dict[tuple[object, ...], str] = {}  # constants by name and content
+        # Names of stored constants, by prefix and content.
+        self._same: dict[tuple[object, ...], str] = {}
 
     def constant(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """A constant of any shape; returns its name, which begins with `name`. The same one is
-        there once."""
+        """Add a constant and return its name. Equal constants are stored once.
+
+        Args:
+            name: prefix of the name.
+            values: array of any shape.
+        """
         array = np.asarray(values)
-        native = array.astype(array.dtype.newbyteorder("="))  # a copy, and contiguous
+        native = array.astype(array.dtype.newbyteorder("="))  # a contiguous copy
         key = (name, native.dtype.str, native.shape, hashlib.sha256(native.tobytes()).digest())
         if key not in self._same:
             free = self._same[key] = self.tensor_names.free(name or "constant")
@@ -42,17 +56,25 @@ class GraphBuilder:
         return self._same[key]
 
     def node(self, op: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Add a node; returns its result's name."""
+        """Add a node with one result and return the name of the result."""
         return self.results_of(op, inputs, name, 1, **attributes)[0]
 
     def results_of(
         self, op: str, inputs: Sequence[str], name: str, count: int, **attributes: Any
     ) -> list[str]:
-        """Add a node of several results; returns their names."""
+        """Add a node with several results and return their names.
+
+        Args:
+            op: ONNX operator type.
+            inputs: names of the input tensors.
+            name: prefix of the node's name.
+            count: number of results.
+            **attributes: attributes of the node.
+        """
         if op == "Reshape" and self._has_zero(inputs[1]):
-            attributes["allowzero"] = 1  # a size of 0 would stand for that of the data
+            attributes["allowzero"] = 1  # otherwise a size of 0 copies the input's size
         if op == "Transpose" and not attributes["perm"]:
-            op, attributes = "Identity", {}  # of one number, which ONNX cannot transpose
+            op, attributes = "Identity", {}  # ONNX cannot transpose a scalar
         results = [self.tensor_names.free(f"{name}/result") for _ in range(count)]
         node = helper.make_node(op, list(inputs), results, **attributes)
         self.append(node, name)
@@ -64,33 +86,33 @@ class GraphBuilder:
         return tensor is not None and not numpy_helper.to_array(tensor).all()
 
     def append(self, node: onnx.NodeProto, name: str) -> None:
-        """Add a node; its name begins with `name`."""
+        """Add a node. Its name begins with `name`."""
         node.name = self.node_names.free(printable(name))
         self.nodes.append(node)
 
     def is_unnamed(self, result: str) -> bool:
-        """Whether a name is that of a result nobody has renamed yet."""
+        """Return whether a result still has the name that `results_of` gave it."""
         return result in self._unnamed
 
     def rename(self, result: str, name: str) -> None:
-        """Let a result that nothing reads yet have another name."""
+        """Rename a result that no node reads yet."""
         node = self._unnamed.pop(result)
         node.output[list(node.output).index(result)] = name
 
     def rename_nodes(self, name: str, first: int) -> None:
-        """Let no node from the place `first` on have a name, so that another may."""
+        """Rename nodes from index `first` on that are called `name`, to make the name available."""
         for node in self.nodes[first:]:
             if node.name == name:
                 node.name = self.node_names.free(f"{name}/given up")
                 self.node_names.release(name)
 
     def drop(self, results: Collection[str], first: int) -> None:
-        """Remove the nodes from the place `first` on that compute any of these results."""
+        """Remove the nodes from index `first` on that compute any of the given results."""
         kept = [node for node in self.nodes[first:] if set(results).isdisjoint(node.output)]
         self.nodes[first:] = kept
 
     def needed(self, results: Collection[str]) -> list[onnx.NodeProto]:
-        """The nodes that results depend on, in order."""
+        """Return the nodes that the given results depend on, in order."""
         wanted, needed = set(results), []
         for node in reversed(self.nodes):
             if not wanted.isdisjoint(node.output):
@@ -99,7 +121,7 @@ class GraphBuilder:
         return needed[::-1]
 
     def constants(self, nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
-        """The constants that nodes read."""
+        """Return the constants that the given nodes read."""
         read = {name for node in nodes for name in node_reads(node)}
         return [tensor for name, tensor in self._constants.items() if name in read]
 
@@ -113,22 +135,30 @@ PREFERRED: Mapping[str, tuple[str, ...]] = {
     "MUL": ("mul",),
     "SUB": ("sub",),
 }
-"""What the framework's own name of an operator ends with, by the schema's word for its kind."""
+"""For each operator kind, endings of the names that frameworks give such layers."""
 
 KERNELS = frozenset((
     "add", "avgpool", "biasadd", "clipbyvalue", "concat", "conv", "conv2d", "depthwise", "matmul",
     "maxpool", "mean", "mul", "relu", "relu6", "reshape", "resource", "readvariableop", "sigmoid",
     "softmax", "sub", "tanh",
 ))  # fmt: skip
-"""Last parts of a name that say what a layer computes, which its kind says already."""
+"""Last parts of names that only repeat what the layer computes."""
 
 RESULTS = frozenset(("identity", "identity_int", "statefulpartitionedcall"))
-"""What a converter calls the results of a network, whatever computes them."""
+"""Names that converters give to the results of a network, independently of the operator."""
 
 
 def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Of operators, each (kind, name of its first output, that of its weights or ""), the names of
-    the layers that they come from, without the scope that all have in common."""
+    """Return the names of the framework's layers from which operators were converted.
+
+    A first path component that all names share is removed.
+
+    Args:
+        operators: (kind, name of the first output, name of the weights or "") of each operator.
+
+    Returns:
+        One name per operator.
+    """
     names = [_layer(kind, output, weight) for kind, output, weight in operators]
     scoped = [name.partition("/") for name in names]
     scopes = {scope for scope, slash, _ in scoped if slash}
@@ -138,30 +168,30 @@ def operator_names(operators: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _layer(kind: str, output: str, weight: str) -> str:
-    """The part of a name that speaks of the operator itself, up to the layer's own name."""
+    """Return the part of a fused name that refers to the operator itself, up to its layer."""
     parts = [part for name in (weight, output) for part in name.split(";") if part]
     first = output.split(";")[0]
-    found = kind.lower() if not first or _word(first).split(":")[0] in RESULTS else first
+    chosen = kind.lower() if not first or _word(first).split(":")[0] in RESULTS else first
     words = PREFERRED.get(kind, ())
     preferred = [part for word in words for part in parts if _word(part).endswith(word)]
-    found = (preferred or [found])[0]
-    path, slash, _ = found.rpartition("/")
-    return path if slash and _word(found) in KERNELS else found
+    chosen = (preferred or [chosen])[0]
+    path, slash, _ = chosen.rpartition("/")
+    return path if slash and _word(chosen) in KERNELS else chosen
 
 
 def _word(name: str) -> str:
-    """The last part of a name, without the number at its end."""
+    """Return the last path component of a name, in lower case and without its trailing number."""
     return name.rpartition("/")[2].rstrip("0123456789_").lower()
 
 
 class Names:
-    """Names that are given away once."""
+    """Set of names that are taken."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
 
     def free(self, name: str) -> str:
-        """The name, or where it is taken, the name with a number."""
+        """Take a name and return it. If it is taken already, a number is appended."""
         free = name
         while free in self._taken:
             self._taken[name] += 1
@@ -170,5 +200,5 @@ class Names:
         return free
 
     def release(self, name: str) -> None:
-        """Let a name be given away again."""
+        """Make a name available again."""
         self._taken.pop(name, None)

@@ -1,6 +1,4 @@
-"""Converts operators that read or write elements by index, sort, reduce rows by segment, or look
-rows up by key.
-"""
+"""Convert operators that read or write by index, sort, reduce by segment, or look up by key."""
 
 from __future__ import annotations
 
@@ -19,7 +17,13 @@ from tilewright.networks.tflite.writer import Missing, Writer, check_elements
 
 
 def indices_of(writer: Writer, place: int, suffix: str = "Indices") -> str:
-    """Return a tensor of indices as int64, which all of ONNX's operators take."""
+    """Return the name of an index tensor converted to int64, which all ONNX operators accept.
+
+    Args:
+        writer: writer of the graph.
+        place: tensor index of the indices.
+        suffix: suffix of the name of the cast.
+    """
     if writer.is_constant(place):
         return writer.add("indices", writer.constant(place, "its indices").astype(np.int64))
     name = writer.stored(place)
@@ -45,7 +49,7 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
         return
     if not 0 < batch <= axis:
         raise Missing(f"it gathers along the axis {axis} behind {batch} batch dimensions")
-    if axis > batch:  # GatherND takes that axis first, behind the batches, and the indices follow
+    if axis > batch:  # GatherND needs the axis directly after the batch axes
         _gather_behind(writer, operator, axis, batch)
         return
     last = writer.add("axes", np.array([-1], np.int64))
@@ -57,14 +61,17 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: int) -> None:
-    """GATHER along an axis with other axes between it and the batches."""
+    """Convert GATHER along an axis that does not directly follow the batch axes.
+
+    GatherND gathers along the first axis after the batch axes, so the axis is moved there.
+    """
     data, places = given(operator, 0), given(operator, 1)
     rank, more = len(writer.tensors[data].shape), len(writer.tensors[places].shape) - batch
     between = list(range(batch, axis))
     order = [*range(batch), axis, *between, *range(axis + 1, rank)]
     last = writer.add("axes", np.array([-1], np.int64))
     name = writer.node("Unsqueeze", [indices_of(writer, places), last], "IndicesShape")
-    # The result of GatherND is (batches, indices, axes between, axes behind).
+    # GatherND's result has the axes (batches, indices, axes in between, remaining axes).
     begin = batch + more
     back = [
         *range(batch), *range(begin, begin + len(between)), *range(batch, begin),
@@ -73,8 +80,8 @@ def _gather_behind(writer: Writer, operator: TfliteOperator, axis: int, batch: i
 
     def gather(name_of_data: str) -> str:
         turned = writer.node("Transpose", [name_of_data], "First", perm=order)
-        found = writer.node("GatherND", [turned, name], "Gather", batch_dims=batch)
-        return writer.node("Transpose", [found], perm=back)
+        gathered = writer.node("GatherND", [turned, name], "Gather", batch_dims=batch)
+        return writer.node("Transpose", [gathered], perm=back)
 
     move(writer, data, output(operator), gather)
 
@@ -96,7 +103,7 @@ def _embedding_lookup(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
-    """Updates of one place are added up."""
+    """Convert SCATTER_ND; updates with the same index are added."""
     result = output(operator)
     if writer.is_open(result):
         raise Missing("the size of its result depends on values")
@@ -108,13 +115,20 @@ def _scatter_nd(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
-    """The default everywhere but at the indices, which have one number a dimension."""
+    """Convert SPARSE_TO_DENSE, which fills a tensor with a default except at given indices.
+
+    An index has one number per dimension.
+    """
     result, indices = output(operator), given(operator, 0)
-    shape, own = writer.tensors[result].shape, writer.tensors[indices].shape
-    # either a list of indices, or one index
-    count = own[0] if len(own) == 2 or (own and len(shape) == 1) else 1
-    if not shape or (count and math.prod(own) != count * len(shape)):
-        raise Missing(f"its indices of the shape {list(own)} do not fit {len(shape)} dimensions")
+    shape, indices_shape = writer.tensors[result].shape, writer.tensors[indices].shape
+    # The input is a list of indices or a single index.
+    count = (
+        indices_shape[0] if len(indices_shape) == 2 or (indices_shape and len(shape) == 1) else 1
+    )
+    if not shape or (count and math.prod(indices_shape) != count * len(shape)):
+        raise Missing(
+            f"its indices of the shape {list(indices_shape)} do not fit {len(shape)} dimensions"
+        )
     wide, final = (
         writer.add("shape", np.array(sizes, np.int64)) for sizes in ((count, len(shape)), shape)
     )
@@ -126,7 +140,10 @@ def _sparse_to_dense(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _one_hot(writer: Writer, operator: TfliteOperator) -> None:
-    """An index that is negative has no place here; in ONNX it counts from the end."""
+    """Convert ONE_HOT.
+
+    A negative index selects nothing in TensorFlow Lite, but counts from the end in ONNX.
+    """
     places, result = given(operator, 0), output(operator)
     depth = writer.integers(given(operator, 1), "its depth")
     dtype = writer.tensors[result].dtype
@@ -164,9 +181,9 @@ def _top_k(writer: Writer, operator: TfliteOperator) -> None:
     count = writer.integers(given(operator, 1), "its count")
     sizes = writer.add("k", np.array(count[:1], np.int64))
     values, places = operator.outputs
-    found = writer.nodes("TopK", [writer.real(data), sizes], 2, axis=-1)
-    writer.write(values, found[0])
-    write_as(writer, places, found[1], "int64")
+    values_and_indices = writer.nodes("TopK", [writer.real(data), sizes], 2, axis=-1)
+    writer.write(values, values_and_indices[0])
+    write_as(writer, places, values_and_indices[1], "int64")
 
 
 def _arg(op: str, writer: Writer, operator: TfliteOperator) -> None:
@@ -175,8 +192,8 @@ def _arg(op: str, writer: Writer, operator: TfliteOperator) -> None:
     axes = writer.integers(given(operator, 1), "its axis")
     if len(axes) != 1 or not -rank <= axes[0] < rank:
         raise Missing(f"its axis is {axes}, of {rank} dimensions")
-    found = writer.node(op, [writer.real(data)], axis=axes[0] % rank, keepdims=0)
-    write_as(writer, result, found, "int64")
+    index = writer.node(op, [writer.real(data)], axis=axes[0] % rank, keepdims=0)
+    write_as(writer, result, index, "int64")
 
 
 def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
@@ -190,7 +207,7 @@ def _cum_sum(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
-    """How many boundaries are not above a number."""
+    """Convert BUCKETIZE, which counts the boundaries that are not above a number."""
     data, result = given(operator, 0), output(operator)
     ends = operator.options.get("Boundaries", ())
     shape = writer.tensors[data].shape
@@ -198,11 +215,11 @@ def _bucketize(writer: Writer, operator: TfliteOperator) -> None:
         raise Missing("it has no boundaries")
     dtype = writer.computed_type(data)
     sizes = writer.add("shape", np.array([*shape, 1], np.int64))
-    each = writer.node("Reshape", [writer.real(data), sizes], "Reshape")
+    column = writer.node("Reshape", [writer.real(data), sizes], "Reshape")
     if not dtype.startswith("float"):
-        each, dtype = cast(writer, each, "float64", "CastData"), "float64"
+        column, dtype = cast(writer, column, "float64", "CastData"), "float64"
     bounds = writer.add("boundaries", np.array(ends, np.float32).astype(dtype))
-    below = writer.node("GreaterOrEqual", [each, bounds], "GreaterOrEqual")
+    below = writer.node("GreaterOrEqual", [column, bounds], "GreaterOrEqual")
     axes = writer.add("axes", np.array([-1], np.int64))
     counted = writer.node("ReduceSum", [cast(writer, below, "int32"), axes], keepdims=0)
     write_as(writer, result, counted, "int32")
@@ -213,8 +230,15 @@ def _dynamic_update_slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
-    """Write the second input into the first one from the place `first` on, a vector of int64. The
-    part begins where it still fits, as XLA has it; its elements go to their places."""
+    """Write the second input of an operator into the first one.
+
+    As in XLA, the begin of the slice is clamped so that the slice fits.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator; its inputs are the data and the update.
+        first: name of an int64 vector with the begin of the slice.
+    """
     data, update = (given(operator, i) for i in range(2))
     whole, part = (writer.tensors[place].shape for place in (data, update))
     if whole == part:
@@ -234,7 +258,7 @@ def update_slice(writer: Writer, operator: TfliteOperator, first: str) -> None:
 
 
 def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
-    """Versions 4 and 5, whose results are filled up with zeros to the greatest count."""
+    """Convert NON_MAX_SUPPRESSION_V4 or V5, whose results are zero-padded to the maximum count."""
     boxes, scores = (given(operator, i) for i in (0, 1))
     soft = operator.kind.endswith("V5")
     if soft and float(writer.constant(given(operator, 5), "its sigma").item()) != 0.0:
@@ -256,9 +280,9 @@ def _non_max_suppression(writer: Writer, operator: TfliteOperator) -> None:
         for i, what in ((3, "its overlap"), (4, "its least score"))
     ]
     most = writer.add("most", np.array(count, np.int64))
-    found = writer.node("NonMaxSuppression", [*read, most, *limits])
+    selected = writer.node("NonMaxSuppression", [*read, most, *limits])
     starts, ends, axes = (writer.add("place", np.array([n], np.int64)) for n in (2, 3, 1))
-    column = writer.node("Slice", [found, starts, ends, axes], "Slice")
+    column = writer.node("Slice", [selected, starts, ends, axes], "Slice")
     line = writer.node("Squeeze", [column, axes], "Squeeze")
     length = writer.node("Shape", [line], "Shape")
     whole = writer.add("place", np.array([count], np.int64))
@@ -289,18 +313,21 @@ INDEX_RULES: Mapping[str, Rule] = {
     "NON_MAX_SUPPRESSION_V4": _non_max_suppression,
     "NON_MAX_SUPPRESSION_V5": _non_max_suppression,
 }
+"""Rules of the operators that use indices."""
 
 
 REDUCTIONS: Mapping[str, str] = {"SUM": "add", "PROD": "mul", "MAX": "max", "MIN": "min"}
-"""ONNX's names of the reductions, by the last part of an operator's kind."""
+"""ONNX's name of each reduction, by the last part of the operator's kind."""
 
 COMBINERS = ("SUM", "MEAN", "SQRTN")
-"""`CombinerType` of the schema, by number."""
+"""Names of the schema's `CombinerType` values, by number."""
 
 
 def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
-    """SEGMENT_SUM and UNSORTED_SEGMENT_*: each row goes to the place of its segment. Rows with a
-    negative segment are left out."""
+    """Convert SEGMENT_SUM or UNSORTED_SEGMENT_*, which reduce the rows of each segment.
+
+    Rows with a negative segment number are ignored.
+    """
     data, segments, result = given(operator, 0), given(operator, 1), output(operator)
     target = writer.tensors[result]
     dtype = writer.computed_type(result)
@@ -315,7 +342,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
             raise Missing("a segment lies outside of its result")
         drops = bool(values.size and values.min() < 0)
     name = indices_of(writer, segments, "Segments")
-    if drops:  # such rows go to one more row, which is cut off
+    if drops:  # negative segments are collected in an extra row, which is removed
         zero, last = (writer.add("row", np.array(value, np.int64)) for value in (0, rows))
         is_negative = writer.node("Less", [name, zero], "Negative")
         name = writer.node("Where", [is_negative, last, name], "Rows")
@@ -334,7 +361,7 @@ def _reduce_segments(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _neutral(reduction: str, dtype: str) -> float | int:
-    """Return what a segment without rows holds."""
+    """Return the value of a segment without rows."""
     if reduction in ("add", "mul"):
         return int(reduction == "mul")
     if dtype.startswith("float"):
@@ -343,7 +370,10 @@ def _neutral(reduction: str, dtype: str) -> float | int:
 
 
 def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
-    """EMBEDDING_LOOKUP_SPARSE: weighted rows of a table, summed by the row of a sparse matrix."""
+    """Convert EMBEDDING_LOOKUP_SPARSE.
+
+    It sums weighted rows of a table, grouped by the row of a sparse matrix.
+    """
     ids, indices, _, weights, table = (given(operator, i) for i in range(5))
     result, number = output(operator), operator.integer("Combiner")
     count, rank = shape_of(writer, indices, 2, "its indices")
@@ -381,7 +411,7 @@ def _look_up_sparse(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
-    """HASHTABLE_LOOKUP: the row of each key, or zeros and no hit for a key that is not there."""
+    """Convert HASHTABLE_LOOKUP, which returns the row of each key; zeros if the key is absent."""
     wanted, keys, values = (given(operator, i) for i in range(3))
     if len(operator.outputs) != 2:
         raise Missing(f"it has {len(operator.outputs)} outputs in place of two")
@@ -393,14 +423,14 @@ def _look_up_key(writer: Writer, operator: TfliteOperator) -> None:
     matches = writer.node("Equal", [column, writer.stored(keys)], "Equal")
     counted = cast(writer, matches, "int32", "Matches")
     places = writer.node("ArgMax", [counted], "Places", axis=1, keepdims=0)
-    found = writer.node("Gather", [writer.real(values), places], "Rows")
+    looked_up = writer.node("Gather", [writer.real(values), places], "Rows")
     axes = writer.add("axes", np.array([1], np.int64))
     number = writer.node("ReduceSum", [counted, axes], "Number", keepdims=0)
     is_hit = cast(writer, number, "bool", "Hit")
     wide = writer.add("shape", np.array([count, *[1] * (len(shape) - 1)], np.int64))
     zero = writer.add("zero", np.zeros((), writer.computed_type(rows)))
     chosen = writer.node("Reshape", [is_hit, wide], "HitColumn")
-    writer.write(rows, writer.node("Where", [chosen, found, zero]))
+    writer.write(rows, writer.node("Where", [chosen, looked_up, zero]))
     write_as(writer, hits, is_hit, "bool")
 
 
@@ -415,5 +445,7 @@ SEGMENT_RULES: Mapping[str, Rule] = {
     "EMBEDDING_LOOKUP_SPARSE": _look_up_sparse,
     "HASHTABLE_LOOKUP": _look_up_key,
 }  # fmt: skip
+"""Rules of segment reductions and table lookups."""
 
 RULES: Mapping[str, Rule] = {**INDEX_RULES, **SEGMENT_RULES}
+"""Conversion rule of each operator of this module, by its name in the schema."""

@@ -1,4 +1,4 @@
-"""Converts comparisons, logic, selections, casts, and division that rounds down."""
+"""Convert comparisons, logic, selections, casts, floor division, shifts and the arc tangent."""
 
 from __future__ import annotations
 
@@ -21,19 +21,27 @@ from tilewright.networks.tflite.writer import FILED, Missing, TfliteLayout, Writ
 
 
 def cast(writer: Writer, name: str, dtype: str, suffix: str = "Cast") -> str:
-    """Add a Cast to a NumPy type; returns its result's name."""
+    """Add a Cast to a NumPy type and return the name of its result."""
     return writer.node("Cast", [name], suffix, to=element_type(dtype))
 
 
 def element_type(dtype: str) -> int:
-    """Return ONNX's number of a NumPy type."""
+    """Return the ONNX element type for a NumPy type."""
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 def write_as(
     writer: Writer, place: int, result: str, dtype: str, layout: TfliteLayout = FILED
 ) -> None:
-    """Give a tensor a result that has the type `dtype`, in the tensor's own type."""
+    """Write a result that has the type `dtype` to a tensor, converted to the tensor's own type.
+
+    Args:
+        writer: writer of the graph.
+        place: tensor index of the output.
+        result: name of the result.
+        dtype: NumPy type of the result.
+        layout: layout of the result.
+    """
     target = writer.tensors[place]
     if target.quantisation is None and target.dtype != dtype:
         result = cast(writer, result, target.dtype, "CastResult")
@@ -58,28 +66,32 @@ def _logical(op: str, writer: Writer, operator: TfliteOperator) -> None:
     layout = common_layout(writer, operator)
     count = 1 if op == "Not" else 2
     places = [given(operator, i) for i in range(count)]
-    kinds = {writer.tensors[place].dtype for place in places}
-    if kinds != {"bool"}:
-        raise Missing(f"it computes {', '.join(sorted(kinds))}, and only bool has a rule")
+    dtypes = {writer.tensors[place].dtype for place in places}
+    if dtypes != {"bool"}:
+        raise Missing(f"it computes {', '.join(sorted(dtypes))}, and only bool has a rule")
     operands = [operand(writer, place, layout) for place in places]
     writer.write(output(operator), writer.node(op, operands), layout)
 
 
 def _select(writer: Writer, operator: TfliteOperator) -> None:
-    """SELECT and SELECT_V2. The condition of SELECT may be a vector, one for each row."""
+    """Convert SELECT or SELECT_V2.
+
+    The condition of SELECT may be a vector with one value per row.
+    """
     condition, *choices = (given(operator, i) for i in range(3))
     layout = common_layout(writer, operator)
-    own = writer.tensors[condition].shape
+    condition_shape = writer.tensors[condition].shape
     shape = writer.tensors[choices[0]].shape
-    by_row = operator.kind == "SELECT" and len(own) == 1 and len(shape) > 1
+    by_row = operator.kind == "SELECT" and len(condition_shape) == 1 and len(shape) > 1
     if by_row:
         layout = FILED
-        sizes = writer.add("shape", np.array([*own, *[1] * (len(shape) - 1)], np.int64))
+        sizes = writer.add("shape", np.array([*condition_shape, *[1] * (len(shape) - 1)], np.int64))
         decided = writer.node("Reshape", [writer.real(condition), sizes], "Condition")
     else:
         decided = operand(writer, condition, layout)
     first, second = (operand(writer, place, layout) for place in choices)
-    if writer.computed_type(output(operator)) == "bool":  # which onnxruntime's Where does not take
+    # onnxruntime's Where does not support bool.
+    if writer.computed_type(output(operator)) == "bool":
         taken = writer.node("And", [decided, first], "Taken")
         left = writer.node("And", [writer.node("Not", [decided], "Not"), second], "Left")
         writer.write(output(operator), writer.node("Or", [taken, left]), layout)
@@ -96,8 +108,11 @@ def _cast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
-    """Of integers, the quotient is rounded towards 0, and is one too large if there is a remainder
-    and only one of the operands is negative."""
+    """Convert FLOOR_DIV.
+
+    ONNX rounds the quotient of integers towards 0. It is one too large if there is a remainder and
+    exactly one operand is negative.
+    """
     layout = common_layout(writer, operator)
     a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
     dtype = writer.computed_type(given(operator, 0))
@@ -117,7 +132,7 @@ def _floor_div(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _floor_mod(writer: Writer, operator: TfliteOperator) -> None:
-    """The remainder has the sign of the divisor."""
+    """Convert FLOOR_MOD, whose remainder has the sign of the divisor."""
     layout = common_layout(writer, operator)
     a, b = (operand(writer, given(operator, i), layout) for i in (0, 1))
     if _in_integers(writer, operator):
@@ -128,9 +143,9 @@ def _floor_mod(writer: Writer, operator: TfliteOperator) -> None:
     signs = [writer.node("Less", [name, zero], "Less") for name in (rest, b)]
     differ = writer.node("Xor", signs, "Xor")
     none = writer.node("Equal", [rest, zero], "Equal")
-    moved = writer.node("And", [differ, writer.node("Not", [none], "Not")], "And")
+    needs_shift = writer.node("And", [differ, writer.node("Not", [none], "Not")], "And")
     behind = writer.node("Add", [rest, b], "Add")
-    writer.write(output(operator), writer.node("Where", [moved, behind, rest]), layout)
+    writer.write(output(operator), writer.node("Where", [needs_shift, behind, rest]), layout)
 
 
 def _in_integers(writer: Writer, operator: TfliteOperator) -> bool:
@@ -147,8 +162,8 @@ def _add_n(writer: Writer, operator: TfliteOperator) -> None:
         writer.write(output(operator), writer.node("Identity", names), layout)
         return
     total = names[0]
-    for place, name in enumerate(names[1:], 2):
-        suffix = "" if place == len(names) else "Add"
+    for count, name in enumerate(names[1:], 2):
+        suffix = "" if count == len(names) else "Add"
         total = writer.node("Add", [total, name], suffix)
     finish(writer, operator, total, layout)
 
@@ -163,8 +178,10 @@ def _xor(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _shift(writer: Writer, operator: TfliteOperator) -> None:
-    """A shift by less than 0 bits is one by 0, and by too many one by all bits but one. ONNX shifts
-    only unsigned integers, so a signed one is divided by a power of two and rounded down."""
+    """Convert RIGHT_SHIFT; the number of bits is clamped to 0 … width − 1.
+
+    ONNX shifts only unsigned integers, so a signed one is divided by a power of two, rounding down.
+    """
     places, result = [given(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
     if np.dtype(dtype).kind not in "iu":
@@ -182,14 +199,17 @@ def _shift(writer: Writer, operator: TfliteOperator) -> None:
         "BitShift", [one, cast(writer, inside, "uint64", "Bits")], "Power", direction="LEFT"
     )
     divisor = cast(writer, power, "int64", "Divisor")
-    rest = writer.node("Mod", [data, divisor], "Mod")  # has the sign of the divisor
+    rest = writer.node("Mod", [data, divisor], "Mod")  # the remainder has the sign of the divisor
     whole = writer.node("Sub", [data, rest], "Sub")
     shifted = writer.node("Div", [whole, divisor], "Div")
     writer.write_stored(result, writer.node("Cast", [shifted], to=element_type(dtype)))
 
 
 def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
-    """The same bits as numbers of another type; more or fewer of them where its size differs."""
+    """Convert BITCAST, which reinterprets bits as another type.
+
+    Only constants can be converted to a type of another size.
+    """
     data, result = given(operator, 0), output(operator)
     sizes = [np.dtype(writer.tensors[place].dtype).itemsize for place in (data, result)]
     if writer.is_constant(data):
@@ -204,10 +224,10 @@ def _bitcast(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
-    """ATAN2: the angle of a point in all four quadrants.
+    """Convert ATAN2, the angle of a point in all four quadrants.
 
-    The arc tangent of y / x is that angle on the right; on the left it is half a turn off. The
-    signs of zeros and infinities count, as in C, but a result of -0 becomes 0.
+    For positive x, this is the arc tangent of y / x; for negative x, half a turn is added. The
+    signs of zeros and infinities matter, as in C, but a result of −0 becomes 0.
     """
     layout = common_layout(writer, operator)
     y, x = (operand(writer, given(operator, i), layout) for i in (0, 1))
@@ -221,7 +241,7 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
     zero, turn = number(0.0), number(np.pi)
 
     def is_negative(name: str, suffix: str) -> str:
-        """Return whether the sign is set: -0 has a negative reciprocal."""
+        """Return whether the sign bit is set; −0 has a negative reciprocal."""
         below = writer.node("Less", [name, zero], f"{suffix}Below")
         inverse = writer.node("Reciprocal", [name], f"{suffix}Inverse")
         inverted = writer.node("Less", [inverse, zero], f"{suffix}InverseBelow")
@@ -246,7 +266,7 @@ def _arc_tangent(writer: Writer, operator: TfliteOperator) -> None:
         "Where", [is_negative(y, "Y"), writer.node("Neg", [turn], "Back"), turn], "HalfTurn"
     )
     left = writer.node("Add", [right, half], "Left")
-    # Of zeros, the quotient was replaced by y, whose sign the half turn has.
+    # If both are zero, y replaced the quotient, and the half turn has the sign of y.
     writer.write(output(operator), writer.node("Where", [is_negative(x, "X"), left, right]), layout)
 
 
@@ -272,3 +292,4 @@ RULES: Mapping[str, Rule] = {
     "FLOOR_MOD": _floor_mod,
     "ADD_N": _add_n,
 }  # fmt: skip
+"""Conversion rule of each operator of this module, by its name in the schema."""

@@ -1,6 +1,7 @@
-"""Converts one step of an LSTM whose state is an input and an output of the operator.
+"""Convert a single LSTM step whose state is an input and an output of the operator.
 
-Files of TensorFlow 1 have such steps. All other LSTM operators keep their state in variables.
+Such steps occur in files of TensorFlow 1. All other LSTM operators keep their state in variables,
+which ONNX does not have.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from tilewright.networks.tflite.products import bias, shape_of
 from tilewright.networks.tflite.writer import Missing, Writer
 
 STATE = "it keeps state from run to run, and ONNX has no variables"
+"""Reason why operators with state cannot be converted."""
 BASIC = 1
-"""`LSTMKernelType` of the schema for a step with five inputs."""
+"""Value of the schema's `LSTMKernelType` for a step with five inputs."""
 
 
 def _step(writer: Writer, operator: TfliteOperator) -> None:
@@ -58,3 +60,4 @@ def _step(writer: Writer, operator: TfliteOperator) -> None:
 
 
 RULES: Mapping[str, Rule] = {"LSTM": _step}
+"""Conversion rule of each operator of this module, by its name in the schema."""

@@ -1,4 +1,4 @@
-"""Converts operators that move numbers and compute none."""
+"""Convert operators that only move elements, such as reshape, transpose, pad, slice and split."""
 
 from __future__ import annotations
 
@@ -21,37 +21,64 @@ from tilewright.networks.tflite.products import is_in_order
 from tilewright.networks.tflite.writer import FILED, FIRST, Missing, TfliteLayout, Writer
 
 FURTHEST = np.iinfo(np.int32).max
-"""Beyond the last element of any axis, and its negative before the first one."""
+"""End of a slice that lies beyond every axis; its negative lies before every axis."""
 
 
 def move(
     writer: Writer, data: int, result: int, add: Callable[[str], str],
     read: TfliteLayout = FILED, written: TfliteLayout = FILED,
 ) -> None:  # fmt: skip
-    """Move the integers where the result counts in the same steps, else the real numbers."""
+    """Add operators that move elements, and write the result.
+
+    The stored integers are moved if data and result have the same quantisation; otherwise the real
+    numbers are moved.
+
+    Args:
+        writer: writer of the graph.
+        data: tensor index of the data.
+        result: tensor index of the result.
+        add: adds the operators for a tensor name and returns the name of their result.
+        read: layout in which the data are read.
+        written: layout of the result.
+    """
     source, target = writer.tensors[data], writer.tensors[result]
-    own = source.quantisation
-    same = target.quantisation is None if own is None else own.same_as(target.quantisation)
-    if same and source.dtype == target.dtype and (own is None or own.scales.size == 1):
+    quantisation = source.quantisation
+    same = (
+        target.quantisation is None
+        if quantisation is None
+        else quantisation.same_as(target.quantisation)
+    )
+    if (
+        same
+        and source.dtype == target.dtype
+        and (quantisation is None or quantisation.scales.size == 1)
+    ):
         writer.write_stored(result, add(writer.stored(data, read)), written)
     else:
         writer.write(result, add(writer.real(data, read)), written)
 
 
 def result_sizes(writer: Writer, result: int, sizes: int) -> str:
-    """Return the shape of a result as a tensor of int64: a constant where it is known, or else what
-    the operator reads at the place `sizes`."""
+    """Return the name of an int64 tensor with the shape of a result.
+
+    This is a constant if the shape is known, otherwise the operator's own shape input.
+
+    Args:
+        writer: writer of the graph.
+        result: tensor index of the result.
+        sizes: tensor index of the shape input.
+    """
     if not writer.is_open(result):
         return writer.add("shape", np.array(writer.tensors[result].shape, np.int64))
     if writer.is_constant(sizes):
         return writer.add("shape", writer.constant(sizes, "its shape").astype(np.int64).ravel())
-    if not writer.is_known(sizes):  # a branch made the result's size depend on values only now
+    if not writer.is_known(sizes):  # the size depends on the branch that is taken
         raise Missing("its shape is computed behind a branch")
-    return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # int64
+    return writer.node("Cast", [writer.stored(sizes)], "Shape", to=7)  # to int64
 
 
 def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
-    """RESHAPE, SQUEEZE, EXPAND_DIMS of data whose size depends on values."""
+    """Convert RESHAPE, SQUEEZE or EXPAND_DIMS of data whose size depends on values."""
     data, result = given(operator, 0), operator.outputs[0]
     rank = len(writer.tensors[data].shape)
     if operator.kind == "RESHAPE":
@@ -74,15 +101,15 @@ def _reshape_open(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _reshape(writer: Writer, operator: TfliteOperator) -> None:
-    """RESHAPE, SQUEEZE, EXPAND_DIMS: the result's shape says it all."""
+    """Convert RESHAPE, SQUEEZE or EXPAND_DIMS to a Reshape to the result's shape."""
     data, result = given(operator, 0), operator.outputs[0]
     if writer.is_open(data) or writer.is_open(result):
         _reshape_open(writer, operator)
         return
-    own, wanted = writer.tensors[data].shape, writer.tensors[result].shape
-    if math.prod(own) != math.prod(wanted):
-        raise Missing(f"it makes {list(wanted)} of {list(own)}, which has other numbers")
-    layout = writer.layout(data) if is_in_order(own) else FILED
+    data_shape, wanted = writer.tensors[data].shape, writer.tensors[result].shape
+    if math.prod(data_shape) != math.prod(wanted):
+        raise Missing(f"it makes {list(wanted)} of {list(data_shape)}, which has other numbers")
+    layout = writer.layout(data) if is_in_order(data_shape) else FILED
     sizes = writer.add("shape", np.array(wanted, np.int64))
     move(writer, data, result, lambda name: writer.node("Reshape", [name, sizes]), layout)
 
@@ -113,15 +140,18 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
         _pad_symmetrically(writer, operator, amounts)
         return
     padded = writer.node("Pad", inputs, mode=mode)
-    own = source.quantisation
-    exact = own is not None and own.same_as(writer.tensors[result].quantisation)
+    quantisation = source.quantisation
+    exact = quantisation is not None and quantisation.same_as(writer.tensors[result].quantisation)
     writer.write(result, padded, layout, exact=exact and operator.kind != "PADV2")
 
 
 def _pad_symmetrically(
     writer: Writer, operator: TfliteOperator, amounts: NDArray[np.int64]
 ) -> None:
-    """ONNX has no mode that repeats the border, so rows are gathered along each axis."""
+    """Convert a symmetric MIRROR_PAD, which repeats the border.
+
+    ONNX has no such mode, so rows are gathered along each axis.
+    """
     data = given(operator, 0)
     shape = writer.tensors[data].shape
     padded = [axis for axis in range(len(shape)) if amounts[axis].any()]
@@ -150,7 +180,7 @@ def _concat(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pack(writer: Writer, operator: TfliteOperator) -> None:
-    """PACK: each input with a new axis of length 1, joined along it."""
+    """Convert PACK: add a new axis of length 1 to each input and concatenate along it."""
     shape, axis = writer.tensors[output(operator)].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape):
         raise Missing(f"it joins along the axis {axis} of {len(shape)} dimensions")
@@ -186,27 +216,32 @@ def _strided_slice(writer: Writer, operator: TfliteOperator) -> None:
         size, step = FURTHEST if writer.is_open(data) else shape[axis], steps[i]
         begin, end = begins[i], ends[i]
         if operator.integer("Offset"):
-            end += begin  # counted from the first element
+            end += begin  # `end` is relative to `begin`
         if masks["Begin"] >> i & 1:
             begin = 0 if step > 0 else size - 1
         if masks["End"] >> i & 1:
             end = size if step > 0 else -size - 1
         if masks["ShrinkAxis"] >> i & 1:
             begin += size if begin < 0 and not writer.is_open(data) else 0
-            end, step = begin + 1 or FURTHEST, 1  # behind the last one, -1, there is no end
+            end, step = begin + 1 or FURTHEST, 1  # after index -1, the end would be 0
             shrunk.append(axis)
         kept.append((begin, end, step))
         axes.append(axis)
     keeps_rank = not masks["ShrinkAxis"] and not masks["NewAxis"]
-    begins, ends, steps = ([each[k] for each in kept] for k in range(3))
+    begins, ends, steps = ([bounds[k] for bounds in kept] for k in range(3))
     if writer.is_open(data) and not keeps_rank and masks["NewAxis"]:
         raise Missing("it adds an axis to data whose size depends on values")
-    _sliced(writer, operator, begins, ends, steps, axes, shrunk=shrunk if not keeps_rank else None)
+    _write_slice(
+        writer, operator, begins, ends, steps, axes, shrunk=shrunk if not keeps_rank else None
+    )
 
 
 def _axes_of_ranges(rank: int, count: int, ellipsis: int, new_axes: int) -> list[tuple[int, int]]:
-    """Which axis of the data each range is of: those behind an ellipsis count from the end, and a
-    new axis is none of the data's. Raises `Missing` where there are more ranges than axes."""
+    """Return (range index, data axis) for each range of a strided slice.
+
+    Ranges after an ellipsis count from the last axis, and a new axis belongs to none. Raises
+    `Missing` if there are more ranges than axes.
+    """
     is_new = [bool(new_axes >> i & 1) and not ellipsis >> i & 1 for i in range(count)]
     where = next((i for i in range(count) if ellipsis >> i & 1), count)
     ranges = [i for i in range(count) if i != where and not is_new[i]]
@@ -231,15 +266,18 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
         for begin, size, length in zip(begins, sizes, shape, strict=True)
     ]
     axes = list(range(len(ends)))
-    _sliced(writer, operator, begins, ends, [1] * len(ends), axes)
+    _write_slice(writer, operator, begins, ends, [1] * len(ends), axes)
 
 
-def _sliced(
+def _write_slice(
     writer: Writer, operator: TfliteOperator, begins: Sequence[int], ends: Sequence[int],
     steps: Sequence[int], sliced: Sequence[int], *, shrunk: Sequence[int] | None = None,
 ) -> None:  # fmt: skip
-    """Add a Slice. `shrunk` are axes of length 1 to remove; if it is given, the result's shape
-    may also have new axes."""
+    """Add a Slice and write its result.
+
+    `shrunk` are axes of length 1 to remove. If it is not None, the result's shape may also have new
+    axes.
+    """
     data, result = given(operator, 0), output(operator)
     shape, keeps_rank = writer.tensors[data].shape, shrunk is None
     layout = writer.layout(data) if keeps_rank and len(shape) == 4 else FILED
@@ -263,7 +301,7 @@ def _sliced(
 
 
 def _split(writer: Writer, operator: TfliteOperator) -> None:
-    """SPLIT and SPLIT_V, which have the axis and the data in another order."""
+    """Convert SPLIT or SPLIT_V, whose axis and data inputs are in a different order."""
     plain = operator.kind == "SPLIT"
     data, at = (given(operator, 1), 0) if plain else (given(operator, 0), 2)
     shape, parts = writer.tensors[data].shape, operator.outputs
@@ -271,14 +309,16 @@ def _split(writer: Writer, operator: TfliteOperator) -> None:
     axis = axes[0] if len(axes) == 1 else len(shape)
     if not parts or not -len(shape) <= axis < len(shape):
         raise Missing(f"it splits the axis {axis} of {len(shape)} dimensions")
-    found = [writer.tensors[part].shape for part in parts]
-    if any(len(part) != len(shape) for part in found):
+    part_shapes = [writer.tensors[part].shape for part in parts]
+    if any(len(part) != len(shape) for part in part_shapes):
         raise Missing("its results have other dimensions than its data")
-    sizes = [part[axis] for part in found]
+    sizes = [part[axis] for part in part_shapes]
     source = writer.tensors[data]
     layout = writer.layout(data) if len(shape) == 4 else FILED
-    own = source.quantisation
-    moved = own is None or all(own.same_as(writer.tensors[p].quantisation) for p in parts)
+    quantisation = source.quantisation
+    moved = quantisation is None or all(
+        quantisation.same_as(writer.tensors[p].quantisation) for p in parts
+    )
     name = writer.stored(data, layout) if moved else writer.real(data, layout)
     results = writer.split(name, layout.axis(axis, len(shape)), sizes)
     for part, result in zip(parts, results, strict=True):
@@ -286,7 +326,7 @@ def _split(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _unpack(writer: Writer, operator: TfliteOperator) -> None:
-    """UNPACK: parts of length 1 along an axis, without it."""
+    """Convert UNPACK: split an axis into parts of length 1 and remove it."""
     data = given(operator, 0)
     shape, axis = writer.tensors[data].shape, operator.integer("Axis")
     if not -len(shape) <= axis < len(shape) or shape[axis] != len(operator.outputs):
@@ -299,8 +339,10 @@ def _unpack(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def reads(operator: TfliteOperator) -> Shape:
-    """The places of the tensors whose numbers an operator reads. What only says a shape is not
-    read, for the result has that shape, and all shapes are static."""
+    """Return the indices of the tensors whose values an operator reads.
+
+    Inputs that only state the result's shape are not included, because the shapes are static.
+    """
     first, last = READ.get(operator.kind, (0, None))
     return tuple(place for place in operator.inputs[first:last] if place >= 0)
 
@@ -324,7 +366,7 @@ READ: Mapping[str, tuple[int, int | None]] = {
     "TRANSPOSE_CONV": (1, None),
     "CONV_3D_TRANSPOSE": (1, None),
 }
-"""By operator: the first input that is read, and the one behind the last."""
+"""Range of inputs whose values an operator reads: the first input, and the one after the last."""
 
 
 RULES: Mapping[str, Rule] = {
@@ -339,3 +381,4 @@ RULES: Mapping[str, Rule] = {
     "SPLIT": _split,
     "SPLIT_V": _split,
 }
+"""Conversion rule of each operator of this module, by its name in the schema."""

@@ -1,6 +1,4 @@
-"""Converts operators that multiply: convolutions of images and volumes, dense layers and products
-of matrices.
-"""
+"""Convert operators that multiply: 2-D and 3-D convolutions, dense layers and matrix products."""
 
 from __future__ import annotations
 
@@ -17,8 +15,18 @@ from tilewright.networks.tflite.writer import FILED, FIRST, Missing, Writer
 def pads(
     operator: TfliteOperator, size: Shape, kernel: Shape, strides: Shape, steps: Shape
 ) -> list[int]:
-    """(top, left, bottom, right) of a window on a (h, w) image: of SAME, the odd row at the end."""
-    if operator.integer("Padding"):  # 1 is VALID
+    """Return the padding (top, left, bottom, right) of a window on an image.
+
+    With SAME padding, the odd row or column is at the end.
+
+    Args:
+        operator: the operator, whose option `Padding` is SAME or VALID.
+        size: height and width of the image.
+        kernel: height and width of the window.
+        strides: vertical and horizontal stride.
+        steps: vertical and horizontal dilation.
+    """
+    if operator.integer("Padding"):  # 1 stands for VALID
         return [0, 0, 0, 0]
     begins, ends = [], []
     for length, taps, stride, step in zip(size, kernel, strides, steps, strict=True):
@@ -30,7 +38,7 @@ def pads(
 
 
 def pair(operator: TfliteOperator, height: str, width: str) -> Shape:
-    """Two options that are sizes, at least 1."""
+    """Return two options that are sizes. Raises `Missing` if one is below 1."""
     sizes = operator.integer(height, 1), operator.integer(width, 1)
     if min(sizes) < 1:
         raise Missing(f"its {height} and {width} are {sizes[0]} and {sizes[1]}")
@@ -38,7 +46,11 @@ def pair(operator: TfliteOperator, height: str, width: str) -> Shape:
 
 
 def shape_of(writer: Writer, place: int, rank: int, what: str) -> Shape:
-    """The shape of a tensor that must have that many dimensions, none of them 0."""
+    """Return the shape of a tensor that must have `rank` dimensions and no dimension of size 0.
+
+    Raises:
+        Missing: the shape is different. The message begins with `what`.
+    """
     shape = writer.tensors[place].shape
     if len(shape) != rank or 0 in shape:
         raise Missing(f"{what} have the shape {list(shape)}, not {rank} dimensions")
@@ -73,8 +85,14 @@ def _conv(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def turned_weights(writer: Writer, weight: int, order: Sequence[int], axis: int = 0) -> str:
-    """Return weights as ONNX has them, with their axes in another order, in which the scales of
-    channels lie along `axis`. Weights may be constants or computed."""
+    """Return the name of weights with permuted axes, as ONNX needs them.
+
+    Args:
+        writer: writer of the graph.
+        weight: tensor index of the weights, which may be constant or computed.
+        order: permutation of the axes.
+        axis: axis of the channel scales after the permutation.
+    """
     if writer.is_constant(weight):
         values = writer.constant(weight, "its weights").transpose(order)
         return writer.weight(weight, values, axis, "weight")
@@ -90,7 +108,7 @@ def _transposed_conv(writer: Writer, operator: TfliteOperator) -> None:
     begins, ends, extra = [], [], []
     for i in (0, 1):
         full = strides[i] * (sizes[i] - 1) + kernel[i]
-        # SAME cuts what reaches beyond the result on both sides, VALID nothing
+        # SAME crops the excess on both sides, VALID crops nothing.
         total = 0 if operator.integer("Padding") else max(full - wanted[i + 1], 0)
         begins.append(total // 2)
         ends.append(total - total // 2)
@@ -138,17 +156,26 @@ def _dense(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def as_shape(writer: Writer, place: int, shape: Shape, suffix: str) -> str:
-    """A tensor's real numbers in another shape, in the order that a file has them in."""
-    own = writer.tensors[place].shape
-    if own == shape:
+    """Return the name of a tensor's real numbers in another shape.
+
+    The elements keep their order in the file.
+
+    Args:
+        writer: writer of the graph.
+        place: tensor index.
+        shape: the new shape.
+        suffix: suffix of the name of the Reshape.
+    """
+    tensor_shape = writer.tensors[place].shape
+    if tensor_shape == shape:
         return writer.real(place)
-    layout = writer.layout(place) if is_in_order(own) else FILED
+    layout = writer.layout(place) if is_in_order(tensor_shape) else FILED
     sizes = writer.add("shape", np.array(shape, np.int64))
     return writer.node("Reshape", [writer.real(place, layout), sizes], suffix)
 
 
 def is_in_order(shape: Shape) -> bool:
-    """Whether an image's numbers are in the same order in both layouts."""
+    """Return whether the elements of an image have the same order in both layouts."""
     return len(shape) == 4 and (shape[3] == 1 or shape[1] * shape[2] == 1)
 
 
@@ -167,7 +194,7 @@ def _matrix_product(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
-    """Where the axis of channels' scales is in the form that ONNX has the weights in."""
+    """Return the axis of the channel scales after the weights are permuted for ONNX."""
     quantisation = writer.tensors[place].quantisation
     if quantisation is None or quantisation.scales.size == 1:
         return 0
@@ -177,7 +204,16 @@ def _channel_axis(writer: Writer, place: int, moved: Mapping[int, int]) -> int:
 
 
 def bias(writer: Writer, operator: TfliteOperator, place: int, data: int = 0) -> list[str]:
-    """The bias, where there is one. Integers without a scale count in steps of the sums."""
+    """Return the bias of an operator as a list with one name, or an empty list if it has none.
+
+    An integer bias without a scale has the step of the sums: data scale times weight scale.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator.
+        place: input position of the bias.
+        data: input position of the data.
+    """
     at = operator.inputs[place] if place < len(operator.inputs) else -1
     if at < 0:
         return []
@@ -201,9 +237,11 @@ IMAGE_RULES: Mapping[str, Rule] = {
     "FULLY_CONNECTED": _dense,
     "BATCH_MATMUL": _matrix_product,
 }
+"""Rules of image operators and matrix products."""
 
 
 SIDES = "DHW"
+"""Letters of the spatial dimensions in option names."""
 CHANNELS_FIRST, CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
 
@@ -217,7 +255,7 @@ def _conv_of_volume(writer: Writer, operator: TfliteOperator) -> None:
     begins, ends = [], []
     for size, taps, stride, dilation in zip(sizes[1:4], kernel, strides, dilations, strict=True):
         total = 0
-        if not operator.integer("Padding"):  # 1 is VALID
+        if not operator.integer("Padding"):  # 1 stands for VALID
             reach = dilation * (taps - 1) + 1
             total = max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
         begins.append(total // 2)
@@ -260,6 +298,7 @@ def _transposed_conv_of_volume(writer: Writer, operator: TfliteOperator) -> None
 
 
 def _sides(operator: TfliteOperator, name: str) -> Shape:
+    """Return an option with one value per spatial dimension. Raises `Missing` if one is below 1."""
     sizes = tuple(operator.integer(name.format(side), 1) for side in SIDES)
     if min(sizes) < 1:
         raise Missing(f"its {name.format('')} is {list(sizes)}")
@@ -270,5 +309,7 @@ VOLUME_RULES: Mapping[str, Rule] = {
     "CONV_3D": _conv_of_volume,
     "CONV_3D_TRANSPOSE": _transposed_conv_of_volume,
 }
+"""Rules of 3-D convolutions."""
 
 RULES: Mapping[str, Rule] = {**IMAGE_RULES, **VOLUME_RULES}
+"""Conversion rule of each operator of this module, by its name in the schema."""

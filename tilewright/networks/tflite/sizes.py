@@ -1,9 +1,9 @@
-"""Follows sizes that depend on values, and converts the operators that cause them.
+"""Track sizes that depend on values, and convert the operators that cause them.
 
-A file has a shape for every tensor, with 1 in place of a size that its converter did not know. Such
-a size is known here where it follows from constants and from the shapes of the inputs. It is not
-where it depends on the values of tensors, as behind WHERE. Only rules that need no sizes then
-apply.
+A file states a shape for every tensor, with 1 for a size that its converter did not know. Such a
+size is known here if it follows from constants and from the shapes of the inputs. It is unknown if
+it depends on the values of tensors, for example after WHERE. In that case, only rules that need no
+sizes apply.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ SIZED: Mapping[str, tuple[int, ...]] = {
     "STRIDED_SLICE": (1, 2, 3),
     "RANGE": (0, 1, 2),
 }  # fmt: skip
-"""By operator, the inputs whose values decide on the shape of its result."""
+"""Positions of the inputs whose values determine the shape of an operator's result."""
 
 BY_VALUES = frozenset(("WHERE", "UNIQUE"))
-"""Operators whose result has as many elements as their input has of a kind."""
+"""Operators whose number of results depends on the values of their data."""
 
 OPEN = frozenset((
     "WHERE", "UNIQUE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS", "SHAPE", "RANK", "BROADCAST_TO", "FILL",
@@ -62,12 +62,14 @@ OPEN = frozenset((
     "DEQUANTIZE", "CAST", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "EQUAL", "NOT_EQUAL",
     "LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT", "SELECT_V2",
 ))  # fmt: skip
-"""Operators whose rules need no sizes, so that those of their data may depend on values."""
+"""Operators whose rules need no sizes, so that the sizes of their data may depend on values."""
 
 
 def analyse(writer: Writer) -> None:
-    """Note of all tensors of a graph which have sizes that depend on values, and which have values
-    that follow from constants and shapes."""
+    """Mark the tensors of a graph whose sizes depend on values, or whose values are derived.
+
+    The values of a derived tensor follow from constants and shapes.
+    """
     for operator in writer.source.operators:
         read = [place for place in operator.inputs if place >= 0]
         opened = [place for place in read if writer.is_open(place)]
@@ -79,15 +81,17 @@ def analyse(writer: Writer) -> None:
 
 
 def reads(writer: Writer, operator: TfliteOperator) -> Shape:
-    """Return the places of the tensors that an operator reads. A tensor that only says a shape is
-    read if that shape depends on values."""
+    """Return the indices of the tensors that an operator reads.
+
+    A tensor that only states a shape is included if that shape depends on values.
+    """
     if not any(map(writer.is_open, (*operator.inputs, *operator.outputs))):
         return moves.reads(operator)
     return tuple(place for place in operator.inputs if place >= 0)
 
 
 def check(writer: Writer, operator: TfliteOperator) -> None:
-    """Raise `Missing` for an operator whose rule needs a size that depends on values."""
+    """Raise `Missing` if the rule of an operator needs a size that depends on values."""
     opened = [place for place in operator.inputs if writer.is_open(place)]
     if operator.kind in OPEN or not (opened or _computed_sizes(writer, operator)):
         return
@@ -98,11 +102,11 @@ def check(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _computed_sizes(writer: Writer, operator: TfliteOperator) -> list[int]:
-    """Return the inputs whose values the shape of an operator's result depends on."""
+    """Return the inputs whose values determine the shape of an operator's result at run time."""
     sizing = [operator.inputs[i] for i in SIZED.get(operator.kind, ()) if i < len(operator.inputs)]
     is_open = any(writer.tensors[place].has_open_shape for place in operator.outputs)
     if operator.kind != "RANGE" and not is_open:
-        return []  # the result has one shape, whatever the values are
+        return []  # the shape does not depend on values
     return [place for place in sizing if place >= 0 and not writer.is_derived(place)]
 
 
@@ -111,7 +115,7 @@ def _open_results(
 ) -> list[int]:
     """Return the results of an operator whose sizes depend on values."""
     if operator.kind in (*SHAPE_ONLY, "IF", "STABLEHLO_COMPOSITE"):
-        return []  # of graphs, when they are converted
+        return []  # subgraphs are examined when they are converted
     if operator.kind == "UNIQUE" and not opened:
         return list(operator.outputs[:1])
     if operator.kind in ("RESHAPE", "BROADCAST_TO") and not computed and len(operator.inputs) > 1:
@@ -124,7 +128,7 @@ def _open_results(
 
 
 def _where(writer: Writer, operator: TfliteOperator) -> None:
-    """The indices of all elements that are not zero, one row per element."""
+    """Convert WHERE, which returns the indices of all non-zero elements, one row per element."""
     data, result = given(operator, 0), output(operator)
     rank = len(writer.tensors[data].shape)
     if not rank:
@@ -132,16 +136,20 @@ def _where(writer: Writer, operator: TfliteOperator) -> None:
     name = writer.stored(data)
     if writer.tensors[data].dtype not in NONZERO_TYPES:
         name = cast(writer, name, "bool", "CastData")
-    found = writer.node("NonZero", [name], "NonZero")
-    write_as(writer, result, writer.node("Transpose", [found], "Rows", perm=[1, 0]), "int64")
+    coordinates = writer.node("NonZero", [name], "NonZero")
+    write_as(writer, result, writer.node("Transpose", [coordinates], "Rows", perm=[1, 0]), "int64")
 
 
 NONZERO_TYPES = frozenset(("bool", "float32", "int32", "int64", "uint8"))
-"""Element types that onnxruntime's NonZero takes."""
+"""Element types that onnxruntime's NonZero accepts."""
 
 
 def _unique(writer: Writer, operator: TfliteOperator) -> None:
-    """Elements in the order in which each occurs first, and for each element its place there."""
+    """Convert UNIQUE.
+
+    Its results are the distinct elements in order of first occurrence, and the index of each
+    element among them.
+    """
     data = given(operator, 0)
     if len(operator.outputs) != 2 or len(writer.tensors[data].shape) != 1:
         raise Missing("its data are not a vector, or it has not two results")
@@ -150,18 +158,18 @@ def _unique(writer: Writer, operator: TfliteOperator) -> None:
     if dtype not in UNIQUE_TYPES:
         sortable = "float32" if dtype == "float16" else "int64"
         name = cast(writer, name, sortable, "CastData")
-    found = writer.nodes("Unique", [name], 4, sorted=0)
-    values = found[0] if sortable == dtype else cast(writer, found[0], dtype, "CastValues")
+    results = writer.nodes("Unique", [name], 4, sorted=0)
+    values = results[0] if sortable == dtype else cast(writer, results[0], dtype, "CastValues")
     writer.write_stored(operator.outputs[0], values)
-    write_as(writer, operator.outputs[1], found[2], "int64")
+    write_as(writer, operator.outputs[1], results[2], "int64")
 
 
 UNIQUE_TYPES = frozenset(("float32", "float64", "int8", "int64"))
-"""Element types that onnxruntime's Unique takes."""
+"""Element types that onnxruntime's Unique accepts."""
 
 
 def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
-    """The shape of two tensors that are broadcast to each other: a size of 1 gives way."""
+    """Convert BROADCAST_ARGS, which returns the common shape of two tensors that are broadcast."""
     places, result = [given(operator, i) for i in (0, 1)], output(operator)
     lengths = [writer.tensors[place].shape for place in places]
     if any(len(length) != 1 for length in lengths):
@@ -170,10 +178,10 @@ def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
     if all(map(writer.is_constant, places)):
         shapes = [[int(size) for size in writer.integers(place, "its shape")] for place in places]
         try:
-            found = np.broadcast_shapes(*map(tuple, shapes))
+            common_shape = np.broadcast_shapes(*map(tuple, shapes))
         except ValueError:
             raise Missing(f"the shapes {shapes[0]} and {shapes[1]} do not fit") from None
-        writer.fold(result, np.array(found).astype(writer.tensors[result].dtype))
+        writer.fold(result, np.array(common_shape).astype(writer.tensors[result].dtype))
         return
     names = []
     for place, (length,) in zip(places, lengths, strict=True):
@@ -183,8 +191,8 @@ def _broadcast_args(writer: Writer, operator: TfliteOperator) -> None:
             name = writer.node("Concat", [ones, name], "Concat", axis=0)
         names.append(name)
     one = writer.add("one", np.ones((), writer.tensors[places[0]].dtype))
-    gives_way = writer.node("Equal", [names[0], one], "Equal")
-    writer.write(result, writer.node("Where", [gives_way, names[1], names[0]]))
+    is_one = writer.node("Equal", [names[0], one], "Equal")
+    writer.write(result, writer.node("Where", [is_one, names[1], names[0]]))
 
 
 RULES: Mapping[str, Rule] = {
@@ -192,3 +200,4 @@ RULES: Mapping[str, Rule] = {
     "UNIQUE": _unique,
     "BROADCAST_ARGS": _broadcast_args,
 }
+"""Conversion rule of each operator of this module, by its name in the schema."""

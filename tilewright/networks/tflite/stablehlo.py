@@ -1,4 +1,4 @@
-"""Converts StableHLO operators, which newer converters write where TensorFlow Lite has none."""
+"""Convert StableHLO operators, which newer converters write where TensorFlow Lite has none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPARISONS = ("Equal", "NotEqual", "GreaterOrEqual", "Greater", "LessOrEqual", 
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> Sequence[int]:
-    """An option that is a vector, one number for each dimension."""
+    """Return an option that is a vector with one number per dimension."""
     values = operator.options.get(option, ())
     if not isinstance(values, tuple) or len(values) != rank:
         raise Missing(f"its {option} does not fit {rank} dimensions")
@@ -58,7 +58,7 @@ def _slice(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _pad(writer: Writer, operator: TfliteOperator) -> None:
-    """Negative amounts cut; padding between elements moves them apart."""
+    """Convert STABLEHLO_PAD. Negative amounts cut; interior padding separates the elements."""
     data = given(operator, 0)
     shape = writer.tensors[data].shape
     low, high, interior = (
@@ -76,7 +76,7 @@ def _pad(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _broadcast(writer: Writer, operator: TfliteOperator) -> None:
-    """Dimensions of the data are those of the result that it names; it repeats along the others."""
+    """Convert STABLEHLO_BROADCAST_IN_DIM, which states a result axis for each data axis."""
     data, result = given(operator, 0), output(operator)
     own, wanted = writer.tensors[data].shape, writer.tensors[result].shape
     places = operator.options.get("BroadcastDimensions", ())
@@ -129,13 +129,16 @@ def _tanh(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _remainder(writer: Writer, operator: TfliteOperator) -> None:
-    """It has the sign of the dividend."""
+    """Convert STABLEHLO_REMAINDER, which has the sign of the dividend."""
     names = [writer.real(given(operator, i)) for i in (0, 1)]
     writer.write(output(operator), writer.node("Mod", names, fmod=1))
 
 
 def _shift_left(writer: Writer, operator: TfliteOperator) -> None:
-    """ONNX shifts unsigned integers only, and a shift by all bits or more gives 0."""
+    """Convert STABLEHLO_SHIFT_LEFT; a shift by the type's width or more gives 0.
+
+    ONNX shifts only unsigned integers.
+    """
     places, result = [given(operator, i) for i in (0, 1)], output(operator)
     dtype = writer.tensors[result].dtype
     if np.dtype(dtype).kind not in "iu":
@@ -201,7 +204,7 @@ def _check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def _multiply(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_DOT_GENERAL: a product of matrices of (batch, free, contracted) dimensions."""
+    """Convert STABLEHLO_DOT_GENERAL, a product over batch, free and contracted axes."""
     result = output(operator)
     computed = writer.computed_type(result)
     if computed not in MULTIPLIED:
@@ -232,8 +235,10 @@ def _multiply(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _convolve(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_CONVOLUTION: data that are dilated, or padded by less than nothing, are made so
-    before the convolution."""
+    """Convert STABLEHLO_CONVOLUTION.
+
+    Data with dilation or negative padding are dilated or cut before the convolution.
+    """
     data, weight, result = given(operator, 0), given(operator, 1), output(operator)
     rank = len(writer.tensors[data].shape)
     orders = [

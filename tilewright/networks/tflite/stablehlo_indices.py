@@ -1,4 +1,4 @@
-"""Converts StableHLO operators that read or write slices at computed places, or sort."""
+"""Convert StableHLO operators that read or write slices at computed positions, or sort."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REDUCTIONS: Mapping[str, str] = {
 
 
 def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> str:
-    """Return the scalars from the input `first` on as one vector of int64."""
+    """Return the scalar inputs from position `first` on as one int64 vector."""
     if len(operator.inputs) != first + rank:
         raise Missing(f"it has {len(operator.inputs) - first} indices for {rank} dimensions")
     one = writer.add("shape", np.array([1], np.int64))
@@ -42,14 +42,23 @@ def _starts(writer: Writer, operator: TfliteOperator, first: int, rank: int) -> 
 
 
 def clamp(writer: Writer, name: str, most: Sequence[int]) -> str:
-    """Return indices that are at least 0 and at most `most`, per dimension."""
+    """Limit indices to the range from 0 to `most`, per dimension.
+
+    Args:
+        writer: writer of the graph.
+        name: name of the indices.
+        most: largest index per dimension.
+
+    Returns:
+        The name of the result.
+    """
     zero = writer.add("first", np.zeros(len(most), np.int64))
     last = writer.add("last", np.array(most, np.int64))
     return writer.node("Min", [writer.node("Max", [name, zero], "Max"), last], "Min")
 
 
 def _dynamic_slice(writer: Writer, operator: TfliteOperator) -> None:
-    """The slice begins where it still fits."""
+    """Convert STABLEHLO_DYNAMIC_SLICE; the begin is clamped so that the slice fits."""
     data, result = given(operator, 0), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     if len(sizes) != len(shape) or any(not 0 <= a <= b for a, b in zip(sizes, shape, strict=True)):
@@ -116,7 +125,7 @@ def _places(
 
 
 def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
-    """Return the offsets of a slice's elements, (*sizes of the dimensions that stay, rank)."""
+    """Return the offsets of a slice's elements, of shape (*sizes of the remaining axes, rank)."""
     check_elements(math.prod(sizes) * rank)
     axes = np.meshgrid(*(np.arange(size, dtype=np.int64) for size in sizes), indexing="ij")
     grid = np.stack(axes, -1) if axes else np.zeros(0, np.int64)
@@ -127,14 +136,14 @@ def _grid(sizes: Sequence[int], left_out: Sequence[int], rank: int) -> Integers:
 def _spread_starts(
     writer: Writer, starts: str, batch: Sequence[int], grid: Integers, rank: int
 ) -> str:
-    """Return the place of each element of each slice, (*batch, *offsets, rank)."""
+    """Return the index of each element of each slice, of shape (*batch, *offsets, rank)."""
     wide = writer.add("shape", np.array([*batch, *[1] * (grid.ndim - 1), rank], np.int64))
     name = writer.node("Reshape", [starts, wide], "Wide")
     return writer.node("Add", [name, writer.add("grid", grid)], "Places")
 
 
 def _gather(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_GATHER: slices that begin where they still fit, element by element."""
+    """Convert STABLEHLO_GATHER element by element; begins are clamped so that slices fit."""
     data, indices, result = given(operator, 0), given(operator, 1), output(operator)
     shape, sizes = writer.tensors[data].shape, operator.integers("SliceSizes")
     offsets, collapsed = operator.integers("OffsetDims"), operator.integers("CollapsedSliceDims")
@@ -166,8 +175,11 @@ def _gather(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _scatter(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_SCATTER: elements that would go beyond the data are left out. They go to one more
-    element, which is cut off."""
+    """Convert STABLEHLO_SCATTER.
+
+    Elements outside the data are ignored: they are written to an additional element, which is cut
+    off.
+    """
     if len(operator.inputs) != 3:
         raise Missing(f"it has {len(operator.inputs)} inputs in place of 3")
     data, indices, updates = (given(operator, i) for i in range(3))
@@ -248,7 +260,7 @@ def _scatter(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _sort(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_SORT: by one of the tensors; the others are put into the same order."""
+    """Convert STABLEHLO_SORT, which sorts by one tensor and reorders the others accordingly."""
     places, results = operator.inputs, operator.outputs
     shape = writer.tensors[given(operator, 0)].shape
     axis = operator.integer("Dimension", -1)
@@ -271,7 +283,7 @@ def _rearrange(writer: Writer, order: str, axis: int, suffix: str, name: str) ->
 
 
 def _order(writer: Writer, operator: TfliteOperator) -> tuple[int, bool]:
-    """Return by which tensor a sort compares, and whether the largest comes first."""
+    """Return the number of the tensor that a sort compares, and whether the order is descending."""
     graph = writer.subgraphs.get(operator.integer("ComparatorSubgraphIndex", -1))
     if graph is not None and len(graph.operators) == 1 and len(graph.outputs) == 1:
         (only,) = graph.operators

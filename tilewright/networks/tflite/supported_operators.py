@@ -1,5 +1,6 @@
-"""Lists the operators of TensorFlow Lite that are converted, and those that have no equivalent in
-ONNX, with reasons. Operators that execute other graphs are in `control`.
+"""List the TensorFlow Lite operators that are converted, and why others cannot be.
+
+Operators that execute other graphs are in `control`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SUPPORTED: Mapping[str, Rule] = {
     **indices.RULES, **sizes.RULES, **fourier.RULES, **windows.RULES, **lstm.RULES,
     **stablehlo.RULES, **stablehlo_indices.RULES,
 }  # fmt: skip
-"""How each kind of operator is expressed, by the schema's word."""
+"""Conversion rule of each operator kind, by its name in the schema."""
 
 RANDOM = "it draws random numbers, so that its results cannot be compared"
 TABLE = "it uses a hash table that the runtime keeps from run to run"
@@ -73,4 +74,4 @@ REFUSED: Mapping[str, str] = {
     "STABLEHLO_CUSTOM_CALL": "it calls a function by name that only its author's runtime knows",
     "PLACEHOLDER_FOR_GREATER_OP_CODES": "it marks operators with a code above 127",
 }
-"""Why each kind of operator is refused, by the schema's word."""
+"""Why an operator kind cannot be converted, by its name in the schema."""

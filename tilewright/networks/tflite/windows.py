@@ -1,4 +1,4 @@
-"""Converts operators that go over images and tensors in windows, reduce, resize or dilate them."""
+"""Convert pools, reductions, window reductions, normalisations, resizing and dilation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _pool(op: str, writer: Writer, operator: TfliteOperator) -> None:
     _, height, width, _ = shape_of(writer, data, 4, "its data")
     kernel = pair(operator, "FilterHeight", "FilterWidth")
     strides = pair(operator, "StrideH", "StrideW")
-    # ONNX, too, leaves the padding out of averages and maxima
+    # ONNX also excludes padding from averages and maxima
     result = writer.node(
         op, [writer.real(data, FIRST)], kernel_shape=kernel, strides=strides,
         pads=pads(operator, (height, width), kernel, strides, (1, 1)),
@@ -40,28 +40,39 @@ def _reduce(op: str, writer: Writer, operator: TfliteOperator) -> None:
     axes, keep = sorted({axis % rank for axis in axes}), operator.integer("KeepDims")
     layout = FIRST if rank == 4 and (writer.layout(data) is FIRST or axes == [1, 2]) else FILED
     if layout is FIRST and not keep and axes not in ([1, 2], [1, 2, 3]):
-        layout = FILED  # what is left would lie in another order
+        layout = FILED  # otherwise the remaining axes would be in another order
     moved = sorted(layout.axis(axis, rank) for axis in axes)
     real = writer.real(data, layout)
     if operator.kind in ("REDUCE_ANY", "REDUCE_ALL"):
-        real = writer.node("Cast", [real], "CastData", to=6)  # int32, ONNX's number of it
+        real = writer.node("Cast", [real], "CastData", to=6)  # to int32
     if op == "ReduceMean" and layout is FIRST and moved == [2, 3] and keep:
         reduced = writer.node("GlobalAveragePool", [real])
     else:
         reduced = reduce_axes(writer, op, real, moved, keep=bool(keep))
     if operator.kind in ("REDUCE_ANY", "REDUCE_ALL"):
-        if 0 in writer.tensors[data].shape:  # the maximum of nothing is the least integer
+        if 0 in writer.tensors[data].shape:  # the maximum of no elements is the smallest integer
             zero = writer.add("zero", np.array(0, np.int32))
             reduced = writer.node("Greater", [reduced, zero], "IsAny")
         else:
-            reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # bool
+            reduced = writer.node("Cast", [reduced], "CastResult", to=9)  # to bool
     finish(writer, operator, reduced, layout if keep else FILED)
 
 
 def reduce_axes(
     writer: Writer, op: str, real: str, axes: Sequence[int], *, keep: bool, suffix: str = ""
 ) -> str:
-    """Add a reduction over axes, an attribute of it or an input by opset; returns its result."""
+    """Add a reduction over axes and return the name of its result.
+
+    Depending on the opset, the axes are an attribute or an input.
+
+    Args:
+        writer: writer of the graph.
+        op: ONNX reduction operator.
+        real: name of the data.
+        axes: axes to reduce.
+        keep: keep the reduced axes with length 1.
+        suffix: suffix of the node's name.
+    """
     if writer.opset > OPSET or op == "ReduceSum":
         sizes = writer.add("axes", np.array(axes, np.int64))
         return writer.node(op, [real, sizes], suffix, keepdims=int(keep))
@@ -69,7 +80,7 @@ def reduce_axes(
 
 
 def _l2_pool(writer: Writer, operator: TfliteOperator) -> None:
-    """The root of the mean of squares; ONNX's LpPool is one of sums."""
+    """Convert L2_POOL_2D, the root of the mean of squares. ONNX's LpPool sums instead."""
     data = given(operator, 0)
     _, height, width, _ = shape_of(writer, data, 4, "its data")
     kernel = pair(operator, "FilterHeight", "FilterWidth")
@@ -84,7 +95,10 @@ def _l2_pool(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
-    """Along the last axis, by a norm of at least 1e-6 (TensorFlow Lite's L2Normalization)."""
+    """Convert L2_NORMALIZATION along the last axis.
+
+    The norm is at least 1e-6, as in TensorFlow Lite.
+    """
     data = given(operator, 0)
     rank = len(writer.tensors[data].shape)
     real = writer.real(data)
@@ -96,7 +110,7 @@ def _l2_normalise(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _local_response(writer: Writer, operator: TfliteOperator) -> None:
-    """ONNX divides alpha by the size of the window."""
+    """Convert LOCAL_RESPONSE_NORMALIZATION. ONNX divides alpha by the size of the window."""
     data = given(operator, 0)
     shape_of(writer, data, 4, "its data")
     size = 2 * operator.integer("Radius") + 1
@@ -112,13 +126,13 @@ def _resize(mode: str, writer: Writer, operator: TfliteOperator) -> None:
     shape_of(writer, data, 4, "its data")
     wanted = FIRST.of(shape_of(writer, result, 4, "its results"))
     corners, centres = operator.integer("AlignCorners"), operator.integer("HalfPixelCenters")
-    way = "align_corners" if corners else "half_pixel" if centres else "asymmetric"
-    # the pixel that a corner or a centre is next to; in the oldest way, the one before
+    mapping = "align_corners" if corners else "half_pixel" if centres else "asymmetric"
+    # TFLite rounds to the nearest pixel with aligned corners or half-pixel centres, else down.
     nearest = {"nearest_mode": "round_prefer_ceil" if corners or centres else "floor"}
     resized = writer.node(
         "Resize",
         [writer.real(data, FIRST), "", "", writer.add("sizes", np.array(wanted, np.int64))],
-        mode=mode, coordinate_transformation_mode=way, **(nearest if mode == "nearest" else {}),
+        mode=mode, coordinate_transformation_mode=mapping, **(nearest if mode == "nearest" else {}),
     )  # fmt: skip
     finish(writer, operator, resized, FIRST)
 
@@ -139,16 +153,17 @@ IMAGE_RULES: Mapping[str, Rule] = {
     "RESIZE_BILINEAR": partial(_resize, "linear"),
     "RESIZE_NEAREST_NEIGHBOR": partial(_resize, "nearest"),
 }
+"""Rules of pools, reductions, normalisations and resizing."""
 
 
 FUNCTIONS = ("", "add", "mul", "min", "max", "all", "any")
-"""`ReduceWindowFunction` of the schema, by number."""
+"""Names for the schema's `ReduceWindowFunction` values, by number."""
 
 REDUCERS: Mapping[str, tuple[str, str]] = {
     "add": ("ReduceSum", "Add"), "mul": ("ReduceProd", "Mul"), "min": ("ReduceMin", "Min"),
     "max": ("ReduceMax", "Max"), "all": ("ReduceMin", "Min"), "any": ("ReduceMax", "Max"),
 }  # fmt: skip
-"""ONNX's reduction and its operator for two numbers, by function."""
+"""ONNX's reduction and two-operand operator for each combining function."""
 
 COMBINERS: Mapping[str, str] = {
     **dict.fromkeys(("ADD", "STABLEHLO_ADD"), "add"),
@@ -158,7 +173,7 @@ COMBINERS: Mapping[str, str] = {
     **dict.fromkeys(("LOGICAL_AND", "STABLEHLO_AND"), "all"),
     **dict.fromkeys(("LOGICAL_OR", "STABLEHLO_OR"), "any"),
 }
-"""The function of a graph that consists of one operator, by its kind."""
+"""Combining function of a graph that consists of one operator, by the operator's kind."""
 
 REDUCIBLE = frozenset(("float32", "float64", "int32", "int64"))
 """Element types for which onnxruntime has all of these reductions."""
@@ -167,8 +182,19 @@ Integers = NDArray[np.int64]
 
 
 def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
-    """Return the function of the graph that combines two numbers: a key of `REDUCERS`, or "second"
-    for the graph that returns its second input. Raises `Missing` for any other graph."""
+    """Return the function of a graph that combines two numbers.
+
+    Args:
+        writer: writer of the graph.
+        operator: the operator that executes the graph.
+        option: option with the number of the graph.
+
+    Returns:
+        A key of `REDUCERS`, or "second" for a graph that returns its second input.
+
+    Raises:
+        Missing: the graph computes something else.
+    """
     graph = writer.subgraphs.get(operator.integer(option, -1))
     if graph is not None and len(graph.inputs) == 2 and len(graph.outputs) == 1:
         if not graph.operators and graph.outputs[0] == graph.inputs[1]:
@@ -187,15 +213,18 @@ def combiner(writer: Writer, operator: TfliteOperator, option: str) -> str:
 def spread(
     writer: Writer, name: str, shape: Shape, axis: int, sources: Integers, filling: str
 ) -> str:
-    """Return a tensor with other elements along an axis.
+    """Select elements of a tensor along an axis, and fill gaps with a scalar.
 
     Args:
-        writer: of the graph.
-        name: the tensor.
+        writer: writer of the graph.
+        name: name of the tensor.
         shape: its shape.
-        axis: along which elements are chosen.
-        sources: the place of each element of the result, -1 for the filling.
-        filling: the name of a scalar.
+        axis: axis along which elements are selected.
+        sources: source index of each element of the result, −1 for the filling.
+        filling: name of the scalar.
+
+    Returns:
+        The name of the result.
     """
     size = shape[axis]
     if np.array_equal(sources, np.arange(size)):
@@ -211,8 +240,14 @@ def spread(
 
 
 def dilated_places(size: int, dilation: int, low: int, high: int) -> Integers:
-    """Return the sources of elements that are moved apart by a dilation, with padding around them,
-    for `spread`. Negative padding cuts elements off."""
+    """Return the `sources` for `spread` that dilate and pad an axis.
+
+    Args:
+        size: length of the axis.
+        dilation: distance between neighbouring elements in the result.
+        low: padding before; a negative number cuts elements off.
+        high: padding after; a negative number cuts elements off.
+    """
     span = (size - 1) * dilation + 1 if size else 0
     if dilation < 1 or span + low + high < 0:
         raise Missing(f"it dilates {size} elements by {dilation} with padding of {low} and {high}")
@@ -235,7 +270,19 @@ def dilate(
     writer: Writer, name: str, shape: Shape, dilations: Sequence[int], filling: str,
     pads: Sequence[tuple[int, int]] | None = None,
 ) -> str:  # fmt: skip
-    """Return a tensor with its elements moved apart, and padding of (low, high) per dimension."""
+    """Dilate and pad a tensor.
+
+    Args:
+        writer: writer of the graph.
+        name: name of the tensor.
+        shape: its shape.
+        dilations: distance between neighbouring elements in the result, per axis.
+        filling: name of the scalar that fills gaps and padding.
+        pads: padding (low, high) per axis, None for no padding.
+
+    Returns:
+        The name of the result.
+    """
     sizes = list(shape)
     for axis, dilation in enumerate(dilations):
         low, high = (0, 0) if pads is None else pads[axis]
@@ -246,7 +293,7 @@ def dilate(
 
 
 def _reduce_windows(writer: Writer, operator: TfliteOperator) -> None:
-    """REDUCE_WINDOW: window, strides and dilations are inputs, and there is no padding."""
+    """Convert REDUCE_WINDOW, whose window, strides and dilations are inputs; it has no padding."""
     number = operator.integer("ReduceFunction")
     if not 0 < number < len(FUNCTIONS):
         raise Missing(f"its function {number} is not known")
@@ -274,7 +321,7 @@ def _reduce_windows_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
 
 
 def _numbers(operator: TfliteOperator, option: str, rank: int) -> list[int]:
-    """Return an option with one number per dimension, 1 where it is left out."""
+    """Return an option with one number per dimension; all 1 if it is absent."""
     values = operator.options.get(option, ())
     numbers = [int(value) for value in values] if isinstance(values, tuple) else []
     if len(numbers) not in (0, rank):
@@ -309,15 +356,15 @@ def _write_windows(
             name = spread(writer, name, shape, axis, first, start)
             continue
         windows = writer.add("windows", first[:, None] + taps)
-        each = writer.node("Gather", [name, windows], f"Windows{axis}", axis=axis)
-        name = numbers.reduce(each, [axis + 1], f"Reduce{axis}")
+        windowed = writer.node("Gather", [name, windows], f"Windows{axis}", axis=axis)
+        name = numbers.reduce(windowed, [axis + 1], f"Reduce{axis}")
     if tuple(sizes) != writer.tensors[result].shape:
         raise Missing(f"its windows make {sizes} of its data, not its result")
     writer.write(result, numbers.back(numbers.combine(start, name)))
 
 
 def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
-    """STABLEHLO_REDUCE: over whole dimensions, from a value on."""
+    """Convert STABLEHLO_REDUCE, which reduces whole axes with an initial value."""
     if len(operator.inputs) != 2:
         raise Missing(f"it reduces {len(operator.inputs) // 2} tensors at once")
     data, result = given(operator, 0), output(operator)
@@ -337,7 +384,7 @@ def _reduce_stablehlo(writer: Writer, operator: TfliteOperator) -> None:
 
 
 class _Numbers:
-    """The numbers of a reduction, in an element type for which onnxruntime has it."""
+    """Writes a reduction in an element type that onnxruntime supports for it."""
 
     def __init__(self, writer: Writer, operator: TfliteOperator, function: str) -> None:
         self._writer = writer
@@ -352,7 +399,7 @@ class _Numbers:
             self._dtype = "float32" if self._target == "float16" else "int64"
 
     def of(self, place: int, suffix: str) -> str:
-        """Return a tensor in the element type of the reduction."""
+        """Return the name of a tensor, converted to the element type of the reduction."""
         name = self._writer.real(place)
         if self._is_logical and self._target != "bool":
             name = cast(self._writer, name, "bool", f"{suffix}Bool")
@@ -365,12 +412,12 @@ class _Numbers:
         return reduce_axes(self._writer, self._reduction, name, axes, keep=False, suffix=suffix)
 
     def combine(self, start: str, name: str) -> str:
-        """Add the operation on the initial value and what was reduced."""
+        """Add the operation that combines the initial value with the reduced values."""
         suffix = "Combine" if self._dtype != self._target else ""
         return self._writer.node(self._operation, [start, name], suffix)
 
     def back(self, name: str) -> str:
-        """Return a result in the element type of the operator's result."""
+        """Return the name of a result, converted to the element type of the operator's output."""
         return name if self._dtype == self._target else cast(self._writer, name, self._target, "")
 
 
@@ -380,5 +427,7 @@ WINDOW_RULES: Mapping[str, Rule] = {
     "STABLEHLO_REDUCE_WINDOW": _reduce_windows_stablehlo,
     "STABLEHLO_REDUCE": _reduce_stablehlo,
 }
+"""Rules of dilation and window reductions."""
 
 RULES: Mapping[str, Rule] = {**IMAGE_RULES, **WINDOW_RULES}
+"""Conversion rule of each operator of this module, by its name in the schema."""

@@ -1,9 +1,9 @@
-"""Writes the ONNX graph of a TensorFlow Lite one, tensor by tensor.
+"""Write the ONNX graph of a TensorFlow Lite graph, tensor by tensor.
 
-A tensor exists in the layouts that operators ask for, as stored integers and as the real numbers
-that they stand for. Files have images as (n, h, w, c), ONNX computes on (n, c, h, w). A tensor
-stays in the layout its operator computes it in. It exists in the other one only where an operator
-asks for it, so the transpositions between two convolutions never arise.
+A tensor exists in the layouts that operators ask for, and as stored integers, as real numbers, or
+as both. Files store images as (n, h, w, c), whereas ONNX computes on (n, c, h, w). A tensor keeps
+the layout in which its operator computes it, and is transposed only if another operator asks for
+the other layout. There are therefore no transpositions between two convolutions.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from tilewright.networks.tflite.file import Shape, TfliteGraph, TfliteQuantisati
 from tilewright.networks.tflite.graph import GraphBuilder
 
 FOREIGN = "tflite"
-"""Domain of operators that have no rule here: they stand in the graph as the file has them."""
+"""Domain of operators without a rule, which are kept in the graph as they are in the file."""
 OPSET = 17
+"""Opset of a model that needs no newer one."""
 OPSET_16_BITS = 21
-"""The version from which on DequantizeLinear takes int16."""
+"""First opset in which DequantizeLinear accepts int16."""
 OPSETS: Mapping[str, int] = {
     "BITWISE_XOR": 21, "UNSORTED_SEGMENT_MAX": 21, "UNSORTED_SEGMENT_MIN": 21,
     "STABLEHLO_SCATTER": 21, "BITCAST": 26,
 }  # fmt: skip
-"""The versions that have ONNX's BitwiseXor, ScatterND with a maximum, and BitCast."""
+"""Opset that an operator kind needs, for ONNX's BitwiseXor, ScatterND with a maximum, or
+BitCast."""
 WIDENED: Mapping[str, Mapping[str, str]] = {
     **{
         kind: {"int16": "int32", "uint16": "int32"}
@@ -46,31 +48,35 @@ WIDENED: Mapping[str, Mapping[str, str]] = {
     "ARG_MIN": {"bool": "int32", "int16": "int32"},
     "RESIZE_NEAREST_NEIGHBOR": {"int16": "float32"},
 }  # fmt: skip
-"""By operator, the element types for which onnxruntime lacks what it becomes, each with a type that
-holds all of its values."""
+"""For each operator kind, the element types that onnxruntime does not support for the corresponding
+ONNX operator, each with a type that holds all of its values."""
 IR_VERSION = 10
 MAX_INNER_OPERATORS = 10_000
+"""Largest number of operators in graphs that other operators execute."""
 MAX_FILLED = 1 << 16
+"""Largest number of elements of a filled tensor that is stored instead of computed at run time."""
 MAX_ELEMENTS = 1 << 24
-"""The most elements of a constant that is made for an operator: a file of a few bytes could ask for
-any number."""
+"""Largest number of elements of a constant that is created for an operator. A file of a few bytes
+could otherwise request any number."""
 
 
 class TfliteLayout(Enum):
-    """Of an image: as files have it, or as ONNX computes on it. The value is where each axis of the
-    layout is in the other one."""
+    """Layout of an image: FILED is (n, h, w, c) as in files, FIRST is (n, c, h, w) as in ONNX.
+
+    The value of a layout is the permutation that converts an image of the other layout to it.
+    """
 
     FILED = (0, 2, 3, 1)
     FIRST = (0, 3, 1, 2)
 
     def of(self, shape: Sequence[int]) -> Shape:
-        """A shape as files have it, in this layout."""
+        """Return a shape of the file in this layout; only shapes with four axes are permuted."""
         if self is TfliteLayout.FILED or len(shape) != 4:
             return tuple(shape)
         return tuple(shape[axis] for axis in self.value)
 
     def axis(self, axis: int, rank: int) -> int:
-        """Where an axis of a file's tensor of that rank is in this layout."""
+        """Return the axis in this layout that corresponds to an axis of a tensor in the file."""
         axis %= rank
         return self.value.index(axis) if self is TfliteLayout.FIRST and rank == 4 else axis
 
@@ -79,47 +85,57 @@ FILED, FIRST = TfliteLayout.FILED, TfliteLayout.FIRST
 
 
 class Missing(Exception):
-    """Why an operator cannot be expressed."""
+    """Raised if an operator cannot be expressed in ONNX. The message states the reason."""
 
 
 def check_elements(count: int) -> None:
-    """Raise `Missing` for constants of more elements than are made for one operator."""
+    """Raise `Missing` if a constant of `count` elements is too large to be created."""
     if count > MAX_ELEMENTS:
         raise Missing(f"it takes {count} places, and at most {MAX_ELEMENTS} are listed")
 
 
 class OperatorBudget:
-    """Bounds the operators of graphs that are executed inside others.
+    """Limit on the number of operators in graphs that other operators execute.
 
-    Graphs that execute each other could make a file of a few kilobytes ask for more operators than
-    any memory holds.
+    Without it, a file of a few kilobytes whose graphs execute each other could request more
+    operators than fit into memory.
     """
 
     def __init__(self) -> None:
         self._left = MAX_INNER_OPERATORS
 
     def spend(self, operators: int) -> None:
-        """Count operators. Raises `Missing` if there are too many."""
+        """Subtract a number of operators. Raises `Missing` if the budget is exhausted."""
         self._left -= operators + 1
         if self._left < 0:
             raise Missing(f"its graphs have more than {MAX_INNER_OPERATORS} operators")
 
 
 class Writer:
-    """Operators ask it for their inputs, add nodes and give it their results.
+    """Writer of an ONNX graph: conversion rules read inputs, add nodes and write results with it.
 
-    `tensors` are those of the file; a place is an index into them. Layouts matter of images only,
-    tensors of four dimensions.
+    Tensors are identified by their index in `tensors`, which parameters call `place`. Layouts apply
+    to images only, which are tensors with four dimensions.
+
+    Args:
+        source: the graph to convert.
+        outer: writer of the surrounding graph, if an operator of that graph executes this one.
+        inline: write the nodes into the graph of `outer`. Otherwise they form a graph of their own,
+            which may read tensors of `outer`.
+
+    Attributes:
+        tensors: the tensors of the graph.
+        source: the graph to convert.
+        subgraphs: the other graphs of the file, by number.
+        opset: opset of the ONNX model.
+        depth: nesting depth of the graph.
+        budget: limit on the number of operators in nested graphs.
+        derived: indices of computed tensors whose values follow from constants and shapes.
     """
 
     def __init__(
         self, source: TfliteGraph, outer: Writer | None = None, *, inline: bool = False
     ) -> None:
-        """Begin the graph of a file, or of a graph that an operator of `outer` executes.
-
-        `inline` writes the nodes of that operator's graph among those of `outer`. Otherwise they
-        make a graph of their own, which may read tensors of `outer`.
-        """
         self.tensors = source.tensors
         self.source = source
         self.subgraphs: Mapping[int, TfliteGraph] = (
@@ -137,7 +153,6 @@ class Writer:
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.budget: OperatorBudget = OperatorBudget() if outer is None else outer.budget
         self.derived: set[int] = set()
-        """Computed tensors whose values follow from constants and from shapes."""
         self._complex: set[int] = set()
         self._open: set[int] = set()
         self._stored: dict[tuple[int, TfliteLayout], str] = {}
@@ -156,46 +171,62 @@ class Writer:
 
     @property
     def operator(self) -> str:
-        """The name of the operator that is being written."""
+        """Name of the operator that is being written."""
         return self._operator
 
     def begin(self, operator: str, kind: str = "", *, in_floats: bool = False) -> None:
-        """What follows belongs to an operator of this name. One that computes `in_floats` reads
-        the real values of constants that are stored as integers."""
+        """Start writing an operator.
+
+        Args:
+            operator: name of the operator, from which node names are derived.
+            kind: its name in the schema.
+            in_floats: read integer constants as real values.
+        """
         self._operator, self._in_floats = operator, in_floats
         self._wide = WIDENED.get(kind, {})
         self._first = len(self._graph.nodes)
 
-    # what operators read
+    # inputs of operators
 
     def is_constant(self, place: int) -> bool:
-        """Whether a tensor's values are known here."""
+        """Return whether the values of a tensor are known now."""
         return place in self._values
 
     def is_known(self, place: int) -> bool:
-        """Whether a tensor is a constant, an input, or computed by now."""
+        """Return whether a tensor is a constant, an input, or already computed."""
         return place in self._values or self._native(place) is not None
 
     def layout(self, place: int) -> TfliteLayout:
-        """The one a tensor is there in; channels first if in both."""
+        """Return the layout in which a tensor is available; channels first if both are."""
         return self._native(place) or FILED
 
     def constant(self, place: int, what: str) -> NDArray[Any]:
-        """The values of a tensor that has to be known here, in its shape; raises `Missing`."""
+        """Return the values of a tensor in its shape.
+
+        Raises:
+            Missing: the tensor is not constant. The message begins with `what`.
+        """
         if place not in self._values:
             raise Missing(f"{what} must be constant, here it is computed")
         return self._values[place]
 
     def integers(self, place: int, what: str) -> list[int]:
-        """The same as whole numbers, in their order; raises `Missing` where they are others."""
+        """Return the values of a constant integer tensor as a flat list.
+
+        Raises:
+            Missing: the tensor is not constant or not of integers. The message begins with `what`.
+        """
         values = self.constant(place, what)
         if values.dtype.kind not in "iu":
             raise Missing(f"{what} must be of integers, here of {values.dtype}")
         return [int(value) for value in values.ravel()]
 
     def stored(self, place: int, layout: TfliteLayout = FILED) -> str:
-        """The tensor as it is stored, integers or floats. Raises `ModelFileError` for one that
-        nothing computes by now."""
+        """Return the name of a tensor as it is stored: integers or floats.
+
+        Raises:
+            ModelFileError: the tensor has not been computed yet.
+        """
         if place in self._values:
             return self.add(self.tensors[place].name, _turned(self._values[place], layout))
         native = self._native(place)
@@ -212,17 +243,17 @@ class Writer:
         return self._stored[place, layout]
 
     def computed_type(self, place: int) -> str:
-        """The NumPy type in which the current operator computes a tensor."""
+        """Return the NumPy type in which the current operator computes a tensor."""
         tensor = self.tensors[place]
         if tensor.quantisation is not None:
             return "float32"
         return self._wide.get(tensor.dtype, tensor.dtype)
 
     def real(self, place: int, layout: TfliteLayout = FILED) -> str:
-        """The tensor as real numbers, in its computed type."""
+        """Return the name of a tensor as real numbers, in its computed type."""
         name, tensor = self._real_form(place, layout), self.tensors[place]
         is_wide = tensor.quantisation is None and tensor.dtype in self._wide
-        if is_wide and place not in self._values:  # a constant is wide already
+        if is_wide and place not in self._values:  # constants are converted already
             return self._cast(name, self._wide[tensor.dtype])
         return name
 
@@ -231,6 +262,7 @@ class Writer:
         return self.node("Cast", [name], "Cast", to=int(kind))
 
     def _real_form(self, place: int, layout: TfliteLayout) -> str:
+        """Return the name of a tensor as real numbers, before conversion to a wider type."""
         tensor = self.tensors[place]
         if place in self._values:
             axis = 0 if tensor.quantisation is None else tensor.quantisation.axis
@@ -246,8 +278,17 @@ class Writer:
         return self._real[place, layout]
 
     def weight(self, place: int, values: NDArray[Any], axis: int, role: str = "") -> str:
-        """A constant in the form an operator reads it, as real numbers: `values` are those of a
-        tensor in another shape, whose channels lie along `axis`."""
+        """Add a constant in the form in which an operator reads it, as real numbers.
+
+        Args:
+            place: index of the tensor that the constant comes from.
+            values: its values, possibly in another shape.
+            axis: axis of the channels in `values`.
+            role: suffix of the name; "" to use the tensor's name.
+
+        Returns:
+            The name of the constant.
+        """
         tensor = self.tensors[place]
         name = f"{self._operator}/{role}" if role else tensor.name
         if tensor.quantisation is None or values.dtype.kind == "f":
@@ -260,44 +301,60 @@ class Writer:
         return self._dequantise(self.add(name, values), moved, tensor.dtype, name)
 
     def add(self, name: str, values: NDArray[Any] | np.generic) -> str:
-        """A constant of any shape; returns its name, which begins with `name`."""
+        """Add a constant and return its name, which begins with `name`."""
         return self._graph.constant(name, values)
 
     def filled(self, shape: Shape, value: float | int, dtype: str) -> str:
-        """A constant with the same value everywhere; a large one is made when the model runs."""
+        """Return the name of a tensor with the same value everywhere.
+
+        A large tensor is created when the model runs, not stored.
+        """
         if math.prod(shape) <= MAX_FILLED:
             return self.add("start", np.full(shape, value, dtype))
         sizes = self.add("shape", np.array(shape, np.int64))
         number = numpy_helper.from_array(np.full(1, value, dtype))
         return self.node("ConstantOfShape", [sizes], "Start", value=number)
 
-    # what operators write
+    # outputs of operators
 
     def node(self, op: str, inputs: Sequence[str], suffix: str = "", **attributes: Any) -> str:
-        """Add a node; returns its result's name. Without `suffix` it bears the operator's name."""
+        """Add a node and return the name of its result.
+
+        Args:
+            op: ONNX operator type.
+            inputs: names of the input tensors.
+            suffix: appended to the operator's name; "" gives the node the operator's name.
+            **attributes: attributes of the node.
+        """
         name = f"{self._operator}/{suffix}" if suffix else self._operator
         return self._graph.node(op, inputs, name, **attributes)
 
     def nodes(
         self, op: str, inputs: Sequence[str], count: int, suffix: str = "", **attributes: Any
     ) -> list[str]:
-        """Add a node of so many results; returns their names."""
+        """Add a node with `count` results and return their names. See `node`."""
         name = f"{self._operator}/{suffix}" if suffix else self._operator
         return self._graph.results_of(op, inputs, name, count, **attributes)
 
     def split(self, data: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """Add a Split; returns the names of its parts."""
+        """Add a Split and return the names of its parts."""
         lengths = self.add(f"{self._operator}/sizes", np.array(sizes, np.int64))
         return self.nodes("Split", [data, lengths], len(sizes), axis=axis)
 
     def fold(self, place: int, values: NDArray[Any]) -> None:
-        """The tensor is a constant, in its shape."""
+        """Make a tensor a constant with these values, which have its shape."""
         self._values[place] = values
 
-    # graphs inside operators
+    # subgraphs
 
     def bind(self, place: int, outer: Writer, argument: int) -> None:
-        """Let an input of this graph be a tensor of the graph around it."""
+        """Connect an input of this graph to a tensor of the surrounding graph.
+
+        Args:
+            place: tensor index of the input.
+            outer: writer of the surrounding graph.
+            argument: tensor index in the surrounding graph.
+        """
         if argument in outer._values:
             self._values[place] = outer._values[argument]
         else:
@@ -308,17 +365,17 @@ class Writer:
             self._open.add(place)
 
     def bind_stored(self, place: int, name: str) -> None:
-        """Let an input of this graph be a tensor of that name, which has it as it is stored."""
+        """Connect an input of this graph to the ONNX tensor `name`, which holds it as stored."""
         self._stored[place, FILED] = name
 
     def declare(self, place: int) -> onnx.ValueInfoProto:
-        """Let an input of this graph be one of the ONNX graph; returns its name and type."""
+        """Make an input of this graph an input of the ONNX graph; return its name and type."""
         name = self._graph.tensor_names.free(self.tensors[place].name or f"tensor{place}")
         self._stored[place, FILED] = name
         return self._info(place, FILED, name)
 
     def declare_scalar(self, name: str, dtype: str) -> onnx.ValueInfoProto:
-        """Return an input of the ONNX graph that is no tensor of the file, under a free name."""
+        """Return an additional scalar input of the ONNX graph, with a name that is still free."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         free = self._graph.tensor_names.free(f"{self._operator}/{name}")
         return helper.make_tensor_value_info(free, kind, ())
@@ -328,64 +385,70 @@ class Writer:
         inputs: Sequence[onnx.ValueInfoProto],
         results: Sequence[tuple[str, str, Sequence[int | None]]],
     ) -> onnx.GraphProto:
-        """Return the finished ONNX graph of an operator's graph. `results` are the names, NumPy
-        types and shapes of its outputs; None is a size that depends on values."""
+        """Return the finished ONNX graph for an operator's attribute.
+
+        Args:
+            inputs: inputs of the graph.
+            results: name, NumPy type and shape of each output. A size of None depends on values.
+        """
         outputs = []
         for name, dtype, shape in results:
             output = self._graph.node("Identity", [name], f"{self._operator}/output")
             kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             outputs.append(helper.make_tensor_value_info(output, kind, shape))
         nodes = self._graph.needed([info.name for info in outputs])
-        made = {name for node in nodes for name in node.output}
+        computed = {name for node in nodes for name in node.output}
         return helper.make_graph(
             nodes, self._operator, list(inputs), outputs, self._graph.constants(nodes),
-            value_info=[info for name, info in self._infos.items() if name in made],
+            value_info=[info for name, info in self._infos.items() if name in computed],
         )  # fmt: skip
 
-    # sizes that depend on values, and complex numbers
+    # Sizes that depend on values, and complex numbers.
 
     def is_open(self, place: int) -> bool:
-        """Whether the size of a tensor depends on values, so that its shape here says only how
-        many dimensions it has."""
+        """Return whether the size of a tensor depends on values.
+
+        Its shape then only states the number of dimensions.
+        """
         return place in self._open
 
     def set_open(self, places: Iterable[int]) -> None:
-        """Note that the sizes of tensors depend on values."""
+        """Record that the sizes of tensors depend on values."""
         self._open.update(places)
 
     def is_derived(self, place: int) -> bool:
-        """Whether the values of a tensor follow from constants and from shapes."""
+        """Return whether the values of a tensor follow from constants and shapes."""
         return place in self._values or place in self.derived
 
     def is_complex(self, place: int) -> bool:
-        """Whether a tensor of complex numbers is there, as pairs of real numbers."""
+        """Return whether a tensor holds complex numbers, as pairs of real numbers."""
         return place in self._complex
 
     def write_complex(self, place: int, result: str) -> None:
-        """The tensor is this result, (…, 2): real and imaginary parts."""
+        """Write a complex result of shape (…, 2), with real and imaginary parts."""
         if place in self._names:
             raise Missing("its complex numbers are an output of the network, and ONNX has none")
         self._complex.add(place)
         self.write_stored(place, result)
 
     def foreign(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> str:
-        """Let an operator without a rule stand in the graph as it is; returns its node's name."""
-        self._graph.rename_nodes(self._operator, self._first)  # of a rule that gave up
-        # State is computed by nobody here, so nothing can be read of it.
-        read = ["" if self._is_state(place) else self.stored(place) for place in inputs]
+        """Keep an operator without a rule as a node of domain `tflite`; return the node's name."""
+        self._graph.rename_nodes(self._operator, self._first)  # nodes of a rule that failed
+        # The state is not converted, so that its values are unknown.
+        input_names = ["" if self._is_state(place) else self.stored(place) for place in inputs]
         written = []
         for place in outputs:
-            if self._written_by.get(place) == self._operator:  # before its rule gave up
+            if self._written_by.get(place) == self._operator:  # written before its rule failed
                 self._forget(place)
             self._begin_writing(place, FILED)
             self._stored[place, FILED] = self._named(place, FILED)
             written.append(self._stored[place, FILED])
-        node = helper.make_node(printable(kind), read, written, domain=FOREIGN)
+        node = helper.make_node(printable(kind), input_names, written, domain=FOREIGN)
         self._graph.append(node, self._operator)
         return str(node.name)
 
     def _forget(self, place: int) -> None:
-        """Take back what the current operator has written."""
+        """Remove what the current operator has written for a tensor."""
         names = set()
         for layout in TfliteLayout:
             for forms in (self._stored, self._real):
@@ -400,9 +463,15 @@ class Writer:
     def write(
         self, place: int, result: str, layout: TfliteLayout = FILED, *, exact: bool = False
     ) -> None:
-        """The tensor is this result, in real numbers. `exact` says that each is an integer times
-        the tensor's scale already: such a tensor is quantised only where its integers are asked
-        for."""
+        """Write a result of real numbers to a tensor.
+
+        Args:
+            place: tensor index of the output.
+            result: name of the result.
+            layout: layout of the result.
+            exact: whether each number is already a multiple of the tensor's scale. Such a tensor is
+                only quantised if an operator asks for its integers.
+        """
         self._begin_writing(place, layout)
         self._check_scale(place)
         if self.tensors[place].quantisation is None and self.tensors[place].dtype in self._wide:
@@ -415,26 +484,27 @@ class Writer:
             self._stored[place, layout] = self._quantise(place, layout, result)
 
     def write_stored(self, place: int, result: str, layout: TfliteLayout = FILED) -> None:
-        """The tensor is this result, as it is stored."""
+        """Write a result to a tensor that is already in the form in which it is stored."""
         self._begin_writing(place, layout)
         self._stored[place, layout] = self._call(place, layout, result)
 
     def model(self) -> onnx.ModelProto:
-        """The finished graph."""
+        """Return the finished ONNX model."""
         for place in dict.fromkeys(self.source.outputs):
             stored, name = self.stored(place), self._names[place]
+            # The tensor already has the name of another one, such as an input.
             if stored != name:
                 self._graph.append(
                     helper.make_node("Identity", [stored], [name]), f"{name}/Identity"
                 )
         nodes = self._graph.needed([self._names[place] for place in self.source.outputs])
-        made = {name for node in nodes for name in node.output} - set(self._names.values())
+        computed = {name for node in nodes for name in node.output} - set(self._names.values())
         graph = helper.make_graph(
             nodes, "tflite",
             [self._info(place, FILED) for place in dict.fromkeys(self.source.inputs)],
             [self._info(place, FILED) for place in dict.fromkeys(self.source.outputs)],
             self._graph.constants(nodes),
-            value_info=[info for name, info in self._infos.items() if name in made],
+            value_info=[info for name, info in self._infos.items() if name in computed],
         )  # fmt: skip
         opsets = [helper.make_opsetid("", self.opset)]
         if any(node.domain == FOREIGN for node in nodes):
@@ -446,12 +516,14 @@ class Writer:
     # forms of a tensor
 
     def _native(self, place: int) -> TfliteLayout | None:
+        """Return the layout in which a tensor exists, None if it does not exist yet."""
         for layout in (FIRST, FILED):
             if (place, layout) in self._stored or (place, layout) in self._real:
                 return layout
         return None
 
     def _begin_writing(self, place: int, layout: TfliteLayout) -> None:
+        """Check that a tensor may be written, and record which operator writes it."""
         rank = len(self.tensors[place].shape)
         if layout is FIRST and rank != 4:
             raise Missing(f"its result has {rank} dimensions, not those of an image")
@@ -464,7 +536,7 @@ class Writer:
         self._written_by[place] = self._operator
 
     def _check_scale(self, place: int) -> None:
-        """Raises `Missing` for a result that QuantizeLinear cannot give the form that it has."""
+        """Raise `Missing` for an output that QuantizeLinear cannot produce."""
         quantisation = self.tensors[place].quantisation
         if quantisation is None:
             return
@@ -474,7 +546,7 @@ class Writer:
             raise Missing("its result is quantised to 32 bits")
 
     def _turn(self, place: int, layout: TfliteLayout, stored: str) -> str:
-        """A stored image in the other layout; a matter of its shape where no number moves."""
+        """Convert a stored image to the other layout; a Reshape suffices if no element moves."""
         shape = self.tensors[place].shape
         if len(shape) != 4:
             raise Missing(f"its data have {len(shape)} dimensions, not those of an image")
@@ -502,10 +574,10 @@ class Writer:
     def _dequantise(
         self, stored: str, quantisation: TfliteQuantisation, dtype: str, base: str
     ) -> str:
-        each = {"axis": quantisation.axis} if quantisation.scales.size > 1 else {}
+        channel_axis = {"axis": quantisation.axis} if quantisation.scales.size > 1 else {}
         return self._graph.node(
             "DequantizeLinear", [stored, *self._scale(quantisation, dtype)],
-            f"{base}/dequantize", **each,
+            f"{base}/dequantize", **channel_axis,
         )  # fmt: skip
 
     def _scale(self, quantisation: TfliteQuantisation, dtype: str) -> list[str]:
@@ -517,7 +589,7 @@ class Writer:
     # names
 
     def _call(self, place: int, layout: TfliteLayout, result: str) -> str:
-        """Let a result that has no tensor's name yet bear that of a tensor."""
+        """Give a result the name of its tensor, unless it already has another tensor's name."""
         if not self._graph.is_unnamed(result):
             return result
         name = self._named(place, layout)
@@ -525,7 +597,7 @@ class Writer:
         return name
 
     def _named(self, place: int, layout: TfliteLayout) -> str:
-        """The name of a tensor in a layout, with what the file says of it noted down."""
+        """Return a free name for a tensor in a layout, and record its type and shape."""
         name = self.tensors[place].name or f"tensor{place}"
         if layout is FIRST:
             name = self._graph.tensor_names.free(f"{name}/nchw")
@@ -548,8 +620,10 @@ class Writer:
 
 
 def _constants(source: TfliteGraph) -> dict[int, NDArray[Any]]:
-    """Return the constants of a graph by their places. A file has no data for a constant without
-    elements."""
+    """Return the constants of a graph by tensor index.
+
+    A file has no data for a constant without elements.
+    """
     computed = {i for operator in source.operators for i in operator.outputs} | set(source.inputs)
     values = {}
     for place, tensor in enumerate(source.tensors):
@@ -561,7 +635,7 @@ def _constants(source: TfliteGraph) -> dict[int, NDArray[Any]]:
 
 
 def _opset(source: TfliteGraph) -> int:
-    """Return the version of ONNX's operators that a file needs."""
+    """Return the opset that a file needs."""
     graphs = (source, *source.subgraphs.values())
     tensors = (tensor for graph in graphs for tensor in graph.tensors)
     wide = any(t.quantisation is not None and t.dtype == "int16" for t in tensors)
@@ -570,4 +644,5 @@ def _opset(source: TfliteGraph) -> int:
 
 
 def _turned(values: NDArray[Any], layout: TfliteLayout) -> NDArray[Any]:
+    """Return values of an image in the given layout."""
     return values.transpose(layout.value) if layout is FIRST and values.ndim == 4 else values

@@ -1,9 +1,10 @@
-"""Lists the built-in networks: real ONNX graphs in their standard shapes, nothing downloaded.
+"""Built-in networks: ONNX graphs with their standard shapes, built without downloads.
 
-Weights are seeded noise, He-scaled, which is all that schedules depend on; `digits_cnn` alone is
-trained, so that accuracy can be checked. A new network is a function `f(Builder) -> output name` in
-its family's file and one line here. A family's `INPUT` is the shape of its input, a float tensor
-`input` unless the family names another (`INPUT_NAME`, `INPUT_TYPE`).
+Weights are random (He initialisation), since schedules do not depend on them. Only `digits_cnn` is
+trained, so that accuracy can be checked. To add a network, write a function `f(Builder) -> output
+name` in the file of its family, and add one line to `FAMILIES`. A family's `INPUT` is the shape of
+its input, which is a float tensor called `input` unless the family defines `INPUT_NAME` or
+`INPUT_TYPE`.
 """
 
 from __future__ import annotations
@@ -36,24 +37,34 @@ FAMILIES = {
     "vgg19": "vgg",
     "vit_tiny": "vit",
 }
+"""Module that builds each network, by network name."""
 
 
 def names() -> list[str]:
-    """The built-in networks' names, sorted."""
+    """Return the names of the built-in networks in alphabetical order."""
     return sorted(FAMILIES)
 
 
 def build(name: str, seed: int = 0, weights: bool = True) -> onnx.ModelProto:
-    """The ONNX model of a built-in network; the same seed gives the same weights.
+    """Build the ONNX model of a built-in network.
 
-    Without `weights` the tensors have shapes and no data: enough to extract workloads from, and
-    VGG-19 costs kilobytes. Raises `UnknownName`.
+    Args:
+        name: name of the network.
+        seed: seed for its random weights. Equal seeds give equal weights.
+        weights: include the weights. Without them, tensors have shapes but no data, which is enough
+            to extract workloads and makes even VGG-19 a few kilobytes.
+
+    Raises:
+        UnknownName: there is no network with this name.
     """
     return drawn(name, seed, weights)[1]
 
 
 def drawn(name: str, seed: int = 0, weights: bool = True) -> tuple[Builder, onnx.ModelProto]:
-    """As `build`, with the builder, which knows every tensor's shape. Raises `UnknownName`."""
+    """Build a network and also return its builder, which knows the shape of every tensor.
+
+    The arguments and errors are those of `build`.
+    """
     from tilewright.networks.zoo.builder import Builder
 
     if name not in FAMILIES:
@@ -69,7 +80,10 @@ def drawn(name: str, seed: int = 0, weights: bool = True) -> tuple[Builder, onnx
 
 
 def write(name: str, path: str | Path, seed: int = 0) -> Path:
-    """Write a built-in network to an ONNX file (VGG: half a gigabyte); whole or not at all."""
+    """Write a built-in network to an ONNX file and return the path.
+
+    A VGG network takes half a gigabyte. The file is written completely or not at all.
+    """
     from tilewright.networks.onnx.files import write as write_onnx
 
     return write_onnx(build(name, seed), Path(path))

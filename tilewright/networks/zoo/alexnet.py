@@ -1,4 +1,4 @@
-"""Builds AlexNet in torchvision's one-tower form (Krizhevsky, arXiv 1404.5997)."""
+"""AlexNet in torchvision's version with a single tower (Krizhevsky, arXiv 1404.5997)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONVOLUTIONS = (
 
 
 def alexnet(net: Builder) -> str:
-    """Five convolutions and three products; 224×224 images, 1000 classes."""
+    """Build AlexNet: five convolutions and three dense layers, 224×224 images, 1000 classes."""
     x = net.input
     for index, channels, kernel, stride, pad, pooled in CONVOLUTIONS:
         x = net.conv(x, f"features.{index}", channels, kernel, stride, pad, bias=True)

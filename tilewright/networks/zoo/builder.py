@@ -1,7 +1,7 @@
-"""Writes a network's ONNX graph layer by layer, keeping track of shapes, with seeded weights.
+"""Build the ONNX graph of a network layer by layer, with shapes and random weights.
 
-Every weight tensor has its own random stream (seed, index). So a model built without weight data
-has the same graph as the one built with it.
+Every weight tensor has its own random stream, seeded by (seed, index). A model that is built
+without weight data therefore has the same graph as one with weights.
 """
 
 from __future__ import annotations
@@ -21,13 +21,27 @@ OPSET = 17
 IR_VERSION = 8
 
 Pair = int | tuple[int, int]
+"""One size for both dimensions, or (height, width)."""
 
 
 class Builder:
-    """A graph under construction. Methods take and return tensor names; a node is a layer.
+    """An ONNX graph under construction. Methods append a layer and return the name of its output.
 
-    Images are (batch, channels, height, width) in elements, kernels and strides in rows or columns;
-    sequences are (batch, tokens, features).
+    Images have shape (batch, channels, height, width) and sequences (batch, tokens, features), in
+    elements. Kernels and strides are in rows and columns.
+
+    Args:
+        name: name of the network.
+        input_shape: shape of the input.
+        seed: seed for the random weights.
+        weights: whether weights get data.
+        input_name: name of the input.
+        input_type: ONNX element type of the input.
+
+    Attributes:
+        input: name of the input.
+        values: trained weights by tensor name, used instead of random ones.
+        shapes: shape of each tensor, by name.
     """
 
     def __init__(
@@ -38,14 +52,14 @@ class Builder:
         self.seed = seed
         self.weights = weights
         self.input = input_name
-        self.input_type = input_type  # of ONNX's element types
+        self.input_type = input_type  # one of ONNX's element types
         self.values: Mapping[str, NDArray[np.float32]] = {}  # trained weights by tensor name
         self.shapes: dict[str, tuple[int, ...]] = {self.input: tuple(input_shape)}
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: list[onnx.TensorProto] = []
 
     def model(self, output: str) -> onnx.ModelProto:
-        """The finished model, with `output` as its only output."""
+        """Return the finished model, with `output` as its only output."""
         info = [
             helper.make_tensor_value_info(tensor, kind, self.shapes[tensor])
             for tensor, kind in ((self.input, self.input_type), (output, TensorProto.FLOAT))
@@ -60,7 +74,7 @@ class Builder:
         self, x: str, name: str, out_channels: int, kernel: Pair, stride: int = 1, pad: Pair = 0,
         groups: int = 1, bias: bool = False,
     ) -> str:  # fmt: skip
-        """A convolution with OIHW weights, He-scaled."""
+        """Append a convolution with OIHW weights (He initialisation)."""
         batch, channels, height, width = self.shapes[x]
         (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(pad)
         weight_shape = (out_channels, channels // groups, kernel_h, kernel_w)
@@ -76,7 +90,7 @@ class Builder:
         )  # fmt: skip
 
     def batch_norm(self, x: str, name: str, epsilon: float = 1e-5) -> str:
-        """Scales and shifts each channel; statistics near 0 and 1."""
+        """Append a BatchNorm with means near 0 and variances near 1."""
         channels = (self.shapes[x][1],)
         inputs = [
             x,
@@ -88,24 +102,27 @@ class Builder:
         return self._node("BatchNormalization", inputs, name, self.shapes[x], epsilon=epsilon)
 
     def relu(self, x: str, name: str) -> str:
-        """max(x, 0)."""
+        """Append max(x, 0)."""
         return self._node("Relu", [x], name, self.shapes[x])
 
     def relu6(self, x: str, name: str) -> str:
-        """x cut to 0 … 6."""
+        """Append a clip to 0 … 6."""
         bounds = [self.constant("zero", np.float32(0)), self.constant("six", np.float32(6))]
         return self._node("Clip", [x, *bounds], name, self.shapes[x])
 
     def hard_swish(self, x: str, name: str) -> str:
-        """x · clip(x / 6 + 1/2, 0, 1)."""
+        """Append x · clip(x / 6 + 1/2, 0, 1)."""
         return self._node("HardSwish", [x], name, self.shapes[x])
 
     def hard_sigmoid(self, x: str, name: str) -> str:
-        """clip(x / 6 + 1/2, 0, 1), as PyTorch defines it; ONNX's own slope is another."""
+        """Append clip(x / 6 + 1/2, 0, 1) as in PyTorch; ONNX's default slope is different."""
         return self._node("HardSigmoid", [x], name, self.shapes[x], alpha=1 / 6, beta=0.5)
 
     def gelu(self, x: str, name: str) -> str:
-        """x · (1 + erf(x / √2)) / 2, exact, in operators that every ONNX version has."""
+        """Append the exact GELU, x · (1 + erf(x / √2)) / 2.
+
+        It consists of operators that every ONNX version has.
+        """
         root, half = (
             self.constant(text, np.float32(value))
             for text, value in (("sqrt_two", math.sqrt(2)), ("half", 0.5))
@@ -118,52 +135,54 @@ class Builder:
         return self._node("Mul", [y, half], f"{name}.half", shape)
 
     def tanh(self, x: str, name: str) -> str:
-        """The hyperbolic tangent."""
+        """Append the hyperbolic tangent."""
         return self._node("Tanh", [x], name, self.shapes[x])
 
     def softmax(self, x: str, name: str) -> str:
-        """exp(x) over its sum along the last dimension."""
+        """Append a softmax along the last dimension."""
         return self._node("Softmax", [x], name, self.shapes[x], axis=-1)
 
     def add(self, x: str, y: str, name: str) -> str:
-        """The sum of two tensors; their shapes broadcast."""
+        """Append the sum of two tensors, whose shapes are broadcast."""
         return self._elementwise("Add", x, y, name)
 
     def multiply(self, x: str, y: str, name: str) -> str:
-        """The product of two tensors, element by element; their shapes broadcast."""
+        """Append the elementwise product of two tensors, whose shapes are broadcast."""
         return self._elementwise("Mul", x, y, name)
 
     def concat(self, xs: Sequence[str], name: str) -> str:
-        """Images beside each other along their channels."""
+        """Append the concatenation of images along channels."""
         return self.join(xs, name, axis=1)
 
     def max_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
-        """The maximum of each window."""
+        """Append a max-pool."""
         return self._pool("MaxPool", x, name, kernel, stride, pad)
 
     def average_pool(self, x: str, name: str, kernel: int, stride: int, pad: int = 0) -> str:
-        """The mean of each window, padding counted in."""
+        """Append an average pool that counts padding."""
         return self._pool("AveragePool", x, name, kernel, stride, pad, count_include_pad=1)
 
     def global_average_pool(self, x: str, name: str) -> str:
-        """The mean of each channel: (batch, channels, 1, 1)."""
+        """Append the mean of each channel, of shape (batch, channels, 1, 1)."""
         return self._node("GlobalAveragePool", [x], name, (*self.shapes[x][:2], 1, 1))
 
     def flatten(self, x: str, name: str) -> str:
-        """All but the batch in one dimension: (batch, features)."""
+        """Append a Flatten of everything except the batch, of shape (batch, features)."""
         batch, *rest = self.shapes[x]
         return self._node("Flatten", [x], name, (batch, math.prod(rest)), axis=1)
 
     def dense(self, x: str, name: str, out_features: int) -> str:
-        """x·Wᵀ + b with weights of shape (out, in)."""
+        """Append x·Wᵀ + b with weights of shape (out, in)."""
         batch, features = self.shapes[x]
         weight = self._he(f"{name}.weight", (out_features, features))
         bias = self._normal(f"{name}.bias", (out_features,), 0.01)
         return self._node("Gemm", [x, weight, bias], name, (batch, out_features), transB=1)
 
     def linear(self, x: str, name: str, out_features: int) -> str:
-        """x·W + b on the last dimension, two nodes as PyTorch exports it; W is (in, out), its
-        variance 1 / fan-in."""
+        """Append x·W + b on the last dimension, as the two nodes that PyTorch exports.
+
+        W has shape (in, out) and variance 1 / fan-in.
+        """
         features = self.shapes[x][-1]
         size = (features, out_features)
         weight = self._normal(f"{name}.weight", size, math.sqrt(1 / features))
@@ -172,11 +191,14 @@ class Builder:
         return self.add(y, bias, f"{name}.add")
 
     def matmul(self, x: str, y: str, name: str) -> str:
-        """The matrix product over the last two dimensions; those of `x` before them are kept."""
+        """Append the matrix product over the last two dimensions.
+
+        The result keeps the leading dimensions of `x`.
+        """
         return self._node("MatMul", [x, y], name, (*self.shapes[x][:-1], self.shapes[y][-1]))
 
     def layer_norm(self, x: str, name: str, epsilon: float) -> str:
-        """Each vector of the last dimension to mean 0 and variance 1, then scaled and shifted."""
+        """Append a LayerNorm along the last dimension, with scale and bias."""
         size = (self.shapes[x][-1],)
         inputs = [
             x,
@@ -188,39 +210,42 @@ class Builder:
         )
 
     def embedding(self, ids: str, name: str, rows: int, features: int) -> str:
-        """The rows of a learned table that integer `ids` name: (…, features)."""
+        """Append a lookup of the rows `ids` in a weight table.
+
+        The result has shape (…, features).
+        """
         table = self.table(name, (rows, features))
         return self._node("Gather", [table, ids], name, (*self.shapes[ids], features), axis=0)
 
     def table(self, name: str, shape: tuple[int, ...]) -> str:
-        """A learned tensor by itself, such as positions or a class token; deviation 0.02."""
+        """Append a weight tensor, such as positions or a class token; its deviation is 0.02."""
         return self._normal(f"{name}.weight", shape, 0.02)
 
     def take(self, x: str, name: str, index: int, axis: int) -> str:
-        """One slice of a tensor, without the dimension it was taken along."""
+        """Append the selection of one index along an axis, which removes the axis."""
         which = self.constant(f"{name}.index", np.int64(index))
         shape = self.shapes[x]
         kept = (*shape[:axis], *shape[axis + 1 :])
         return self._node("Gather", [x, which], name, kept, axis=axis)
 
     def join(self, xs: Sequence[str], name: str, axis: int) -> str:
-        """Tensors behind each other along a dimension."""
+        """Append the concatenation of tensors along an axis."""
         shape = list(self.shapes[xs[0]])
         shape[axis] = sum(self.shapes[x][axis] for x in xs)
         return self._node("Concat", list(xs), name, tuple(shape), axis=axis)
 
     def reshape(self, x: str, name: str, shape: tuple[int, ...]) -> str:
-        """The same elements in another shape."""
+        """Append a Reshape."""
         target = self.constant(f"{name}.shape", np.array(shape, np.int64))
         return self._node("Reshape", [x, target], name, shape)
 
     def transpose(self, x: str, name: str, order: tuple[int, ...]) -> str:
-        """Dimensions in another order."""
+        """Append a permutation of the axes."""
         shape = tuple(self.shapes[x][axis] for axis in order)
         return self._node("Transpose", [x], name, shape, perm=order)
 
     def constant(self, name: str, value: NDArray[Any] | np.generic) -> str:
-        """An initializer of any shape that keeps its data; the same name gives the same tensor."""
+        """Add a constant and return its name. A name that exists already is not added again."""
         if all(tensor.name != name for tensor in self._tensors):
             self._tensors.append(numpy_helper.from_array(np.asarray(value), name))
             self.shapes[name] = np.shape(value)
@@ -249,7 +274,7 @@ class Builder:
         return output
 
     def _he(self, name: str, shape: tuple[int, ...]) -> str:
-        """Normal weights of variance 2 / fan-in (He et al., ICCV 2015, eq. 10)."""
+        """Add normal weights with variance 2 / fan-in (He et al., ICCV 2015, eq. 10)."""
         return self._normal(name, shape, math.sqrt(2 / math.prod(shape[1:])))
 
     def _normal(self, name: str, shape: tuple[int, ...], deviation: float) -> str:
@@ -266,11 +291,13 @@ class Builder:
         return self.constant(name, self._stream().uniform(low, high, shape).astype(np.float32))
 
     def _absent(self, name: str, shape: tuple[int, ...]) -> str:
+        """Add a weight tensor without data."""
         self._tensors.append(stub(name, shape, TensorProto.FLOAT))
         self.shapes[name] = shape
         return name
 
     def _stream(self) -> np.random.Generator:
+        """Return the random generator of the next weight tensor."""
         return np.random.default_rng([self.seed, len(self._tensors)])
 
 

@@ -1,7 +1,8 @@
-"""Trains and builds a small CNN on scikit-learn's 8×8 handwritten digits, to check accuracy.
+"""A small CNN for scikit-learn's 8×8 handwritten digits, trained so that accuracy can be checked.
 
-Training is plain NumPy: convolutions as matrix products over unfolded patches, cross-entropy, SGD
-with momentum; a few seconds, deterministic in the seed. A fifth of the 1,797 images is held out.
+Training uses NumPy only: convolutions as matrix products over unfolded patches, cross-entropy loss,
+and SGD with momentum. It takes a few seconds and is deterministic for a seed. A fifth of the 1,797
+images is held out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ Parameters = dict[str, Array]
 
 
 def digits_cnn(net: Builder) -> str:
-    """Three convolutions and a product; 8×8 images, ten classes, trained weights."""
+    """Build the CNN: three convolutions and a dense layer with trained weights.
+
+    Its inputs are 8×8 images, its outputs ten classes.
+    """
     net.values = train(net.seed) if net.weights else {}
     x = net.input
     for i, (name, _, channels, stride) in enumerate(CONVOLUTIONS, start=1):
@@ -40,21 +44,24 @@ def digits_cnn(net: Builder) -> str:
 
 
 def held_out() -> tuple[Array, NDArray[np.int64]]:
-    """360 images the network never saw, shape (360, 1, 8, 8) in [0, 1], and their labels."""
+    """Return the 360 held-out images, of shape (360, 1, 8, 8) in [0, 1], and their labels."""
     images, labels, test = _data()
     return images[test], labels[test]
 
 
 def training_set() -> tuple[Array, NDArray[np.int64]]:
-    """The 1,437 images that `train` sees, shape (1437, 1, 8, 8) in [0, 1], and their labels."""
+    """Return the 1,437 training images, of shape (1437, 1, 8, 8) in [0, 1], and their labels."""
     images, labels, test = _data()
     return images[~test], labels[~test]
 
 
 @lru_cache(maxsize=4)
-@one_thread  # the products are small, and several threads would sum in another order
+@one_thread  # small products; more threads would sum in another order
 def train(seed: int) -> Parameters:
-    """Trained weights by tensor name: OIHW of convolutions, (10, 128) of `fc`; biases (n,)."""
+    """Train the CNN and return its weights by tensor name.
+
+    The weights are OIHW for convolutions and (10, 128) for `fc`; biases have shape (n,).
+    """
     images, labels = training_set()
     random = np.random.default_rng(seed)
     parameters = _initial(random)
@@ -71,7 +78,7 @@ def train(seed: int) -> Parameters:
 
 
 def _data() -> tuple[Array, NDArray[np.int64], NDArray[np.bool_]]:
-    """Images, labels, and which of them are held out (the same for every seed)."""
+    """Return all images, their labels, and a mask of the held-out ones, which no seed changes."""
     digits = datasets.load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)
     test = np.zeros(len(images), bool)
@@ -91,7 +98,7 @@ def _initial(random: np.random.Generator) -> Parameters:
 
 
 def _gradients(parameters: Parameters, images: Array, labels: NDArray[np.int64]) -> Parameters:
-    """Gradients of the mean cross-entropy over a batch, by tensor name."""
+    """Return the gradients of the mean cross-entropy over a batch, by tensor name."""
     x, trail = images, []
     for name, _, _, stride in CONVOLUTIONS:
         patches = _unfold(x, stride)
@@ -106,7 +113,7 @@ def _gradients(parameters: Parameters, images: Array, labels: NDArray[np.int64])
     error = chances / chances.sum(axis=1, keepdims=True)
     error[np.arange(len(labels)), labels] -= 1
     error /= np.float32(len(labels))
-    found = {"fc.weight": error.T @ features, "fc.bias": error.sum(axis=0)}
+    gradients = {"fc.weight": error.T @ features, "fc.bias": error.sum(axis=0)}
     upstream = (error @ parameters["fc.weight"]).reshape(pooled.shape)
     delta = np.repeat(np.repeat(upstream, 2, axis=2), 2, axis=3) * winners
     for (name, _, _, stride), (shape, patches, weight, y) in reversed(
@@ -115,14 +122,14 @@ def _gradients(parameters: Parameters, images: Array, labels: NDArray[np.int64])
         slope = delta.transpose(0, 2, 3, 1) * (y > 0)
         flat = slope.reshape(-1, slope.shape[-1])
         gradient = flat.T @ patches.reshape(len(flat), -1)
-        found[f"{name}.weight"] = gradient.reshape(parameters[f"{name}.weight"].shape)
-        found[f"{name}.bias"] = flat.sum(axis=0)
+        gradients[f"{name}.weight"] = gradient.reshape(parameters[f"{name}.weight"].shape)
+        gradients[f"{name}.bias"] = flat.sum(axis=0)
         delta = _fold(slope @ weight, shape, stride)
-    return found
+    return gradients
 
 
 def _unfold(x: Array, stride: int) -> Array:
-    """(N, C, H, W) → 3×3 patches with padding 1, (N, H/stride, W/stride, C·9)."""
+    """Unfold (N, C, H, W) into 3×3 patches with padding 1, (N, H/stride, W/stride, C·9)."""
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
     windows = windows[:, :, ::stride, ::stride].transpose(0, 2, 3, 1, 4, 5)
@@ -130,7 +137,7 @@ def _unfold(x: Array, stride: int) -> Array:
 
 
 def _fold(patches: Array, shape: tuple[int, ...], stride: int) -> Array:
-    """The transpose of `_unfold`: sum patches back into (N, C, H, W)."""
+    """Sum patches back into (N, C, H, W); this is the transpose of `_unfold`."""
     count, channels, height, width = shape
     taps = patches.reshape(*patches.shape[:3], channels, 3, 3).transpose(0, 3, 1, 2, 4, 5)
     padded = np.zeros((count, channels, height + 2, width + 2), np.float32)
@@ -143,7 +150,7 @@ def _fold(patches: Array, shape: tuple[int, ...], stride: int) -> Array:
 
 
 def _pool(x: Array) -> tuple[Array, Array]:
-    """2×2 maxima, and a mask of the elements that won (ties share)."""
+    """Return 2×2 maxima and a mask of the elements that are maxima, including ties."""
     count, channels, height, width = x.shape
     pooled = x.reshape(count, channels, height // 2, 2, width // 2, 2).max(axis=(3, 5))
     winners = x == np.repeat(np.repeat(pooled, 2, axis=2), 2, axis=3)

@@ -1,4 +1,4 @@
-"""Builds Inception v3 as torchvision does for inference (no auxiliary head), 299×299."""
+"""Inception v3 as in torchvision, for inference (without the auxiliary head)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ INPUT = (1, 3, 299, 299)
 
 
 def inception_v3(net: Builder) -> str:
-    """Eleven mixed blocks of parallel branches; 299×299 images, 1000 classes."""
+    """Build Inception v3: eleven blocks of parallel branches, 299×299 images, 1000 classes."""
     x = _conv(net, net.input, "Conv2d_1a_3x3", 32, 3, stride=2)
     x = _conv(net, x, "Conv2d_2a_3x3", 32, 3)
     x = _conv(net, x, "Conv2d_2b_3x3", 64, 3, pad=1)

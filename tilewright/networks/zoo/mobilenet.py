@@ -1,4 +1,4 @@
-"""Builds MobileNet v1 (Howard et al., arXiv 1704.04861, table 1), v2 and v3 as torchvision does."""
+"""MobileNet v1 (Howard et al., arXiv 1704.04861, table 1), and v2 and v3 as in torchvision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ V3_EPSILON = 1e-3
 
 
 def mobilenet_v1(net: Builder) -> str:
-    """Thirteen separable layers (V1_LAYERS); 224×224 images, 1000 classes."""
+    """Build MobileNet v1: thirteen separable layers, 224×224 images, 1000 classes."""
     x = _conv_v1(net, net.input, "conv1", 32, kernel=3, stride=2)
     for i, (channels, stride) in enumerate(V1_LAYERS, start=2):
         depth = net.shapes[x][1]
@@ -39,7 +39,7 @@ def mobilenet_v1(net: Builder) -> str:
 
 
 def mobilenet_v2(net: Builder) -> str:
-    """Seventeen inverted residuals (V2_STAGES); 224×224 images, 1000 classes."""
+    """Build MobileNet v2: seventeen inverted residuals, 224×224 images, 1000 classes."""
     x = _conv_v2(net, net.input, "features.0", 32, kernel=3, stride=2)
     index = 1
     for expansion, channels, repeats, first_stride in V2_STAGES:
@@ -53,7 +53,7 @@ def mobilenet_v2(net: Builder) -> str:
 
 
 def mobilenet_v3(net: Builder) -> str:
-    """MobileNetV3-Large, fifteen inverted residuals (V3_LAYERS); 224×224 images, 1000 classes."""
+    """Build MobileNetV3-Large: fifteen inverted residuals, 224×224 images, 1000 classes."""
     x = _conv_v3(net, net.input, "features.0", 16, kernel=3, stride=2, swish=True)
     for index, layer in enumerate(V3_LAYERS, start=1):
         x = _inverted_residual_v3(net, x, f"features.{index}.block", *layer)
@@ -80,7 +80,7 @@ def _inverted_residual_v3(
 
 
 def _squeeze_excite(net: Builder, x: str, name: str) -> str:
-    """Each channel times a factor between 0 and 1 that two small layers draw from all means."""
+    """Multiply each channel by a factor in [0, 1], computed from the means of all channels."""
     channels = net.shapes[x][1]
     y = net.global_average_pool(x, f"{name}.avgpool")
     y = net.conv(y, f"{name}.fc1", _divisible(channels / 4), kernel=1, bias=True)
@@ -90,7 +90,7 @@ def _squeeze_excite(net: Builder, x: str, name: str) -> str:
 
 
 def _divisible(channels: float) -> int:
-    """The nearest multiple of 8, never more than a tenth below."""
+    """Return the nearest multiple of 8 that is at least 90 % of `channels`."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
 

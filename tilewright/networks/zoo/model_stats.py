@@ -1,5 +1,7 @@
-"""Counts how large the built-in networks are, read off their graphs without weights and without
-TVM."""
+"""Count the operators, multiply-accumulates and parameters of built-in networks.
+
+The counts come from the graphs, without weights and without TVM.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,15 @@ from tilewright.networks.zoo import drawn
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """A network in figures: its input, (batch, channels, height, width) of images or (batch,
-    tokens), operators, their multiply-accumulates in one inference, and learned numbers."""
+    """Size of a network.
+
+    Attributes:
+        name: its name.
+        input_shape: (batch, channels, height, width) for images, (batch, tokens) for text.
+        operators: number of operators.
+        macs: multiply-accumulates of one inference.
+        parameters: number of weights.
+    """
 
     name: str
     input_shape: tuple[int, ...]
@@ -23,10 +32,14 @@ class NetworkFacts:
 
 
 def facts(name: str) -> NetworkFacts:
-    """Of a built-in network. Raises `UnknownName`."""
+    """Return the size of a built-in network.
+
+    Raises:
+        UnknownName: there is no network with this name.
+    """
     net, model = drawn(name, weights=False)
     sizes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    learned = [size for each, size in sizes.items() if each.endswith((".weight", ".bias"))]
+    learned = [size for tensor, size in sizes.items() if tensor.endswith((".weight", ".bias"))]
     shapes = {**sizes, **net.shapes}
     macs = sum(
         count(node.op_type, Operands(list(map(shapes.get, node.input)), shapes[node.output[0]]))

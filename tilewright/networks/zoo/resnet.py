@@ -1,4 +1,4 @@
-"""Builds ResNet-18, -34 and -50 as torchvision does (stride in the 3×3 of a bottleneck)."""
+"""ResNet-18, -34 and -50 as in torchvision (the 3×3 convolution of a bottleneck has the stride)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def resnet18(net: Builder) -> str:
-    """Eight blocks of two convolutions; 224×224 images, 1000 classes."""
+    """Build ResNet-18: eight blocks of two convolutions, 224×224 images, 1000 classes."""
     return _resnet(net, depths=(2, 2, 2, 2), bottleneck=False)
 
 
 def resnet34(net: Builder) -> str:
-    """Sixteen blocks of two convolutions; 224×224 images, 1000 classes."""
+    """Build ResNet-34: sixteen blocks of two convolutions, 224×224 images, 1000 classes."""
     return _resnet(net, depths=(3, 4, 6, 3), bottleneck=False)
 
 
 def resnet50(net: Builder) -> str:
-    """Sixteen bottlenecks of three convolutions; 224×224 images, 1000 classes."""
+    """Build ResNet-50: sixteen bottlenecks of three convolutions, 224×224 images, 1000 classes."""
     return _resnet(net, depths=(3, 4, 6, 3), bottleneck=True)
 
 

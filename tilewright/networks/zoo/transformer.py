@@ -1,4 +1,4 @@
-"""Builds what transformers share: attention with several heads, and the two layers behind it."""
+"""Layers that transformers share: multi-head attention and the feed-forward network."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from tilewright.networks.zoo.builder import Builder
 
 
 def attention(net: Builder, x: str, name: str, heads: int) -> str:
-    """softmax(Q·Kᵀ / √size)·V in every head, then a product over all heads (Vaswani et al., arXiv
-    1706.03762, section 3.2): (batch, tokens, features) in and out."""
+    """Append multi-head attention and its output projection.
+
+    Each head computes softmax(Q·Kᵀ / √size)·V (Vaswani et al., arXiv 1706.03762, section 3.2).
+    Input and output have shape (batch, tokens, features).
+    """
     batch, tokens, features = net.shapes[x]
     size = features // heads
     orders = {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}
@@ -29,13 +32,13 @@ def attention(net: Builder, x: str, name: str, heads: int) -> str:
 
 
 def feed_forward(net: Builder, x: str, name: str, hidden: int) -> str:
-    """Two products with a GELU between, on every token by itself."""
+    """Append two dense layers with a GELU in between, applied to each token."""
     y = net.gelu(net.linear(x, f"{name}.fc1", hidden), f"{name}.gelu")
     return net.linear(y, f"{name}.fc2", net.shapes[x][-1])
 
 
 def _heads(net: Builder, x: str, name: str, heads: int, order: tuple[int, ...]) -> str:
-    """Features split among the heads; (batch, tokens, heads, size), its dimensions in `order`."""
+    """Split features among heads: (batch, tokens, heads, size), with its axes in `order`."""
     batch, tokens, features = net.shapes[x]
     y = net.reshape(x, f"{name}.reshape", (batch, tokens, heads, features // heads))
     return net.transpose(y, f"{name}.transpose", order)

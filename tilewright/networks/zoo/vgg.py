@@ -1,4 +1,4 @@
-"""Builds VGG-11, -13, -16 and -19 without BatchNorm (Simonyan & Zisserman, table 1: A, B, D, E)."""
+"""VGG-11, -13, -16 and -19 without BatchNorm (Simonyan & Zisserman, table 1: A, B, D, E)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 def vgg11(net: Builder) -> str:
-    """Configuration A: eight convolutions, three products; 224×224 images."""
+    """Build VGG-11 (configuration A): eight convolutions, three dense layers, 224×224 images."""
     return _vgg(net, (1, 1, 2, 2, 2))
 
 
 def vgg13(net: Builder) -> str:
-    """Configuration B: ten convolutions, three products; 224×224 images."""
+    """Build VGG-13 (configuration B): ten convolutions, three dense layers, 224×224 images."""
     return _vgg(net, (2, 2, 2, 2, 2))
 
 
 def vgg16(net: Builder) -> str:
-    """Configuration D: thirteen convolutions, three products; 224×224 images."""
+    """Build VGG-16 (configuration D): thirteen convolutions, three dense layers, 224×224 images."""
     return _vgg(net, (2, 2, 3, 3, 3))
 
 
 def vgg19(net: Builder) -> str:
-    """Configuration E: sixteen convolutions, three products; 224×224 images."""
+    """Build VGG-19 (configuration E): sixteen convolutions, three dense layers, 224×224 images."""
     return _vgg(net, (2, 2, 4, 4, 4))
 
 

@@ -1,4 +1,4 @@
-"""Builds the vision transformer ViT-Ti/16 (Dosovitskiy et al., arXiv 2010.11929).
+"""Vision transformer ViT-Ti/16 (Dosovitskiy et al., arXiv 2010.11929).
 
 Its sizes are those of Touvron et al., arXiv 2012.12877, table 1.
 """
@@ -14,7 +14,7 @@ EPSILON = 1e-6
 
 
 def vit_tiny(net: Builder) -> str:
-    """Twelve layers over 14×14 patches and a class token; 224×224 images, 1000 classes."""
+    """Build ViT-Ti/16: twelve layers over 14×14 patches and a class token, 1000 classes."""
     x = net.conv(net.input, "patch_embed", WIDTH, kernel=PATCH, stride=PATCH, bias=True)
     batch, _, rows, columns = net.shapes[x]
     x = net.reshape(x, "patch_embed.flatten", (batch, WIDTH, rows * columns))
@@ -28,7 +28,7 @@ def vit_tiny(net: Builder) -> str:
 
 
 def _layer(net: Builder, x: str, name: str) -> str:
-    """Normalised first, added to what came in."""
+    """Append a transformer layer that normalises before each sublayer."""
     y = attention(net, net.layer_norm(x, f"{name}.norm1", EPSILON), f"{name}.attn", HEADS)
     x = net.add(x, y, f"{name}.add1")
     y = feed_forward(net, net.layer_norm(x, f"{name}.norm2", EPSILON), f"{name}.mlp", HIDDEN)

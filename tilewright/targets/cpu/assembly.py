@@ -1,7 +1,7 @@
-"""Assembles LLVM's text into a library with the machine's C compiler, and reads features off it.
+"""Assemble and link LLVM's output with the machine's C compiler, and count its instructions.
 
-LLVM generates code once, as text: the text tells what the kernel became, and assembling and linking
-it takes a tenth of a second. Equal texts give equal bytes.
+LLVM generates the code once, as text. Features of the kernel are read from the text. Assembling and
+linking it takes a tenth of a second. Equal texts give equal libraries.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from tilewright.core.errors import TilewrightError
 
 LINKING = ("-shared", "-s", "-Wl,--build-id=none", "-x", "assembler")
+"""Options of the C compiler that make the library depend on the assembly text only."""
 _DEBUG = re.compile(r"^\t\.(?:file|loc)\t.*\n", re.MULTILINE)
 _FUNCTION_END = re.compile(r"^\.Lfunc_end", re.MULTILINE)
 _OWN = re.compile(r"^(tilewright\w*|\.L__tvm_parallel_lambda[\w.]*):", re.MULTILINE)
@@ -24,18 +25,22 @@ _INSTRUCTION = re.compile(r"^\t([a-z][\w.]*)(?:[ \t]+(.*))?$", re.MULTILINE)
 
 
 class CompilerMissing(TilewrightError):
-    """There is no C compiler on this machine."""
+    """Raised if there is no C compiler on this machine."""
 
 
 class LinkFailed(TilewrightError):
-    """The C compiler did not make a library of LLVM's assembly."""
+    """Raised if the C compiler cannot make a library from LLVM's assembly."""
 
 
 def c_compiler() -> str:
-    """The path of the C compiler: `$CC`, or `cc`, `gcc`, `clang`. Raises `CompilerMissing`."""
+    """Return the path of the C compiler: `$CC`, `cc`, `gcc` or `clang`, whichever is found first.
+
+    Raises:
+        CompilerMissing: none of them is installed.
+    """
     for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     raise CompilerMissing(
         "the target cpu links its kernels with the machine's C compiler, and there is none (looked "
         "for $CC, cc, gcc, clang); install one, on Debian and Ubuntu with: apt install gcc"
@@ -43,21 +48,47 @@ def c_compiler() -> str:
 
 
 def link(assembly: str) -> bytes:
-    """The bytes of a shared library. Raises `CompilerMissing` or `LinkFailed`."""
+    """Assemble and link a text to a shared library.
+
+    Args:
+        assembly: the assembly text.
+
+    Returns:
+        The library's bytes.
+
+    Raises:
+        CompilerMissing: there is no C compiler.
+        LinkFailed: the C compiler reports an error.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "kernel.s", Path(folder) / "kernel.so"
         source.write_text(_DEBUG.sub("", assembly))  # older assemblers cannot read LLVM's form
         command = [c_compiler(), *LINKING, "-o", str(library), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise LinkFailed(said[-1].replace(folder, ""))
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            error_lines = process.stderr.strip().splitlines() or [
+                f"exit status {process.returncode}"
+            ]
+            raise LinkFailed(error_lines[-1].replace(folder, ""))
         return library.read_bytes()
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Instructions of a kernel's own functions, without those that check its arguments."""
+    """Instruction counts of a kernel's functions, without those that check its arguments.
+
+    Attributes:
+        fused: vector multiply-adds and dot products.
+        broadcasts: vector instructions that copy a number to all lanes.
+        vector_loads: vector loads that do not read the stack.
+        vector_stores: vector stores that do not write the stack.
+        spills: vector loads from and stores to the stack.
+        vectors: all vector instructions.
+        wide: vector instructions on the widest registers that the function uses.
+        total: all instructions.
+        branches: jumps and calls.
+        stack_bytes: bytes of the functions' stack frames.
+    """
 
     fused: int = 0
     broadcasts: int = 0
@@ -72,7 +103,11 @@ class Mix:
 
 
 def mix_of(assembly: str) -> Mix:
-    """Counts of x86-64 or AArch64 code in LLVM's syntax (AT&T on x86-64)."""
+    """Count the instructions of a kernel.
+
+    Args:
+        assembly: LLVM's text for x86-64 (AT&T syntax) or AArch64.
+    """
     counts = dict.fromkeys(Mix.__dataclass_fields__, 0)
     for body in _bodies(assembly):
         arm = "%" not in body  # AT&T syntax marks registers with it
@@ -81,16 +116,16 @@ def mix_of(assembly: str) -> Mix:
 
 
 def _bodies(assembly: str) -> list[str]:
-    """The text of each function that computes."""
+    """Return the text of each function that computes, without the one that checks arguments."""
     bodies = []
-    for found in _OWN.finditer(assembly):
-        end = _FUNCTION_END.search(assembly, found.end())
-        bodies.append(assembly[found.end() : end.start() if end else len(assembly)])
+    for label in _OWN.finditer(assembly):
+        end = _FUNCTION_END.search(assembly, label.end())
+        bodies.append(assembly[label.end() : end.start() if end else len(assembly)])
     return bodies
 
 
 def _count_x86(body: str, counts: dict[str, int]) -> None:
-    widest = next((each for each in ("%zmm", "%ymm") if each in body), "%xmm")
+    widest = next((register for register in ("%zmm", "%ymm") if register in body), "%xmm")
     for name, operands in _INSTRUCTION.findall(body):
         counts["total"] += 1
         if name[0] == "j" or name.startswith("call"):

@@ -1,4 +1,4 @@
-"""Bounds what no schedule of a workload can do without: operations and bytes."""
+"""Lower bounds of any schedule of a workload: operations and bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from tilewright.targets.cpu.kernels.epilogue import epilogue_tensors, shape_of_t
 from tilewright.targets.workload import Workload
 
 NUMBER_BYTES = {"int8": 1, "uint8": 1, "int32": 4, "float32": 4, "bfloat16": 4}
-"""Bytes of a number."""
+"""Bytes per number of an element type. Kernels of bfloat16 read and write float32."""
 WINOGRAD = 4
-"""F(4×4, 3×3) makes a quarter of the multiplications (Lavin and Gray 2016)."""
+"""Winograd's F(4×4, 3×3) performs a quarter of the multiplications (Lavin and Gray 2016)."""
 
 
 def least_operations(workload: Workload) -> float:
-    """Operations, a multiply-add being two; in float32 of 3×3 convolutions of stride 1 without
-    dilation those of Winograd's algorithm, which kernels here may use."""
+    """Return the smallest number of operations; a multiply-add counts as two.
+
+    For 3×3 convolutions in float32 with stride 1 and no dilation, this is the number of Winograd's
+    algorithm, which the kernels may use.
+
+    Args:
+        workload: the workload.
+    """
     w = workload
     winograd = (w.kernel_h, w.kernel_w) == (3, 3) and {
         w.stride_h, w.stride_w, w.dilation_h, w.dilation_w
@@ -25,7 +31,11 @@ def least_operations(workload: Workload) -> float:
 
 
 def bytes_of(workload: Workload) -> int:
-    """Data, weights, output and what the epilogue adds, each once."""
+    """Return the bytes of data, weights, output and operands of the epilogue, each counted once.
+
+    Args:
+        workload: the workload.
+    """
     w = workload
     out = w.batch * w.out_channels * w.out_height * w.out_width
     matrices = w.batch if w.operator == "batch_matmul" else 1

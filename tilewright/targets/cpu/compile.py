@@ -1,14 +1,17 @@
-"""Compiles one config to the bytes of a shared library and its hidden features, or a typed failure.
+"""Compile one config to a shared library and its hidden features, or return a typed failure.
 
-Runs in processes of their own (`targets.cpu.compile_pool`): LLVM may take long, or end its process.
+This runs in separate processes (`targets.cpu.compile_pool`), since LLVM may take long or terminate
+its process.
 
-Kernels are lowered as TVM does, with two changes: `local` tensors lie on the stack, which is
-aligned. TVM asks its runtime for memory above 1 KiB. A register tile is more than that. LLVM then
-cannot know that nobody reads it afterwards, and stores registers that nobody needs.
+Kernels are lowered by TVM's own pipeline with two changes.
 
-LLVM aligns the stack for the tensors that lie there, not for registers that it stores there later.
-A vector of 64 bytes may then begin in one page and end in another. Where the stack begins differs
-between processes: one in thirty ran a convolution at 0.35 of its speed.
+Tensors in the scope `local` are allocated on the stack. TVM would request those above 1 KiB, such
+as a register tile, from its runtime. LLVM then cannot know that nobody reads the memory afterwards,
+and stores registers needlessly.
+
+The stack is aligned. LLVM aligns it for tensors, but not for registers that it spills there later.
+A vector of 64 bytes may then cross a page boundary. Where the stack begins differs between
+processes: without the alignment, one process in thirty ran a convolution at 0.35 of its speed.
 """
 
 from __future__ import annotations
@@ -44,13 +47,21 @@ compilation_pipeline = lazy_module("tvm.tirx.compilation_pipeline")
 transform = lazy_module("tvm.tirx.transform")
 
 FUNCTION = "tilewright_kernel"
+"""Name of a kernel's function in its library."""
 MAX_CODE_BYTES = 1 << 20
+"""Largest size of a library in bytes. A config with a larger one fails with `code_too_large`."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """`library` is a shared object with the function `FUNCTION`, `hidden` a value a column of
-    `targets.cpu.hidden_features.COLUMNS`; or `failure` and `reason` say why there is none."""
+    """Result of compiling one config.
+
+    Attributes:
+        library: a shared object that defines the function `FUNCTION`; empty on failure.
+        hidden: one value per column of `targets.cpu.hidden_features.COLUMNS`; empty on failure.
+        failure: class of the failure; "" on success.
+        reason: message about the failure; "" on success.
+    """
 
     library: bytes = b""
     hidden: tuple[float, ...] = ()
@@ -59,30 +70,46 @@ class Compiled:
 
 
 def llvm_target(spec: CpuSpec) -> TvmTarget:
-    """TVM's target for a processor."""
-    host = "generic" if spec.triple else tvm.get_global_func("target.llvm_get_system_cpu")()
-    about: dict[str, str | int] = {
+    """Return TVM's target for a processor.
+
+    Args:
+        spec: the processor.
+    """
+    # Code for another kind of machine must not assume this machine's instructions.
+    default_cpu = "generic" if spec.triple else tvm.get_global_func("target.llvm_get_system_cpu")()
+    attributes: dict[str, str | int] = {
         "kind": "llvm",
-        "mcpu": spec.mcpu or host,
+        "mcpu": spec.mcpu or default_cpu,
         "num-cores": spec.threads,
     }
     if spec.triple:
-        about["mtriple"] = spec.triple
+        attributes["mtriple"] = spec.triple
     features: list[str] = []
     if not (spec.mcpu or spec.triple):
-        features += machine.corrections(codegen.llvm_get_cpu_features(tvm.target.Target(about)))
-    # Not every processor of that family has them, and LLVM knows not every AArch64 by name.
+        features += machine.corrections(
+            codegen.llvm_get_cpu_features(tvm.target.Target(attributes))
+        )
+    # Not every processor with this `mcpu` has dot products, and LLVM does not know every AArch64.
     if spec.dots and (spec.mcpu or spec.dots == ARM_DOTS):
         features.append(f"+{spec.dots}")
     if spec.bfloat16 == DOTS_BFLOAT16:
         features.append(f"+{DOTS_BFLOAT16}")
     if spec.tiles:
         features += [f"+{name}" for name in ("amx-tile", *spec.tiles)]
-    return tvm.target.Target(about | {"mattr": features} if features else about)
+    return tvm.target.Target(attributes | {"mattr": features} if features else attributes)
 
 
 def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """The TensorIR function of a config. Raises `DoesNotApply`."""
+    """Return the scheduled TensorIR function of a config.
+
+    Args:
+        workload: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+
+    Raises:
+        DoesNotApply: the config does not select a valid schedule.
+    """
     kernel = kernel_for(workload, spec)
     function = kernel.define(workload, spec, values)
     try:
@@ -92,42 +119,64 @@ def scheduled(workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc
 
 
 def assembly_of(function: PrimFunc, target: TvmTarget) -> str:
-    """LLVM's text of a scheduled function, which is called `FUNCTION` there. LLVM generates code
-    once, here. Raises what TVM raises."""
+    """Compile a scheduled function to assembly. This is the only time that LLVM generates its code.
+
+    Args:
+        function: the function. It is called `FUNCTION` in the assembly.
+        target: TVM's target.
+
+    Returns:
+        The assembly text. Exceptions of TVM are passed on.
+    """
     module = tvm.IRModule({FUNCTION: function.with_attr("global_symbol", FUNCTION)})
-    compiled = tvm.compile(module, target=target, tir_pipeline=lowering())
-    return str(compiled.mod.inspect_source("asm"))
+    executable = tvm.compile(module, target=target, tir_pipeline=lowering())
+    return str(executable.mod.inspect_source("asm"))
 
 
 class Compiler:
-    """Of one process. Schedules that are the same, from whatever configs, are compiled once."""
+    """Compiler of one process, which compiles each distinct schedule once.
+
+    Different configs may select the same schedule. They share its result.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, list[tuple[PrimFunc, Compiled]]] = {}
 
     def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
-        """Never raises for a config that cannot be compiled."""
+        """Compile a config. Failures are returned, not raised.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+        """
         try:
             function = scheduled(workload, spec, values)
         except DoesNotApply as error:
             return Compiled(failure=error.failure, reason=f"schedule: {error}")
-        except Exception as error:  # TVM raises many kinds
+        except Exception as error:  # TVM raises exceptions of many types
             return Compiled(failure="schedule", reason=f"schedule: {_first_line(error)}")
-        same = self._known.setdefault(int(tvm_ffi.structural_hash(function)), [])
-        for known, compiled in same:
+        same_hash = self._known.setdefault(int(tvm_ffi.structural_hash(function)), [])
+        for known, compiled in same_hash:
+            # Different functions may have the same hash.
             if tvm_ffi.structural_equal(known, function):
                 return compiled
-        found = compile_function(function, spec)
-        same.append((function, found))
-        return found
+        result = compile_function(function, spec)
+        same_hash.append((function, result))
+        return result
 
 
 def compile_function(function: PrimFunc, spec: CpuSpec) -> Compiled:
-    """Of a scheduled TensorIR function. Never raises for one that cannot be compiled."""
+    """Compile a scheduled TensorIR function. Failures are returned, not raised.
+
+    Args:
+        function: the function.
+        spec: the processor.
+    """
     target = llvm_target(spec)
     try:
         assembly = assembly_of(function, target)
-    except Exception as error:  # TVM raises many kinds
+    except Exception as error:  # TVM raises exceptions of many types
         return Compiled(failure="compile", reason=f"compile: {_first_line(error)}")
     try:
         library = link(assembly)
@@ -148,6 +197,7 @@ def _first_line(error: Exception) -> str:
 
 
 PIPELINE = "tilewright"
+"""Name under which the lowering pipeline is registered with TVM."""
 _ALIGN = "tilewright_align_stack"
 _ALIGNING_FUNCTION = f"""
 define void @{_ALIGN}() alwaysinline {{
@@ -157,12 +207,17 @@ define void @{_ALIGN}() alwaysinline {{
   ret void
 }}
 """
-"""Has a tensor on the stack of the function that calls it, and no instruction. What LLVM is told of
-the empty one lets it move loads out of loops around it."""
+"""LLVM code of a function that aligns the stack of its caller to 64 bytes, by a variable on it.
+
+The function contains no instructions. The attributes of the empty assembly statement allow LLVM to
+move loads out of loops around it."""
 
 
 def lowering() -> str:
-    """The name of the s_tir_pipeline, for `tvm.compile(..., tir_pipeline=)`, made known to TVM."""
+    """Register the lowering pipeline with TVM and return its name.
+
+    The name is an argument of `tvm.compile(..., tir_pipeline=)`.
+    """
     compilation_pipeline.register_tir_pipeline(PIPELINE, _pipeline)
     return PIPELINE
 
@@ -171,14 +226,14 @@ def _pipeline() -> tuple[Pass, Pass, Pass]:
     usual, host, device = s_tir_pipeline.default_s_tir_pipeline()
 
     def with_stack(function: PrimFunc, _module: IRModule, _context: object) -> PrimFunc:
-        return function.with_body(_aligned(_kept(function.body)))
+        return function.with_body(_align_stack(_keep_local_allocations(function.body)))
 
     passes = [usual, transform.prim_func_pass(with_stack, opt_level=0)]
     return tvm.transform.Sequential(passes), host, device
 
 
-def _kept(body: Statement) -> Statement:
-    """The statements, with allocations in the scope `local` marked to stay allocations."""
+def _keep_local_allocations(body: Statement) -> Statement:
+    """Return the statements, with allocations in the scope `local` marked to stay on the stack."""
 
     def mark(allocation: AllocBuffer) -> Statement:
         if allocation.buffer.scope() != "local":
@@ -189,9 +244,11 @@ def _kept(body: Statement) -> Statement:
     return tvm_ffi.structural_map(body, (tirx.AllocBuffer, mark))
 
 
-def _aligned(body: Statement) -> Statement:
-    """The statements, with the stack aligned in each function that LLVM will see: the one that
-    computes, and one for each parallel loop."""
+def _align_stack(body: Statement) -> Statement:
+    """Return the statements, with an aligned stack in each function that LLVM compiles.
+
+    These are the function itself and one function per parallel loop.
+    """
 
     def begin(body: Statement) -> Statement:
         return tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("void", _ALIGN)), body])
@@ -210,5 +267,5 @@ def _aligned(body: Statement) -> Statement:
         key, value = attribute.attr_key, attribute.value
         return tirx.AttrStmt(attribute.node, key, value, begin(attribute.body))
 
-    found = tvm_ffi.structural_map(body, [(tirx.For, parallel), (tirx.AttrStmt, scope)])
-    return tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", _ALIGNING_FUNCTION, found)
+    result = tvm_ffi.structural_map(body, [(tirx.For, parallel), (tirx.AttrStmt, scope)])
+    return tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", _ALIGNING_FUNCTION, result)

@@ -1,6 +1,6 @@
-"""Compiles batches in long-lived processes.
+"""Compile batches of configs in long-lived processes.
 
-A config that hangs LLVM or ends its process costs itself alone.
+A config that makes LLVM hang or terminates its process affects no other config.
 """
 
 from __future__ import annotations
@@ -22,22 +22,30 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 COMPILE_SECONDS = 20.0
-"""For one config; usual ones take half a second. What takes longer has unrolled too much."""
+"""Time limit for compiling one config, in seconds. Half a second is usual. A config that takes
+longer has unrolled too much."""
 START_SECONDS = 120.0
-"""For a process to load TVM."""
+"""Seconds allowed for a process to load TVM."""
 KEPT = 512
-"""Configs whose libraries (some 25 KB each) are kept: baselines and winners are lowered again."""
+"""Number of configs whose libraries (about 25 KB each) are cached, since baselines and best configs
+are lowered again."""
 Key = tuple[str, CpuSpec, tuple[tuple[str, int], ...]]
+"""Workload ID, processor and sorted knob values."""
 
 
 class CompilerDown(TilewrightError):
-    """A compiling process does not even start."""
+    """Raised if a compile process does not start."""
 
 
 class CompilePool:
-    """As many processes as this one may use cores, started when needed, ended with this process.
+    """Pool of compile processes, which start when they are needed and end with this process.
 
-    `module` is what they run. Batches of several threads share the processes.
+    Batches from several threads share the processes.
+
+    Args:
+        workers: number of processes.
+        seconds: time limit for one config, in seconds.
+        module: name of the module that the processes run.
     """
 
     def __init__(
@@ -57,49 +65,67 @@ class CompilePool:
     def compile(
         self, workload: Workload, spec: CpuSpec, batch: Sequence[KnobValues]
     ) -> list[Compiled]:
-        """One result a config, in their order; equal configs are compiled once. Raises
-        `CompilerMissing` or `CompilerDown`."""
+        """Compile configs. Equal configs are compiled once.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+            batch: configs by knob name.
+
+        Returns:
+            One result per config, in the same order.
+
+        Raises:
+            CompilerMissing: there is no C compiler.
+            CompilerDown: TVM cannot be loaded in a compile process.
+        """
+        # Fail before any process starts if there is no C compiler.
         c_compiler()
         keys = [(workload.id, spec, tuple(sorted(values.items()))) for values in batch]
-        asked = dict(zip(keys, batch, strict=True))
+        distinct = dict(zip(keys, batch, strict=True))
         with self._lock:
-            found = {key: self._known[key] for key in asked if key in self._known}
-        new = {key: values for key, values in asked.items() if key not in found}
+            results = {key: self._known[key] for key in distinct if key in self._known}
+        new = {key: values for key, values in distinct.items() if key not in results}
         with ThreadPoolExecutor(self.workers) as threads:
-            made = threads.map(lambda values: self._one(workload, spec, values), new.values())
-            found.update(zip(new, made, strict=True))
-        self._keep({key: found[key] for key in new})
-        return [found[key] for key in keys]
+            compiled = threads.map(
+                lambda values: self._compile_one(workload, spec, values), new.values()
+            )
+            results.update(zip(new, compiled, strict=True))
+        self._keep({key: results[key] for key in new})
+        return [results[key] for key in keys]
 
     def close(self) -> None:
-        """End the processes; a later batch starts others."""
+        """Terminate the processes. A later batch starts new ones."""
         for _ in range(self.workers):
             process = self._idle.get()
             process.stop()
             self._idle.put(process)
 
-    def _one(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
+    def _compile_one(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
         process = self._idle.get()
         try:
             return process.compile(workload, spec, values)
         finally:
             self._idle.put(process)
 
-    def _keep(self, made: dict[Key, Compiled]) -> None:
+    def _keep(self, results: dict[Key, Compiled]) -> None:
         with self._lock:
-            self._known.update(made)
+            self._known.update(results)
+            # Dictionaries keep the order of insertion, so that the oldest results are removed.
             for key in list(self._known)[: max(len(self._known) - KEPT, 0)]:
                 del self._known[key]
 
 
 class _Process(RpcProcess):
+    """One compile process."""
+
     def __init__(self, module: str, limits: Limits) -> None:
         super().__init__(module, (), limits)
 
     def compile(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> Compiled:
-        """Raises `CompilerDown`."""
+        """Compile a config. Raise `CompilerDown` if the process does not start."""
         if not self.running:
-            self._begin()
+            self._load_tvm()
         question: Header = {
             "call": "compile", "workload": workload.to_json(), "spec": spec.to_json(),
             "values": dict(values),
@@ -108,17 +134,17 @@ class _Process(RpcProcess):
             header, arrays = self.call(question)
             if "error" in header:
                 return Compiled(failure="compile", reason=f"compile: {header.get('message')}")
-            found = Compiled(
+            compiled = Compiled(
                 arrays["library"].tobytes(), tuple(arrays["hidden"].tolist()),
                 str(header["failure"]), str(header["reason"]),
             )  # fmt: skip
-            if not found.failure and len(found.hidden) != len(COLUMNS):
+            if not compiled.failure and len(compiled.hidden) != len(COLUMNS):
                 raise RpcNonsense("the compiler answered with other features")
         except RpcFailed as error:
             return Compiled(failure=error.kind, reason=f"compile: {error}")
-        return found
+        return compiled
 
-    def _begin(self) -> None:
+    def _load_tvm(self) -> None:
         try:
             header, _ = self.call({"call": "ready"}, seconds=START_SECONDS)
         except RpcFailed as error:
@@ -132,5 +158,5 @@ class _Process(RpcProcess):
 
 @cache
 def shared_pool() -> CompilePool:
-    """Of this process."""
+    """Return the compile pool of this process, with one compile process per usable core."""
     return CompilePool(len(os.sched_getaffinity(0)))

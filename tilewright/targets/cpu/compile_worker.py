@@ -1,4 +1,4 @@
-"""Compiles one config a call, as the child of `targets.cpu.compile_pool`."""
+"""Compile one config per call, as the child process of `targets.cpu.compile_pool`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,35 @@ from tilewright.targets.workload import Workload
 
 
 class CompileWorker:
-    """Answers one call after another; TVM is loaded once."""
+    """Answers calls, one after another, and loads TVM only once."""
 
     def __init__(self) -> None:
         self._compiler = Compiler()
 
     def answer(self, header: Header, arrays: dict[str, Array]) -> tuple[Header, Arrays]:
-        """`ready`, or what a config was compiled to: its library, shape (bytes,), and hidden
-        features, shape (columns,)."""
+        """Answer a call.
+
+        Args:
+            header: the call's name and values: `ready` loads TVM, `compile` compiles a config.
+            arrays: not used.
+
+        Returns:
+            For `compile`, the failure and its reason, and the library, shape (bytes,), with the
+                hidden features, shape (columns,).
+        """
         if header["call"] == "ready":
             import tvm.s_tir.meta_schedule  # noqa: F401
 
             return {}, {}
         values = {name: as_int(value) for name, value in as_object(header["values"]).items()}
-        found = self._compiler.compile(
+        compiled = self._compiler.compile(
             Workload.from_json(as_object(header["workload"])),
             CpuSpec(**cast(Any, as_object(header["spec"]))),
             values,
         )
-        return {"failure": found.failure, "reason": found.reason}, {
-            "library": np.frombuffer(found.library, np.uint8),
-            "hidden": np.array(found.hidden),
+        return {"failure": compiled.failure, "reason": compiled.reason}, {
+            "library": np.frombuffer(compiled.library, np.uint8),
+            "hidden": np.array(compiled.hidden),
         }
 
 

@@ -1,4 +1,4 @@
-"""Makes this processor a target from its name: `cpu`, or `cpu:threads=1,lanes=8`."""
+"""Create the target for this processor from its name: `cpu`, or `cpu:threads=1,lanes=8`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.targets.cpu.spec import (
 from tilewright.targets.registry import Property, TargetKind
 
 BUSY = 0.5
-"""Processes a core, on average over a minute, from which on timings are noisy."""
+"""Running processes per core, averaged over a minute, above which timings are noisy."""
 
 
 def _make(text: str, space: str) -> Target:
@@ -44,17 +44,19 @@ def _rebuild(specification: Mapping[str, Json], space: str) -> Target:
 
 
 def _check_code(specification: Mapping[str, Json]) -> None:
-    """What was built for more threads than there are cores runs on fewer. Raises `SpecError` for
-    another machine's."""
-    spec, own = CpuSpec.from_json(specification), this_machine()
-    if spec.model != own.model or spec.lanes > own.lanes:
+    """Raise `SpecError` if code that was built for a specification cannot run on this machine.
+
+    Code that was built for more threads than there are cores runs on fewer cores.
+    """
+    spec, host = CpuSpec.from_json(specification), this_machine()
+    if spec.model != host.model or spec.lanes > host.lanes:
         raise SpecError(
-            f"this is for {spec.model} ({spec.lanes} lanes), this machine is {own.model} "
-            f"({own.lanes}); tune and build anew on this machine"
+            f"this is for {spec.model} ({spec.lanes} lanes), this machine is {host.model} "
+            f"({host.lanes}); tune and build anew on this machine"
         )
-    if spec.architecture != own.architecture:
+    if spec.architecture != host.architecture:
         raise SpecError(
-            f"this is for {spec.architecture}, this machine is {own.architecture}; tune and build "
+            f"this is for {spec.architecture}, this machine is {host.architecture}; tune and build "
             "anew on this machine"
         )
     if spec.dots not in ("", dots_of(spec.lanes)):
@@ -75,17 +77,17 @@ def _check_code(specification: Mapping[str, Json]) -> None:
 
 
 def _variants(count: int, seed: int) -> Sequence[Mapping[str, Json]]:
-    """Parts of this processor: numbers of threads by powers of two, and every width of vectors."""
-    own = this_machine()
-    threads = sorted({own.threads} | {1 << k for k in range(own.threads.bit_length())})
-    found = [
+    """Return parts of this processor: each power of two of threads with each vector width."""
+    host = this_machine()
+    threads = sorted({host.threads} | {1 << k for k in range(host.threads.bit_length())})
+    specifications = [
         CpuSpec.parse(f"threads={cores},lanes={lanes}").to_json()
         for cores in threads
-        if cores <= own.threads
+        if cores <= host.threads
         for lanes in LANES
-        if lanes <= own.lanes
+        if lanes <= host.lanes
     ]
-    return found[:count]
+    return specifications[:count]
 
 
 def _remarks(text: str) -> Sequence[str]:
@@ -134,7 +136,7 @@ def _properties(text: str) -> Sequence[Property]:
 
 
 def _int8_of(spec: CpuSpec) -> str:
-    """The instructions that multiply int8."""
+    """Return the name of the instructions that multiply int8 numbers."""
     pairs = "pmaddwd" if spec.architecture == "x86_64" else "none"
     return spec.int8_tiles or spec.dots or pairs
 

@@ -1,14 +1,14 @@
-"""Reads what compiling reveals of a kernel: what its loops touch, and what LLVM made of them.
+"""Compute hidden features of a kernel: memory accesses of its loops, and LLVM's instructions.
 
-TVM's `PerStoreFeature` gives 164 numbers a statement that stores (after Ansor, Zheng et al. 2020,
-appendix B), most of them as log2(1 + number). They are summed up to one row a kernel, by the rule
-at the end of a column's text:
+TVM's `PerStoreFeature` returns 164 numbers per store statement (after Ansor, Zheng et al. 2020,
+appendix B), most of them as log2(1 + number). They are aggregated to one row per kernel. Each
+column's description ends with the rule:
 
-    sum       over all stores
-    main      of the store with the most arithmetic, which is the sum of products
-    largest   over all stores
+    sum       sum over all stores
+    main      value of the store with the most arithmetic, which accumulates the products
+    largest   maximum over all stores
 
-What LLVM made of the loops is counted in its assembly (`targets.cpu.assembly`).
+The instructions are counted in LLVM's assembly (`targets.cpu.assembly`).
 """
 
 from __future__ import annotations
@@ -46,10 +46,14 @@ STORE_COLUMNS = (
     Feature("intensity_outer", "", "", "operations a byte over all loops; main"),
     Feature("bytes_allocated", "", "", "bytes of temporary buffers; sum"),
 )
-_BUFFERS, _EACH, _FIRST = 5, 18, 57  # places in a row: buffers, columns a buffer, the first one
+_BUFFERS, _EACH, _FIRST = 5, 18, 57
+"""Layout of TVM's row: number of buffers, columns per buffer, and first column of the first
+buffer."""
 _SAMPLES = 10
+"""Columns of the curve of arithmetic intensity."""
 _CURVE, _ALLOCATED = _FIRST + _BUFFERS * _EACH, _FIRST + _BUFFERS * _EACH + _SAMPLES
 _ROW = 164
+"""Columns of TVM's row."""
 CODE_COLUMNS = (
     Feature("fused_share", "", "compute", "vector multiply-adds, of all vector instructions"),
     Feature("broadcast_share", "", "load", "numbers copied into all of a vector, likewise"),
@@ -64,14 +68,27 @@ CODE_COLUMNS = (
     Feature("code_bytes", "", "", "of the library"),
 )
 COLUMNS = (*STORE_COLUMNS, *CODE_COLUMNS)
-"""None has a meaning that models sum up: counts in a program's text are not counts of what runs,
-and sums over stores leave out what the caches do. Models see each column by itself."""
+"""All hidden features, in the order of their values.
+
+None of them has a `Feature` meaning by which models could add values up, because instruction counts
+of the text are not counts of executed instructions, and sums over stores ignore the caches. Models
+use each column by itself."""
 
 
 def hidden_features(
     function: PrimFunc, target: TvmTarget, assembly: str, code_bytes: int
 ) -> tuple[float, ...]:
-    """A number a column of `COLUMNS`, from the scheduled TensorIR function and LLVM's assembly."""
+    """Compute the hidden features of a kernel.
+
+    Args:
+        function: the scheduled TensorIR function.
+        target: TVM's target.
+        assembly: LLVM's assembly of the function.
+        code_bytes: size of the library in bytes.
+
+    Returns:
+        One number per column of `COLUMNS`.
+    """
     mix = mix_of(assembly)
     vectors = max(mix.vectors, 1)
     shares = (mix.fused, mix.broadcasts, mix.vector_loads, mix.vector_stores, mix.spills, mix.wide)
@@ -84,33 +101,52 @@ def hidden_features(
 
 
 def store_features(function: PrimFunc, target: TvmTarget) -> tuple[float, ...]:
-    """A number a column of `STORE_COLUMNS`, of a scheduled TensorIR function for TVM's target."""
+    """Compute the features of a kernel's memory accesses.
+
+    Args:
+        function: the scheduled TensorIR function.
+        target: TVM's target.
+
+    Returns:
+        One number per column of `STORE_COLUMNS`.
+    """
     module = tvm.IRModule({"main": function})
     candidate = meta_schedule.MeasureCandidate(s_tir.Schedule(module), [])
     return summed(_extractor().extract_from(_context(module, target), [candidate])[0].numpy())
 
 
 def summed(rows: NDArray[np.float64]) -> tuple[float, ...]:
-    """One row of `STORE_COLUMNS` from those of all stores, shape (stores, 164)."""
+    """Aggregate TVM's features of all stores to one row.
+
+    Args:
+        rows: TVM's features, shape (stores, 164).
+
+    Returns:
+        One number per column of `STORE_COLUMNS`.
+    """
     assert rows.shape[1] == _ROW, f"TVM's features have {rows.shape[1]} columns, not {_ROW}"
-    plain = np.sign(rows) * np.expm1(np.abs(rows) * np.log(2.0))
-    work = plain[:, :7].sum(axis=1)
-    main = plain[int(work.argmax())]
-    buffers = plain[:, _FIRST:_CURVE].reshape(-1, _BUFFERS, _EACH)
-    of_main = buffers[int(work.argmax())]
-    parallel = np.maximum(plain[:, 39], 1.0)
+    # TVM stores sign(x) log2(1 + |x|), but values must be summed as they are.
+    values = np.sign(rows) * np.expm1(np.abs(rows) * np.log(2.0))
+    operations = values[:, :7].sum(axis=1)
+    main = values[int(operations.argmax())]
+    buffers = values[:, _FIRST:_CURVE].reshape(-1, _BUFFERS, _EACH)
+    of_main = buffers[int(operations.argmax())]
+    parallel = np.maximum(values[:, 39], 1.0)
     numbers = (
-        work.sum(), plain[:, 7:16].sum(), buffers[..., 3].sum(), buffers[..., 4].sum(),
+        operations.sum(), values[:, 7:16].sum(), buffers[..., 3].sum(), buffers[..., 4].sum(),
         buffers[..., 5].sum(), buffers[..., 6].sum(), of_main[:, 11].max(), of_main[:, 12].max(),
         of_main[:, 17].max(), main[18], main[29], parallel.max(),
-        main[_CURVE], main[_CURVE + 4], main[_CURVE + 9], plain[:, _ALLOCATED].sum(),
+        main[_CURVE], main[_CURVE + 4], main[_CURVE + 9], values[:, _ALLOCATED].sum(),
     )  # fmt: skip
     return tuple(float(number) for number in numbers)
 
 
 def _context(module: IRModule, target: TvmTarget) -> TuneContext:
-    """A `TuneContext`, by the constructor that TVM registers. The one in Python imports all tensor
-    intrinsics first, hundreds of functions that take ten seconds to parse; features need none."""
+    """Return a `TuneContext`, made by the constructor that TVM registers.
+
+    The constructor in Python would first import all tensor intrinsics, hundreds of functions that
+    take ten seconds to parse. Features need none of them.
+    """
     from tvm.s_tir import meta_schedule  # noqa: F401  registers the type of what is made
 
     make = tvm.get_global_func("s_tir.meta_schedule.TuneContext")

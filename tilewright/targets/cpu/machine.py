@@ -1,5 +1,4 @@
-"""Reads what the operating system says of this processor: caches, instruction set, governor,
-load."""
+"""Read the processor's properties from the operating system: caches, flags, governor, load."""
 
 from __future__ import annotations
 
@@ -14,50 +13,60 @@ from pathlib import Path
 
 SYSTEM = Path("/sys/devices/system/cpu")
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
-"""The number of a system call on x86-64, what it is asked to do, and of which registers."""
+"""Number of the system call `arch_prctl` on x86-64, its request for permission to use a register
+state, and the number of the state of AMX tiles."""
 LLVM_FEATURES = {
     "fma": "fma", "f16c": "f16c", "avx2": "avx2", "avx_vnni": "avxvnni",
     **{f"avx512{each}": f"avx512{each}" for each in ("f", "cd", "bw", "dq", "vl")},
     **{f"avx512_{each}": f"avx512{each}" for each in ("vnni", "bf16", "fp16")},
 }  # fmt: skip
-"""What the operating system calls the instruction sets that code here may use, and what LLVM calls
-them."""
+"""LLVM's name of each instruction set that the generated code may use, by Linux's name of it."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @cache
 def flags() -> tuple[str, ...]:
-    """The instruction sets the processor knows, sorted; empty where nobody says."""
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
-    return tuple(sorted(found[1].split())) if found else ()
+    """Return Linux's names of the processor's instruction sets, sorted; empty if unknown."""
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return tuple(sorted(match[1].split())) if match else ()
 
 
 @cache
 def model() -> str:
-    """What the operating system calls the processor; "" where nobody says."""
-    found = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
-    return found[1].strip() if found else ""
+    """Return the operating system's name of the processor; "" if unknown."""
+    match = re.search(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
 @cache
 def cache_bytes(level: int) -> int:
-    """Of a core's data cache of that level, shared or its own; 0 where nobody says."""
+    """Return the size of a data cache of a core in bytes, or 0 if unknown.
+
+    Args:
+        level: level of the cache, which may be shared with other cores.
+    """
     for folder in sorted((SYSTEM / "cpu0" / "cache").glob("index*")):
-        kind, size = _said(folder / "type"), _said(folder / "size")
-        if _said(folder / "level") == str(level) and kind in ("Data", "Unified") and size:
+        kind, size = _read_text(folder / "type"), _read_text(folder / "size")
+        if _read_text(folder / "level") == str(level) and kind in ("Data", "Unified") and size:
             return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
     return 0
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether it has `vdpbf16ps` and rounds to bfloat16, in vectors of 512 bits and of 256."""
+    """Return whether the processor has AVX512-BF16 for vectors of 512 and of 256 bits.
+
+    These instructions are `vdpbf16ps` and the rounding to bfloat16.
+    """
     return platform.machine() == "x86_64" and {"avx512_bf16", "avx512vl"} <= set(flags())
 
 
 @cache
 def allows_amx() -> bool:
-    """Whether this process may use tiles of AMX; asks the kernel for it, as each process has to
-    (Linux's Documentation/arch/x86/xstate.rst)."""
+    """Return whether this process may use AMX tiles.
+
+    The first call asks the Linux kernel for permission, as each process has to (Linux's
+    Documentation/arch/x86/xstate.rst).
+    """
     if platform.machine() != "x86_64" or not {"amx_tile", "amx_bf16", "avx512_bf16"} <= set(
         flags()
     ):
@@ -67,32 +76,40 @@ def allows_amx() -> bool:
 
 
 def corrections(known: Collection[str]) -> tuple[str, ...]:
-    """What LLVM has to be told of an x86, where it would take `known` instruction sets for it:
-    `+avx512bf16` adds one, `-avx512f` removes one. LLVM goes by the number of the model, and a
-    virtual machine may give a processor another's number, or hide instruction sets of it."""
-    own = flags()
-    if platform.machine() != "x86_64" or not own:
+    """Return corrections of the instruction sets that LLVM assumes for this x86 processor.
+
+    LLVM derives them from the number of the processor's model. A virtual machine may report another
+    processor's number, or hide instruction sets.
+
+    Args:
+        known: LLVM's names of the instruction sets that it assumes.
+
+    Returns:
+        LLVM attributes: `+avx512bf16` adds an instruction set, `-avx512f` removes one.
+    """
+    available = flags()
+    if platform.machine() != "x86_64" or not available:
         return ()
     return tuple(
-        f"{'+' if flag in own else '-'}{name}"
+        f"{'+' if flag in available else '-'}{name}"
         for flag, name in LLVM_FEATURES.items()
-        if (flag in own) != (name in known)
+        if (flag in available) != (name in known)
     )
 
 
 def governor() -> str:
-    """Who sets the clock: `performance` holds it high; "" where nobody says."""
-    return _said(SYSTEM / "cpu0" / "cpufreq" / "scaling_governor")
+    """Return the governor that sets the clock, for example `performance`; "" if unknown."""
+    return _read_text(SYSTEM / "cpu0" / "cpufreq" / "scaling_governor")
 
 
 def load() -> float:
-    """Processes that ran or waited for a core, on average over the last minute."""
+    """Return the number of running or waiting processes, averaged over the last minute."""
     return os.getloadavg()[0]
 
 
 @cache
 def llvm_name() -> str:
-    """What LLVM calls this processor; "" where llvmlite is not at hand."""
+    """Return LLVM's name of this processor; "" if llvmlite is not installed."""
     try:
         binding = importlib.import_module("llvmlite.binding")
     except ImportError:
@@ -100,7 +117,8 @@ def llvm_name() -> str:
     return str(binding.get_host_cpu_name())
 
 
-def _said(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the stripped text of a file, or "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -109,4 +127,4 @@ def _said(path: Path) -> str:
 
 @cache
 def _cpuinfo() -> str:
-    return _said(Path("/proc/cpuinfo"))
+    return _read_text(Path("/proc/cpuinfo"))

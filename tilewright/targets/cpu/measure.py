@@ -1,10 +1,12 @@
-"""Times compiled kernels in this process, the child of `targets.cpu.runner`: pinned, checked,
-interleaved with a reference kernel.
+"""Time compiled kernels in this process, the child process of `targets.cpu.runner`.
 
-The reference kernel is a product of small matrices, which keeps the processor's multipliers busy;
-other kernels are timed beside it. Its data fit the second-level cache of a core. So it suffers from
-a lower clock or a lost core as they do, and leaves their data in cache. A second kernel, a sum over
-a piece of memory, measures how fast the processor reads.
+Threads are pinned to cores, outputs are compared with a reference result, and runs of the kernel
+alternate with runs of a reference kernel.
+
+The reference kernel is a product of small matrices, which keeps the processor's multipliers busy.
+Its data fit the second-level cache of a core. A lower clock or a lost core therefore slows it down
+like the kernel that is timed, while it leaves that kernel's data in the cache. A second reference
+kernel sums up an array, to measure how fast the processor reads memory.
 """
 
 from __future__ import annotations
@@ -35,13 +37,20 @@ te = lazy_module("tvm.te")
 s_tir = lazy_module("tvm.s_tir")
 
 CALIBRATION_TURNS, CALIBRATION_REPEATS = 25, 8
-"""How often the reference is timed at the start: its fastest turn is that of a quiet machine."""
+"""Turns in which the reference is timed at the start, and repeats per turn. The fastest turn stands
+for a quiet machine."""
 
 
 @dataclass(frozen=True)
 class CpuMeasurement:
-    """`seconds`, shape (repeats,), of a kernel that gives the right numbers; else `status`, one of
-    `targets.base.STATUSES`, and `reason` say what is wrong."""
+    """Result of timing one kernel.
+
+    Attributes:
+        seconds: seconds per call of each repeat, shape (repeats,); empty unless the status is
+            `valid`.
+        status: one of `targets.base.STATUSES`.
+        reason: what is wrong, if the status is not `valid`.
+    """
 
     seconds: Seconds
     status: str = "valid"
@@ -49,7 +58,16 @@ class CpuMeasurement:
 
 
 class CpuBench:
-    """This process as a place for timing: threads pinned to a core each, the reference at hand."""
+    """Timing of kernels in this process, with threads pinned to one core each.
+
+    Args:
+        spec: the processor that kernels are compiled for.
+        timing: how kernels are timed.
+
+    Attributes:
+        operations: floating-point operations of one call of the reference kernel.
+        reference: runs the reference kernel: see `targets.cpu.timing.Run`.
+    """
 
     def __init__(self, spec: CpuSpec, timing: Timing) -> None:
         self.spec, self.timing = spec, timing
@@ -62,17 +80,29 @@ class CpuBench:
         self.reference = self._run(self._module, self._arguments)
 
     def load(self, library: NDArray[np.uint8]) -> RuntimeModule:
-        """TVM's module of a library's bytes, shape (bytes,), put into a new file: one that is in
-        use must not change under its process."""
+        """Load a library from its bytes.
+
+        It is written to a new file each time, because a file that this process has loaded must not
+        change.
+
+        Args:
+            library: the library's bytes, shape (bytes,).
+
+        Returns:
+            TVM's module of the library.
+        """
         path = Path(self._folder.name) / f"{next(self._numbers)}.so"
         path.write_bytes(library.tobytes())
         module = tvm.runtime.load_module(str(path))
+        # The loaded library stays in memory without its file.
         path.unlink()
         return module
 
     def calibrate(self) -> float:
-        """Seconds the reference takes on this machine in quiet: the least median of several turns
-        of some repeats."""
+        """Return the seconds that a call of the reference kernel takes on a quiet machine.
+
+        This is the smallest of the medians of several turns.
+        """
         once = self._once(self._module, self._arguments)
         calls = max(1, round(self.timing.repeat / once))
         turns = [
@@ -88,41 +118,60 @@ class CpuBench:
         values: KnobValues,
         quiet_reference: float,
     ) -> CpuMeasurement:
-        """Of a library's bytes, shape (bytes,): checked against the reference result, timed, and
-        checked once more. `quiet_reference` is what `calibrate` gave, here or elsewhere."""
+        """Check and time a kernel.
+
+        Its output is compared with the reference result before and after it is timed.
+
+        Args:
+            library: the library's bytes, shape (bytes,).
+            tensors: inputs of the workload, and the reference result.
+            values: the config, by knob name.
+            quiet_reference: seconds per call of the reference kernel on a quiet machine, from
+                `calibrate`, which may have run in another process.
+        """
         module, arguments = self.load(library), tensors.arguments(values)
         self._call(module, tensors, arguments)
-        if said := self._wrong(tensors, arguments):
-            return CpuMeasurement(np.empty(0), "wrong_result", said)
-        turns = streamed(tensors, arguments, self.timing.stream_bytes)
-        once = self._once(module, *turns)
-        run = self._run(module, *turns)
+        if problem := self._wrong(tensors, arguments):
+            return CpuMeasurement(np.empty(0), "wrong_result", problem)
+        argument_sets = streamed(tensors, arguments, self.timing.stream_bytes)
+        once = self._once(module, *argument_sets)
+        run = self._run(module, *argument_sets)
         seconds = time_kernel(run, self.reference, once, quiet_reference, self.timing)
-        if said := self._wrong(tensors, arguments):
-            return CpuMeasurement(np.empty(0), "wrong_result", f"{said}, not at the first call")
+        if problem := self._wrong(tensors, arguments):
+            return CpuMeasurement(np.empty(0), "wrong_result", f"{problem}, not at the first call")
         return CpuMeasurement(seconds)
 
     def wrong_values(
         self, library: NDArray[np.uint8], tensors: SampleTensors, values: KnobValues
     ) -> int:
-        """How many values differ from the reference by more than the tolerance. The library's
-        bytes have shape (bytes,)."""
+        """Return the number of output values that are further from the reference than is allowed.
+
+        Args:
+            library: the library's bytes, shape (bytes,).
+            tensors: inputs of the workload, and the reference result.
+            values: the config, by knob name.
+        """
         arguments = tensors.arguments(values)
         self._call(self.load(library), tensors, arguments)
-        apart = tensors.apart(arguments[-1].numpy())
-        return int((~(apart <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
+        errors = tensors.apart(arguments[-1].numpy())
+        # NaN counts as wrong, since it is not less than or equal to anything.
+        return int((~(errors <= self.timing.tolerance * np.abs(tensors.expected).max())).sum())
 
     def peak(self) -> float:
-        """Floating-point operations a second of the reference in quiet."""
+        """Return the operations per second of the reference kernel on a quiet machine."""
         return self.operations / self.calibrate()
 
     def bandwidth(self, size: int) -> float:
-        """Bytes a second that are read of a piece of `size` bytes again and again, in quiet."""
+        """Return the bytes per second at which an array is read repeatedly on a quiet machine.
+
+        Args:
+            size: size of the array in bytes.
+        """
         function, arrays, read = reading_kernel(self.spec, size)
         module, arguments = self._built(function), _tensors(arrays)
         calls = max(1, round(self.timing.repeat / self._once(module, arguments)))
-        found = self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls)
-        return read / float(found.seconds.min())
+        repeats = self._run(module, arguments)(2 * CALIBRATION_REPEATS, calls)
+        return read / float(repeats.seconds.min())
 
     def _built(self, function: PrimFunc) -> RuntimeModule:
         assembly = assembly_of(function, llvm_target(self.spec))
@@ -131,57 +180,63 @@ class CpuBench:
     def _call(
         self, module: RuntimeModule, tensors: SampleTensors, arguments: list[RuntimeTensor]
     ) -> None:
-        """Once, into an output of wrong numbers: what a kernel does not write is wrong."""
+        """Call a kernel once, with an output full of wrong values.
+
+        Values that the kernel does not write are therefore noticed.
+        """
         arguments[-1].copyfrom(tensors.nothing())
         module[FUNCTION](*arguments)
 
     def _wrong(self, tensors: SampleTensors, arguments: list[RuntimeTensor]) -> str:
-        """What is wrong with an output; "" if nothing is."""
+        """Return what is wrong with an output, or "" if it is correct."""
         error = tensors.error(arguments[-1].numpy())
-        if error <= self.timing.tolerance:  # NaN is not
+        if error <= self.timing.tolerance:  # False for NaN
             return ""
         return (
             f"run: the output differs from the reference by {error:.2g} of its largest value; "
             f"{self.timing.tolerance:g} is allowed"
         )
 
-    def _once(self, module: RuntimeModule, *turns: list[RuntimeTensor]) -> float:
-        """About what a call takes, in seconds, when threads are warm; `turns` as of `_run`."""
+    def _once(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> float:
+        """Return about how many seconds one call takes after warming up."""
         function, began = module[FUNCTION], time.perf_counter()
-        taken: list[float] = []
-        for arguments in cycle(turns):
+        durations: list[float] = []
+        for arguments in cycle(argument_sets):
             start = time.perf_counter()
             function(*arguments)
-            taken.append(time.perf_counter() - start)
-            if len(taken) >= 3 and time.perf_counter() - began >= self.timing.warm_up:
+            durations.append(time.perf_counter() - start)
+            if len(durations) >= 3 and time.perf_counter() - began >= self.timing.warm_up:
                 break
-        return min(taken)
+        return min(durations)
 
-    def _run(self, module: RuntimeModule, *turns: list[RuntimeTensor]) -> Run:
-        """A way to time a kernel, with each of these arguments in turn. Few calls and those with
-        several arguments are timed from here, which adds a microsecond a call; many with the same
-        are looped over by TVM."""
-        function, following = module[FUNCTION], cycle(turns)
+    def _run(self, module: RuntimeModule, *argument_sets: list[RuntimeTensor]) -> Run:
+        """Return a function that times a kernel, cycling through the given sets of arguments.
+
+        With several sets of arguments, or a single call per repeat, calls are timed from Python,
+        which adds a microsecond per call. Otherwise TVM runs the loop over the calls.
+        """
+        function, next_arguments = module[FUNCTION], cycle(argument_sets)
 
         def timed(calls: int) -> float:
-            if len(turns) > 1 or (calls == 1 and not self.timing.flush_bytes):
-                given = list(islice(following, calls))
+            if len(argument_sets) > 1 or (calls == 1 and not self.timing.flush_bytes):
+                chosen_arguments = list(islice(next_arguments, calls))
                 start = time.perf_counter()
-                for arguments in given:
+                for arguments in chosen_arguments:
                     function(*arguments)
                 return (time.perf_counter() - start) / calls
             evaluator = module.time_evaluator(
                 FUNCTION, tvm.cpu(), number=calls, cache_flush_bytes=self.timing.flush_bytes
             )
-            return float(evaluator(*turns[0]).results[0])
+            return float(evaluator(*argument_sets[0]).results[0])
 
         def run(repeats: int, calls: int) -> Repeats:
+            # Only the first call after a flush finds cold caches.
             calls = 1 if self.timing.flush_bytes else calls
             seconds, quiet = np.empty(repeats), np.empty(repeats, np.bool_)
-            for place in range(repeats):
+            for repeat in range(repeats):
                 before = _preemptions()
-                seconds[place] = timed(calls)
-                quiet[place] = _preemptions() == before
+                seconds[repeat] = timed(calls)
+                quiet[repeat] = _preemptions() == before
             return Repeats(seconds, quiet)
 
         return run
@@ -190,33 +245,52 @@ class CpuBench:
 def streamed(
     tensors: SampleTensors, arguments: list[RuntimeTensor], stream_bytes: int
 ) -> list[list[RuntimeTensor]]:
-    """The arguments; then the same with copies of large weights, `stream_bytes` of copies."""
-    if tensors.workload.operator == "batch_matmul":  # both operands are results of kernels
+    """Return the sets of arguments to cycle through, so that large weights come from memory.
+
+    Args:
+        tensors: inputs of the workload.
+        arguments: TVM's tensors for the kernel: data, weights, then the others.
+        stream_bytes: total size of the copies of the weights, in bytes.
+
+    Returns:
+        `arguments`, followed by the same with a copy of the weights, once per copy. Weights smaller
+            than `LARGE`, and operands of a batched product, are not copied.
+    """
+    if tensors.workload.operator == "batch_matmul":  # both operands are activations, not weights
         return [arguments]
-    data, weights, *others = arguments
-    numbers = weights.numpy()
-    copies = stream_bytes // numbers.nbytes if numbers.nbytes >= LARGE else 0
-    more = (tvm.runtime.tensor(numbers) for _ in range(copies))
-    return [arguments, *([data, copy, *others] for copy in more)]
+    data, weights, *other_arguments = arguments
+    weight_values = weights.numpy()
+    copies = stream_bytes // weight_values.nbytes if weight_values.nbytes >= LARGE else 0
+    copied_weights = (tvm.runtime.tensor(weight_values) for _ in range(copies))
+    return [arguments, *([data, copy, *other_arguments] for copy in copied_weights)]
 
 
 def pin(threads: int, start: Callable[[], object]) -> None:
-    """Give TVM as many threads, this one among them, and a core to each; `start` makes a parallel
-    call, at whose first TVM starts its threads. TVM's own way leaves them where they are."""
+    """Give TVM a number of threads, this one included, and pin each of them to one core.
+
+    TVM's own pinning does not move its threads.
+
+    Args:
+        threads: number of threads.
+        start: makes a parallel call. At the first one, TVM starts its threads.
+    """
     tasks = Path("/proc/self/task")
     cores = sorted(os.sched_getaffinity(0))[:threads]
     one_core_each = -2  # tvm::runtime::threading::ThreadGroup::kSpecifyOneCorePerThread
     configure = tvm.get_global_func("runtime.config_threadpool")
     configure(one_core_each, threads, [str(core) for core in cores])
-    before = set(os.listdir(tasks))
+    earlier_tasks = set(os.listdir(tasks))
     start()
-    ours = [os.getpid(), *sorted(int(task) for task in set(os.listdir(tasks)) - before)]
-    for task, core in zip(ours, cores, strict=False):
+    thread_ids = [
+        os.getpid(),
+        *sorted(int(task) for task in set(os.listdir(tasks)) - earlier_tasks),
+    ]
+    for task, core in zip(thread_ids, cores, strict=False):
         os.sched_setaffinity(task, {core})
 
 
 def _preemptions() -> int:
-    """How often a thread of this process had to leave its core."""
+    """Return how often a thread of this process had to leave its core."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
@@ -229,12 +303,22 @@ def _tensors(arrays: list[NDArray[np.float32]]) -> list[RuntimeTensor]:
 
 _ROWS, _DEPTH = 96, 256
 _STREAMS = 8
-"""Vectors of sums that a thread reads into: enough to hide the latency of an addition."""
+"""Independent vector sums per thread in the reading kernel: enough to hide the latency of an
+addition."""
 
 
 def reference_product(spec: CpuSpec) -> tuple[PrimFunc, list[Array], int]:
-    """A scheduled TensorIR function, its arguments as arrays, and its floating-point operations.
-    Every thread multiplies (96, 256) by (256, 4 vectors) for itself."""
+    """Define the reference kernel: every thread multiplies its own pair of matrices.
+
+    The matrices have shapes (96, 256) and (256, 4 vectors).
+
+    Args:
+        spec: the processor.
+
+    Returns:
+        The scheduled TensorIR function, its arguments, and the floating-point operations of one
+            call.
+    """
     threads, columns = spec.threads, 4 * spec.lanes
     tall = 12 if spec.registers == 32 else 6
     left = te.placeholder((threads, _ROWS, _DEPTH), name="left")
@@ -270,8 +354,15 @@ def reference_product(spec: CpuSpec) -> tuple[PrimFunc, list[Array], int]:
 
 
 def reading_kernel(spec: CpuSpec, size: int) -> tuple[PrimFunc, list[Array], int]:
-    """A scheduled TensorIR function, its arguments as arrays, and the bytes it reads: about
-    `size`, each thread its part."""
+    """Define the kernel that measures bandwidth: every thread sums up its part of an array.
+
+    Args:
+        spec: the processor.
+        size: approximate size of the array in bytes.
+
+    Returns:
+        The scheduled TensorIR function, its arguments, and the bytes that one call reads.
+    """
     threads, row = spec.threads, _STREAMS * spec.lanes
     rows = max(1, size // (4 * threads * row))
     data = te.placeholder((threads, rows, row), name="data")

@@ -1,8 +1,9 @@
-"""Calls kernels of this processor as parts of a network's library.
+"""Provide kernels of this processor for a network's library.
 
-A kernel may read and write tensors of bfloat16 where it was written for float32 (`narrowed`). Half
-as many bytes pass between layers. It computes as before: it widens what it reads, and rounds what
-it stores. Channels of such a tensor may lie in blocks that are several of the kernel's.
+A kernel may read and write bfloat16 tensors although it was written for float32 (`narrowed`), so
+that half as many bytes pass between layers. It still computes in float32: values are widened when
+they are read, and rounded when they are stored. A block of channels of such a tensor may comprise
+several of the kernel's blocks.
 """
 
 from __future__ import annotations
@@ -43,16 +44,20 @@ ir = lazy_module("tvm.ir")
 
 
 class NetworkKernels:
-    """Base class of a target with a `spec` and spaces; implements `targets.capabilities.HasTraits`
-    and `CompilesKernels`."""
+    """Base class that implements `HasTraits` and `CompilesKernels` of `targets.capabilities`.
+
+    Attributes:
+        spec: the processor, which the subclass sets.
+        space: returns the search space of a workload, which the subclass sets.
+    """
 
     spec: CpuSpec
     space: Callable[[Workload], Space]
 
     @property
     def traits(self) -> MachineTraits:
-        """The element types of the kernels, with int8 where the processor computes it, and the
-        precision that was asked for."""
+        """Element types of the kernels, with int8 if the processor can compute it, and the requested
+        precision."""
         dtypes: tuple[DType, ...] = ("float32",)
         if computes_int8(self.spec):
             dtypes = ("float32", "int8")
@@ -61,35 +66,63 @@ class NetworkKernels:
 
     @property
     def registers(self) -> int:
-        """See `CompilesKernels`."""
+        """Number of vectors of 16 float32 values that the registers hold."""
         return self.spec.registers * self.spec.lanes // 16
 
     @property
     def threads(self) -> int:
-        """See `CompilesKernels`."""
+        """Number of threads that the kernels are written for."""
         return self.spec.threads
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
-        """By `Kernel.baseline_values`."""
+        """Return the rule schedule of a workload, which is chosen without compiling or measuring.
+
+        Args:
+            workload: the workload.
+
+        Returns:
+            One index per knob.
+
+        Raises:
+            WorkloadError: no kernel computes the workload.
+        """
         values = kernel_for(workload, self.spec).baseline_values(workload, self.spec)
         return tuple(knob.values.index(values[knob.name]) for knob in self.space(workload).knobs)
 
     def kernel(self, workload: Workload, config: Sequence[int]) -> KernelCode:
-        """Raises `WorkloadError` where there is none or the knobs contradict each other."""
+        """Return the code of a kernel.
+
+        Args:
+            workload: the workload.
+            config: one index per knob.
+
+        Raises:
+            WorkloadError: no kernel computes the workload, or the config is not a valid schedule.
+        """
         return _code(workload, self.spec, self.space(workload).describe(config))
 
     def code_target(self) -> TvmTarget:
-        """This processor, as TVM describes it to LLVM."""
+        """Return TVM's target for this processor."""
         return llvm_target(self.spec)
 
     def code_pipeline(self) -> str:
-        """See `targets.cpu.compile`."""
+        """Return the name of TVM's lowering pipeline: see `targets.cpu.compile`."""
         return lowering()
 
     def kernel_error(
         self, workload: Workload, config: Sequence[int], function: Callable[..., object]
     ) -> float:
-        """Of a kernel in this process; infinite where numbers were never written."""
+        """Run a compiled kernel in this process and return its error on random tensors.
+
+        Args:
+            workload: the workload.
+            config: one index per knob.
+            function: the compiled kernel.
+
+        Returns:
+            The largest difference from the reference, as a fraction of the reference's largest
+                value; infinite if values were never written.
+        """
         space = self.space(workload)
         tensors = SampleTensors(workload, self.spec, space)
         arguments = tensors.arguments(space.describe(config))
@@ -119,8 +152,12 @@ def _code(workload: Workload, spec: CpuSpec, values: KnobValues) -> KernelCode:
 def _narrowed(
     workload: Workload, spec: CpuSpec, values: KnobValues, function: PrimFunc
 ) -> Callable[[Mapping[int, int]], PrimFunc] | None:
-    """Of convolutions of tiles and of single channels, on a processor whose layers use bfloat16.
-    Kernels of groups read single numbers, each of which would be widened by itself."""
+    """Return a function that gives a kernel bfloat16 parameters, or None if that is not supported.
+
+    It is supported for float convolutions by tiles and for depthwise convolutions, on processors
+    whose layers use bfloat16. Kernels of other grouped convolutions read single numbers, each of
+    which would have to be widened by itself.
+    """
     if not spec.bfloat16 or workload.operator != "conv2d" or workload.dequantises:
         return None
     if workload.dtype != "bfloat16" and workload.groups < workload.in_channels:
@@ -139,7 +176,7 @@ def _narrowed(
 
 
 def _stored_block(workload: Workload, spec: CpuSpec) -> int:
-    """Where data in rows of tiles can be loaded as they are; 0 elsewhere."""
+    """Return the block of channels in which tiles can load bfloat16 data without copying, or 0."""
     tiles = isinstance(kernel_for(workload, spec), ConvolutionTiles)
     row = BFLOAT16.in_row
     return row if tiles and workload.dtype == "bfloat16" and workload.in_channels % row == 0 else 0
@@ -149,8 +186,17 @@ def _stored_block(workload: Workload, spec: CpuSpec) -> int:
 
 
 def narrowed(function: PrimFunc, blocks: Mapping[int, int], spec: CpuSpec) -> PrimFunc:
-    """A function of loops written out, whose parameters of these numbers hold bfloat16 as uint16
-    instead of float32, in `blocks` of so many channels: (n, c / block, h, w, block)."""
+    """Replace float32 parameters of a function by bfloat16 parameters.
+
+    Args:
+        function: scheduled and lowered function, whose loops are explicit.
+        blocks: channels per block of each new parameter, by parameter number.
+        spec: the processor.
+
+    Returns:
+        The function. New parameters hold the bits of bfloat16 numbers as uint16, in shape (n, c /
+            block, h, w, block).
+    """
     params, body = list(function.params), function.body
     for number, block in blocks.items():
         old = params[number]

@@ -1,4 +1,4 @@
-"""Runs one compiled kernel a call, as the child of `targets.cpu.runner`."""
+"""Run one compiled kernel per call, as the child process of `targets.cpu.runner`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,32 @@ from tilewright.targets.workload import Workload
 
 
 class RunWorker:
-    """Answers one call after another on a bench of its own."""
+    """Answers calls, one after another, with its own `CpuBench`.
+
+    Args:
+        recipe: the specification and the timing parameters, as JSON.
+    """
 
     def __init__(self, recipe: Mapping[str, Json]) -> None:
         self.spec = CpuSpec(**cast(Any, as_object(recipe["spec"])))
         if self.spec.tiles:
-            machine.allows_amx()  # each process asks
-        os.environ["TVM_NUM_THREADS"] = str(self.spec.threads)  # read when TVM is loaded
+            machine.allows_amx()  # each process has to request permission
+        os.environ["TVM_NUM_THREADS"] = str(self.spec.threads)  # TVM reads it when it is loaded
         self.bench = CpuBench(self.spec, Timing(**cast(Any, as_object(recipe["timing"]))))
         self._tensors = lru_cache(maxsize=2)(self._new_tensors)
 
     def answer(self, header: Header, arrays: dict[str, Array]) -> tuple[Header, Arrays]:
-        """What a call comes to. A kernel comes as its library, shape (bytes,)."""
+        """Answer a call.
+
+        Args:
+            header: the call's name (`calibrate`, `peak`, `bandwidth`, `prepare`, `verify` or
+                `measure`) and its values.
+            arrays: the kernel's library as `library`, shape (bytes,), for `verify` and `measure`.
+
+        Returns:
+            The answer's values and arrays. `measure` returns the seconds per call, shape
+                (repeats,).
+        """
         call = header["call"]
         if call == "calibrate":
             return {"value": self.bench.calibrate()}, {}
@@ -51,8 +65,10 @@ class RunWorker:
         if call == "verify":
             return {"wrong": self.bench.wrong_values(library, tensors, values)}, {}
         quiet = as_number(header["reference"])
-        found = self.bench.measure(library, tensors, values, quiet)
-        return {"status": found.status, "reason": found.reason}, {"seconds": found.seconds}
+        measurement = self.bench.measure(library, tensors, values, quiet)
+        return {"status": measurement.status, "reason": measurement.reason}, {
+            "seconds": measurement.seconds
+        }
 
     def _new_tensors(self, workload: Workload, seed: int) -> SampleTensors:
         space = Space("kernels", kernel_for(workload, self.spec).knobs(workload, self.spec))

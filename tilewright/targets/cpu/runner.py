@@ -1,4 +1,4 @@
-"""Runs compiled kernels in a watched process: one that crashes or hangs costs itself alone."""
+"""Run compiled kernels in a watched process, so that a crash or a hang affects only one config."""
 
 from __future__ import annotations
 
@@ -22,16 +22,24 @@ from tilewright.targets.cpu.timing import Timing
 from tilewright.targets.remote_target import STATUS_OF
 
 START_SECONDS = 120.0
-"""For a process to load TVM, compile the reference kernel, and compute a workload's result."""
+"""Seconds allowed for a process to load TVM, compile the reference kernel, and compute a workload's
+reference result."""
 
 
 class RunnerDown(TilewrightError):
-    """The process that runs kernels does not start."""
+    """Raised if the process that runs kernels does not start."""
 
 
 class Runner:
-    """A process that runs the kernels of one specification, one a call; a fresh one after each that
-    was lost. Threads take turns."""
+    """Process that runs the kernels of one specification, one per call.
+
+    A process that was lost is replaced by a new one at the next call. Threads that share a runner
+    take turns.
+
+    Args:
+        spec: the processor that kernels are compiled for.
+        timing: how kernels are timed.
+    """
 
     def __init__(self, spec: CpuSpec, timing: Timing) -> None:
         self.spec, self.timing = spec, timing
@@ -45,73 +53,109 @@ class Runner:
 
     @property
     def processes(self) -> int:
-        """How many have been used so far."""
+        """Number of processes that were started so far."""
         return self._process.starts
 
     def measure(self, lowered: Lowered, space: Space) -> Measurements:
-        """Every compiled row, with nothing else of Tilewright's running on this machine. Raises
-        `RunnerDown`, and `SpecError` where a thread would have no core."""
+        """Time every compiled config, while no other process of this installation uses the machine.
+
+        Args:
+            lowered: the compiled configs.
+            space: the search space of the workload.
+
+        Returns:
+            Statuses, reasons and times in seconds, one per config.
+
+        Raises:
+            RunnerDown: the process that runs kernels does not start.
+            SpecError: there are fewer cores than threads.
+        """
         self._check_cores()
-        found = Measurements.nothing(len(lowered))
-        found.reason[:] = lowered.reasons
+        measurements = Measurements.nothing(len(lowered))
+        measurements.reason[:] = lowered.reasons
         repeats: list[NDArray[np.float64]] = [np.empty(0)] * len(lowered)
         with self._turn, quiet_machine(alone=True):
             for row in np.flatnonzero(lowered.ok).tolist():
-                status, reason, repeats[row] = self._measured(lowered, row, space)
-                found.status[row], found.reason[row] = status, reason
+                status, reason, repeats[row] = self._measure_one(lowered, row, space)
+                measurements.status[row], measurements.reason[row] = status, reason
                 if status == "valid":
-                    found.seconds[row] = np.median(repeats[row])
+                    measurements.seconds[row] = np.median(repeats[row])
         return Measurements(
-            found.status, found.reason, found.cycles, found.seconds, {},
+            measurements.status, measurements.reason, measurements.cycles, measurements.seconds, {},
             Ragged.of(repeats) if repeats else None,
         )  # fmt: skip
 
     def verify(self, lowered: Lowered, space: Space, seed: int) -> NDArray[np.int64]:
-        """How many values are wrong, shape (configs,); -1 where a row has no program or it does not
-        end well. Raises `RunnerDown`."""
-        wrong = np.full(len(lowered), -1, np.int64)
+        """Compare outputs of compiled configs with the reference result.
+
+        Args:
+            lowered: the compiled configs.
+            space: the search space of the workload.
+            seed: seed of the random inputs.
+
+        Returns:
+            Number of wrong values per config, shape (configs,); -1 if the config was not compiled
+                or its run failed.
+
+        Raises:
+            RunnerDown: the process that runs kernels does not start.
+        """
+        wrong_values = np.full(len(lowered), -1, np.int64)
         with self._turn:
             for row in np.flatnonzero(lowered.ok).tolist():
                 try:
-                    header, _ = self._asked("verify", lowered, row, space, seed)
+                    header, _ = self._call_for("verify", lowered, row, space, seed)
                 except RpcFailed:
                     continue
-                wrong[row] = as_int(header.get("wrong", -1))
-        return wrong
+                wrong_values[row] = as_int(header.get("wrong", -1))
+        return wrong_values
 
     def peak(self) -> float:
-        """Floating-point operations a second. Raises as `measure`."""
+        """Measure the peak arithmetic rate in floating-point operations per second.
+
+        Raises:
+            RunnerDown: the process that runs kernels does not start.
+            SpecError: there are fewer cores than threads.
+        """
         self._check_cores()
         with self._turn, quiet_machine(alone=True):
             return self._number({"call": "peak"})
 
     def bandwidth(self, size: int) -> float:
-        """Bytes a second, read from a piece of `size` bytes. Raises as `measure`."""
+        """Measure the bytes per second at which an array is read repeatedly.
+
+        Args:
+            size: size of the array in bytes.
+
+        Raises:
+            RunnerDown: the process that runs kernels does not start.
+            SpecError: there are fewer cores than threads.
+        """
         self._check_cores()
         with self._turn, quiet_machine(alone=True):
             return self._number({"call": "bandwidth", "bytes": size})
 
     def close(self) -> None:
-        """End the process; a later call starts another."""
+        """Terminate the process. A later call starts a new one."""
         with self._turn:
             self._process.stop()
 
     def _check_cores(self) -> None:
-        own = this_machine().threads
-        if self.spec.threads > own:
+        cores = this_machine().threads
+        if self.spec.threads > cores:
             raise SpecError(
-                f"{self.spec.threads} threads cannot be timed on {own} "
-                f"{'core' if own == 1 else 'cores'}; tune with --target cpu:threads={own}"
+                f"{self.spec.threads} threads cannot be timed on {cores} "
+                f"{'core' if cores == 1 else 'cores'}; tune with --target cpu:threads={cores}"
             )
 
-    def _measured(
+    def _measure_one(
         self, lowered: Lowered, row: int, space: Space
     ) -> tuple[Status, str, NDArray[np.float64]]:
         nothing = np.empty(0)
         if not self._reference:
             self._reference = self._number({"call": "calibrate"})
         try:
-            header, arrays = self._asked("measure", lowered, row, space, 0)
+            header, arrays = self._call_for("measure", lowered, row, space, 0)
         except RpcFailed as error:
             return STATUS_OF[error.kind], f"run: {error}", nothing
         if "error" in header:
@@ -123,40 +167,50 @@ class Runner:
             return "wrong_result", "run: the process answered with times that cannot be", nothing
         return "valid", "", seconds
 
-    def _asked(self, call: str, lowered: Lowered, row: int, space: Space, seed: int) -> Frame:
-        """Raises `RpcFailed`, or `RunnerDown` for what is no fault of this row."""
-        about: Header = {"workload": lowered.workload.to_json(), "seed": seed}
+    def _call_for(self, call: str, lowered: Lowered, row: int, space: Space, seed: int) -> Frame:
+        """Call the process for one config, after it has prepared the workload's tensors.
+
+        Raises:
+            RpcFailed: the call for this config failed.
+            RunnerDown: the process does not start or cannot prepare the tensors.
+        """
+        tensors_request: Header = {"workload": lowered.workload.to_json(), "seed": seed}
         ready = (self._process.starts, lowered.workload.id, seed)
         if not self._process.running or self._ready != ready:
-            self._must({"call": "prepare", **about})
+            self._call_or_raise({"call": "prepare", **tensors_request})
             self._ready = (self._process.starts, lowered.workload.id, seed)
         values: Mapping[str, Json] = space.describe(lowered.configs[row])
         library: Arrays = {"library": lowered.programs["library"][row]}
-        question = {"call": call, **about, "values": values, "reference": self._reference}
+        question = {"call": call, **tensors_request, "values": values, "reference": self._reference}
         return self._process.call(question, library)
 
     def _number(self, header: Header) -> float:
-        return as_number(self._must(header)["value"])
+        return as_number(self._call_or_raise(header)["value"])
 
-    def _must(self, header: Header) -> Header:
-        """A call that has to do with no config."""
+    def _call_or_raise(self, header: Header) -> Header:
+        """Make a call that does not depend on a config. Raise `RunnerDown` if it fails."""
         try:
             seconds = max(START_SECONDS, self.timing.hang)
-            found = self._process.call(header, seconds=seconds)[0]
+            reply = self._process.call(header, seconds=seconds)[0]
         except RpcFailed as error:
-            found = {"message": str(error), "error": error.kind}
-        if "error" in found:
+            reply = {"message": str(error), "error": error.kind}
+        if "error" in reply:
             raise RunnerDown(
-                f"the process that runs kernels cannot be used ({found.get('message')}); try it "
+                f"the process that runs kernels cannot be used ({reply.get('message')}); try it "
                 "alone: python -c 'import tvm'"
             )
-        return found
+        return reply
 
 
 @contextmanager
 def quiet_machine(*, alone: bool) -> Iterator[None]:
-    """Timing has the machine `alone`; compiling shares it with compiling. Between all processes of
-    this installation."""
+    """Lock the machine among all processes of this installation.
+
+    Args:
+        alone: lock it exclusively, for timing. Otherwise share it with other processes that
+            compile.
+    """
+    # All processes of an installation share this source file, so that it serves as lock file.
     file = os.open(__file__, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

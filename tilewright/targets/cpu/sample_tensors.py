@@ -1,7 +1,7 @@
-"""Makes seeded tensors of a workload in the layouts of its kernels, and the right answer.
+"""Create random tensors of a workload in the layouts of its kernel, and the reference result.
 
-`SampleTensors` is what measuring and tests use. Below it are the numbers and the references of
-workloads in float32, in int8, and of integers that stand for reals.
+`SampleTensors` is used to measure and to test kernels. The rest of the module creates random
+tensors and computes reference results for workloads in float32, in int8, and of quantised reals.
 """
 
 from __future__ import annotations
@@ -32,10 +32,24 @@ tvm = lazy_module("tvm")
 
 
 class SampleTensors:
-    """Of one workload; made once and shared by all its configs. Everything as a model has it: data
-    and what is `added` like the output (n, c, h, w), (rows, channels) or (batch, rows, depth),
-    weights (o, c, kh, kw), (out, in) or (batch, depth, columns), what is `added` a channel (out
-    channels,)."""
+    """Random tensors of one workload and the reference result, shared by all of its configs.
+
+    Args:
+        workload: the workload.
+        spec: the processor.
+        space: the search space of the workload.
+        seed: seed of the random numbers.
+
+    Attributes:
+        data: shape (n, c, h, w), (rows, channels) or (batch, rows, depth), as in the model.
+        weights: shape (o, c / groups, kh, kw), (out, in) or (batch, depth, columns).
+        added: operands of the epilogue by name. They have the output's shape, or one value per
+            output channel.
+        expected: the reference result. For quantised reals, the middle of the range of correct
+            results.
+        spread: half the width of the range of correct results, of the output's shape; 0 for other
+            workloads.
+    """
 
     def __init__(self, workload: Workload, spec: CpuSpec, space: Space, seed: int = 0) -> None:
         w = workload
@@ -63,11 +77,15 @@ class SampleTensors:
         self.added = {"bias": _normal(rng, (w.out_channels,)), "residual": _normal(rng, out)}
         factors = [self.data, self.weights]
         if w.dtype == "bfloat16":
-            factors = [widened_array(rounded_array(each)) for each in factors]
+            factors = [widened_array(rounded_array(factor)) for factor in factors]
         self.expected = reference(w, *factors, **self.added)
 
     def arguments(self, values: KnobValues) -> list[RuntimeTensor]:
-        """TVM's tensors for a kernel of that config; the last is the output."""
+        """Return the arguments of a kernel as TVM tensors. The output is the last one.
+
+        Args:
+            values: the config, by knob name.
+        """
         w, kernel = self.workload, kernel_for(self.workload, self.spec)
         shape = kernel.out_shape(w, self.spec)
         arrays = [
@@ -76,50 +94,68 @@ class SampleTensors:
         ]
         block = channel_block(w.out_channels, self.spec.lanes)
         for name in epilogue_tensors(w):
-            array = self.added[name]
+            operand = self.added[name]
             if name == QUANTISATION:
-                arrays.append(array)
+                arrays.append(operand)
             elif name in A_CHANNEL:
-                arrays.append(array.reshape(-1, block) if self._blocked else array)
+                arrays.append(operand.reshape(-1, block) if self._blocked else operand)
             else:
-                arrays.append(self._packed(array, w.out_channels).reshape(shape))
+                arrays.append(self._packed(operand, w.out_channels).reshape(shape))
         arrays.append(self.nothing())
-        return [tvm.runtime.tensor(array) for array in arrays]
+        return [tvm.runtime.tensor(operand) for operand in arrays]
 
     def nothing(self) -> Array:
-        """An output in which every number is wrong, in the kernels' layout."""
+        """Return an output in the kernel's layout in which every value is wrong."""
         shape = kernel_for(self.workload, self.spec).out_shape(self.workload, self.spec)
         if self.workload.out_dtype == "float32":
             return np.full(shape, np.nan, np.float32)
-        right = np.rint(self.expected).astype(self.workload.out_dtype)
-        return ~self._packed(right, self.workload.out_channels).reshape(shape)
+        correct = np.rint(self.expected).astype(self.workload.out_dtype)
+        return ~self._packed(correct, self.workload.out_channels).reshape(shape)
 
     def unpacked(self, packed: Array) -> Array:
-        """An output in the kernels' layout as the model has it."""
+        """Return an output in the model's layout.
+
+        Args:
+            packed: the output in the kernel's layout.
+        """
         if not self._blocked:
             return packed
-        like = pack_channels(self.expected, packed.shape[-1]).shape
-        return unpack_channels(packed.reshape(like))
+        blocked_shape = pack_channels(self.expected, packed.shape[-1]).shape
+        return unpack_channels(packed.reshape(blocked_shape))
 
     def error(self, packed: Array) -> float:
-        """Largest of `apart`, on the scale of the reference's largest value; infinite where a float
-        was never written. Of int8 it is 0 or at least 1/128."""
+        """Return the largest error of an output, as a fraction of the reference's largest value.
+
+        Args:
+            packed: the output in the kernel's layout.
+
+        Returns:
+            The error; infinite if a float value was never written. For int8 it is 0 or at least
+                1/128.
+        """
         scale = max(float(np.abs(self.expected).max()), 1e-30)
         return float(self.apart(packed).max()) / scale
 
     def apart(self, packed: Array) -> NDArray[np.float64]:
-        """By how much each number of an output in the kernels' layout differs from the reference,
-        in the model's shape; infinite where that is no number. A real may be rounded to either
-        integer that is half a step away."""
+        """Return the absolute error of each value of an output.
+
+        For quantised reals, an integer is correct if a correct real is at most half a step away.
+
+        Args:
+            packed: the output in the kernel's layout.
+
+        Returns:
+            The errors, in the model's layout; infinite where the value is not finite.
+        """
         result = self.unpacked(packed)
-        off = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread
+        errors = np.abs(np.subtract(result, self.expected, dtype=np.float64)) - self.spread
         if self.workload.dequantises and self.workload.out_dtype != "float32":
-            off = off - 0.5
-        return np.where(np.isfinite(result), np.maximum(off, 0.0), np.inf)
+            errors = errors - 0.5
+        return np.where(np.isfinite(result), np.maximum(errors, 0.0), np.inf)
 
     @property
     def _blocked(self) -> bool:
-        """Whether channels lie in blocks between its kernels."""
+        """Whether the kernels store channels in blocks."""
         return self.workload.operator == "conv2d"
 
     def _packed(self, tensor: Array, channels: int) -> Array:
@@ -129,7 +165,11 @@ class SampleTensors:
 
 
 def plain_shapes(w: Workload) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Of data, weights and output, as a model has them."""
+    """Return the shapes of data, weights and output as a model has them.
+
+    Args:
+        w: the workload.
+    """
     if w.operator == "dense":
         weights = w.out_channels, w.in_channels
         return (w.batch, w.in_channels), weights, (w.batch, w.out_channels)
@@ -153,49 +193,59 @@ def reference(
     bias: NDArray[np.float32],
     residual: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """The operator by numpy, with its epilogue; all of the shapes of `plain_shapes`, the bias
-    (out channels,)."""
+    """Compute the operator and its epilogue with numpy.
+
+    Args:
+        w: the workload.
+        data: the data, as in `plain_shapes`.
+        weights: the weights, as in `plain_shapes`.
+        bias: shape (out channels,).
+        residual: shape of the output.
+
+    Returns:
+        The output, as in `plain_shapes`.
+    """
     if w.operator == "dense":
-        found = data @ weights.T
+        result = data @ weights.T
     elif w.operator == "batch_matmul":
-        found = data @ weights
+        result = data @ weights
     else:
-        found = _convolution(w, data, weights)
+        result = _convolution(w, data, weights)
         bias = bias[:, None, None]
     for step in w.epilogue:
         if step.kind == "bias":
-            found = found + bias
+            result = result + bias
         elif step.kind == "residual":
-            found = found + residual
+            result = result + residual
         elif step.kind in FUNCTIONS:
-            found = FUNCTIONS[step.kind](found.astype(np.float64))
+            result = FUNCTIONS[step.kind](result.astype(np.float64))
         else:
             clip = np.maximum if step.kind == "max" else np.minimum
-            found = clip(found, np.float32(step.value))
-    return np.ascontiguousarray(found, dtype=np.float32)
+            result = clip(result, np.float32(step.value))
+    return np.ascontiguousarray(result, dtype=np.float32)
 
 
 def _convolution(
     w: Workload, data: NDArray[np.float32], weights: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """(n, c, h, w) and (o, c / groups, kh, kw) → (n, o, oh, ow)."""
+    """Compute a convolution: (n, c, h, w) and (o, c / groups, kh, kw) → (n, o, oh, ow)."""
     pads = ((0, 0), (0, 0), (w.pad_top, w.pad_bottom), (w.pad_left, w.pad_right))
     padded = np.pad(data, pads)
     height, width = w.out_height, w.out_width
-    inside, outside = w.in_channels // w.groups, w.out_channels // w.groups
-    kernels = weights.reshape(w.groups, outside, inside, w.kernel_h, w.kernel_w)
-    found = np.zeros((w.batch, w.groups, outside, height * width), np.float32)
-    # One product of matrices per tap: all windows at once would take as many times the memory.
+    group_inputs, group_outputs = w.in_channels // w.groups, w.out_channels // w.groups
+    kernels = weights.reshape(w.groups, group_outputs, group_inputs, w.kernel_h, w.kernel_w)
+    result = np.zeros((w.batch, w.groups, group_outputs, height * width), np.float32)
+    # One matrix product per kernel position: all windows at once need kh × kw times the memory.
     image = np.empty((w.batch, w.in_channels, height, width), np.float32)
     for y, x in np.ndindex(w.kernel_h, w.kernel_w):
         top, left = y * w.dilation_h, x * w.dilation_w
         bottom = top + (height - 1) * w.stride_h + 1
         right = left + (width - 1) * w.stride_w + 1
         image[...] = padded[:, :, top : bottom : w.stride_h, left : right : w.stride_w]
-        pixels = image.reshape(w.batch, w.groups, inside, height * width)
+        pixels = image.reshape(w.batch, w.groups, group_inputs, height * width)
         taps = np.ascontiguousarray(kernels[..., y, x])
-        found += taps * pixels if inside == 1 else taps @ pixels
-    return found.reshape(w.batch, w.out_channels, height, width)
+        result += taps * pixels if group_inputs == 1 else taps @ pixels
+    return result.reshape(w.batch, w.out_channels, height, width)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -207,15 +257,25 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floa
 
 Shape = tuple[int, ...]
 INTERESTING = 40.0
-"""Standard deviation of an int8 output's values: few are clipped, none is small."""
+"""Standard deviation of an int8 output's values. It is large, but few values are clipped."""
 
 
 def random_integers(
     w: Workload, rng: np.random.Generator, shapes: tuple[Shape, Shape, Shape]
 ) -> tuple[NDArray[np.int8], NDArray[np.int8], dict[str, Array]]:
-    """Data, weights and what the epilogue takes, of `shapes` (data, weights, output). Data have all
-    values; weights are as large as leaves most outputs within int8 after the shifts, and a few at
-    either end."""
+    """Draw integer data, weights and operands of the epilogue.
+
+    Data take all values. Weights are scaled so that most outputs are in the range of int8 after the
+    shifts. A few weights have an extreme value.
+
+    Args:
+        w: the workload.
+        rng: random generator.
+        shapes: shapes of data, weights and output.
+
+    Returns:
+        Data, weights, and operands of the epilogue by name.
+    """
     data, weights, out = shapes
     fan_in = w.in_channels // w.groups * w.kernel_h * w.kernel_w
     shift = sum(
@@ -223,13 +283,14 @@ def random_integers(
         for op in w.epilogue
         if op.kind in ("shr", "shl", "shr_channel")
     )
+    # 74 is the standard deviation of the data, which are uniform over the range of int8.
     spread = min(max(INTERESTING * 2.0**shift / (74 * np.sqrt(fan_in)), 1.0), 64.0)
     drawn = np.clip(np.rint(rng.normal(0, spread, weights)), -128, 127).astype(np.int8)
-    ends = rng.random(weights) < 1 / 256
-    drawn[ends] = rng.choice(np.array([-128, 127], np.int8), int(ends.sum()))
+    extreme = rng.random(weights) < 1 / 256
+    drawn[extreme] = rng.choice(np.array([-128, 127], np.int8), int(extreme.sum()))
     limit = 1 << min(max(shift + 6, 1), 19)
     bias = rng.integers(-limit, limit, w.out_channels, np.int32)
-    if EpilogueOp("bias", 32) in w.epilogue:  # of all sizes
+    if EpilogueOp("bias", 32) in w.epilogue:  # values of all magnitudes
         bias = rng.integers(-(1 << 31), 1 << 31, w.out_channels, np.int32)
         bias >>= rng.integers(0, 32, w.out_channels, np.int32)
     added: dict[str, Array] = {
@@ -251,20 +312,32 @@ def integer_reference(
     added: Mapping[str, Array],
     out: Shape,
 ) -> NDArray[np.int8]:
-    """What `targets.reference` says, of shape `out`; tensors of any workload as a model has them,
-    (n, c, h, w) and (o, c / groups, kh, kw), or (rows, channels) and (out, in)."""
+    """Compute the reference result of an int8 workload.
 
-    if w.operator == "batch_matmul":  # each product a dense layer
+    Args:
+        w: the workload.
+        data: shape (n, c, h, w), (rows, channels) or (batch, rows, depth).
+        weights: shape (o, c / groups, kh, kw), (out, in) or (batch, depth, columns).
+        added: operands of the epilogue by name.
+        out: shape of the output.
+
+    Returns:
+        The output of `targets.integer_reference`, in shape `out`.
+    """
+
+    if w.operator == "batch_matmul":  # each of its products is a dense layer
         dense = replace(w, operator="dense", batch=w.height, height=1)
 
-        def of(each: int) -> dict[str, Array]:
-            return {n: a if n in A_CHANNEL else a[each] for n, a in added.items()}
+        def matrix_operands(matrix: int) -> dict[str, Array]:
+            return {n: a if n in A_CHANNEL else a[matrix] for n, a in added.items()}
 
-        parts = [
-            integer_reference(dense, data[each], weights[each].T, of(each), out[1:])
-            for each in range(w.batch)
+        outputs = [
+            integer_reference(
+                dense, data[matrix], weights[matrix].T, matrix_operands(matrix), out[1:]
+            )
+            for matrix in range(w.batch)
         ]
-        return np.stack(parts)
+        return np.stack(outputs)
 
     def image(tensor: Array) -> Array:
         return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
@@ -280,17 +353,23 @@ def integer_reference(
 
 
 SPREAD = 1.5
-"""Standard deviation of the real results: bounds of a few ones clip some of them."""
+"""Standard deviation of the real results. Epilogues with bounds of about 1 clip some of them."""
 TIE = 0.02
-"""Steps that a real may be from a tie and be rounded to either side. Winograd's sums of float32 are
-up to a hundredth off."""
+"""Distance from a tie, in quantisation steps, within which a real may be rounded to either side.
+Winograd's float32 sums have errors of up to a hundredth of a step."""
 
 
 @dataclass(frozen=True, eq=False)
 class RandomQuantised:
-    """Tensors as a model has them: data and what is added like the output (n, c, h, w) or (rows,
-    channels), weights (o, c / groups, kh, kw) or (out, in) less their zero points. `tensors` are
-    what the epilogue takes, by name."""
+    """Random tensors of a workload whose integers represent reals.
+
+    Attributes:
+        data: shape (n, c, h, w) or (rows, channels), as in the model.
+        weights: weights minus their zero points, shape (o, c / groups, kh, kw) or (out, in).
+        data_zero: zero point of the data.
+        scales: scale and zero point of each step of the epilogue that has them.
+        tensors: operands of the epilogue by name.
+    """
 
     data: Array
     weights: NDArray[np.int8]
@@ -302,64 +381,95 @@ class RandomQuantised:
     def of(
         cls, w: Workload, rng: np.random.Generator, shapes: tuple[Shape, Shape, Shape]
     ) -> RandomQuantised:
-        """Of `shapes` (data, weights, output). All numbers that there are; scales that leave most
-        results within the output's, and some at either end."""
+        """Draw tensors and scales.
+
+        Integers take all values of their type. With the drawn scales, most results lie within the
+        output's range, and some are clipped at either end.
+
+        Args:
+            w: the workload.
+            rng: random generator.
+            shapes: shapes of data, weights and output.
+        """
         data, weights, out = shapes
 
-        def drawn(kind: str, shape: Shape) -> Array:
+        def draw_tensor(kind: str, shape: Shape) -> Array:
             least, most = LIMITS[kind]
             return rng.integers(least, most + 1, shape).astype(kind)
 
-        def zero(kind: str) -> int:
+        def draw_zero_point(kind: str) -> int:
             least, most = LIMITS[kind]
             return int(rng.choice(np.array([least, most, int(rng.integers(least, most + 1)), 0])))
 
         fan_in = int(np.prod(weights[1:]))
+        # 74 is the standard deviation of a uniform distribution over the range of int8.
         scales = SPREAD / (74 * 74 * np.sqrt(fan_in)) * rng.uniform(0.3, 2, w.out_channels)
         steps = [step for step in w.epilogue if step.kind in NUMBERS]
-        each = {"add_dequantised": SPREAD / 74, "round": SPREAD / 40, "quantise": SPREAD / 40}
-        given = tuple(
-            TensorScale(kind, each[step.kind] * rng.uniform(0.5, 2), zero(kind))
+        mean_scales = {
+            "add_dequantised": SPREAD / 74,
+            "round": SPREAD / 40,
+            "quantise": SPREAD / 40,
+        }
+        step_scales = tuple(
+            TensorScale(kind, mean_scales[step.kind] * rng.uniform(0.5, 2), draw_zero_point(kind))
             for step in steps
             if (kind := BYTES[step.value])
         )
-        data_zero = zero(w.data_dtype)
-        added = next((BYTES[s.value] for s in steps if s.kind == "add_dequantised"), "int8")
+        data_zero = draw_zero_point(w.data_dtype)
+        added_type = next((BYTES[s.value] for s in steps if s.kind == "add_dequantised"), "int8")
         tensors = {
-            QUANTISATION: packed(data_zero, [step.kind for step in steps], given),
+            QUANTISATION: packed(data_zero, [step.kind for step in steps], step_scales),
             "scale": scales.astype(np.float32),
             "bias": rng.normal(0, SPREAD, w.out_channels).astype(np.float32),
-            "added": drawn(added, out),
+            "added": draw_tensor(added_type, out),
         }
-        return cls(drawn(w.data_dtype, data), drawn("int8", weights), data_zero, given, tensors)
+        return cls(
+            draw_tensor(w.data_dtype, data),
+            draw_tensor("int8", weights),
+            data_zero,
+            step_scales,
+            tensors,
+        )
 
     def expected(self, w: Workload) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The least and the largest right results in float64, of the output's shape: integers
-        before they are rounded. They differ where an inner rounding is nearly a tie."""
+        """Return the smallest and the largest correct result.
+
+        They differ where an inner rounding is nearly a tie.
+
+        Args:
+            w: the workload.
+
+        Returns:
+            Two float64 arrays of the output's shape. An integer output is not rounded yet.
+        """
 
         def image(tensor: Array) -> Array:
             return tensor.reshape(*tensor.shape, *[1] * (4 - tensor.ndim))
 
         data = image(self.data).astype(np.int64) - self.data_zero
         scales = iter(self.scales)
-        found = sums(w, {"data": data, "weight": image(self.weights).astype(np.int64)})
-        ends = np.stack([found, found]).astype(np.float64)
+        products = sums(w, {"data": data, "weight": image(self.weights).astype(np.int64)})
+        bounds = np.stack([products, products]).astype(np.float64)
         for step in w.epilogue:
-            given = next(scales) if step.kind in NUMBERS else None
+            tensor_scale = next(scales) if step.kind in NUMBERS else None
             if step.kind == "dequantise":
-                ends = ends * self.tensors["scale"][:, None, None]
+                bounds = bounds * self.tensors["scale"][:, None, None]
             elif step.kind == "bias":
-                ends = ends + self.tensors["bias"][:, None, None]
-            elif given is None:
+                bounds = bounds + self.tensors["bias"][:, None, None]
+            elif tensor_scale is None:
                 clip = np.maximum if step.kind == "max" else np.minimum
-                ends = clip(ends, float(step.value))
+                bounds = clip(bounds, float(step.value))
             elif step.kind == "add_dequantised":
-                integers = image(self.tensors["added"]).astype(np.float64) - given.zero
-                ends = ends + integers * given.scale
+                integers = image(self.tensors["added"]).astype(np.float64) - tensor_scale.zero
+                bounds = bounds + integers * tensor_scale.scale
             elif step.kind == "round":
-                near = ends / given.scale + np.array([-TIE, TIE])[:, None, None, None, None]
-                ends = np.clip(np.rint(near), *given.bounds()) * given.scale
+                nearly_tied = (
+                    bounds / tensor_scale.scale + np.array([-TIE, TIE])[:, None, None, None, None]
+                )
+                bounds = np.clip(np.rint(nearly_tied), *tensor_scale.bounds()) * tensor_scale.scale
             else:
-                ends = np.clip(ends / given.scale, *given.bounds()) + given.zero
-        least, most = ends.reshape(2, *self.tensors["added"].shape)
+                bounds = (
+                    np.clip(bounds / tensor_scale.scale, *tensor_scale.bounds()) + tensor_scale.zero
+                )
+        least, most = bounds.reshape(2, *self.tensors["added"].shape)
         return least, most

@@ -1,4 +1,4 @@
-"""Describes what of this processor is used: threads, vector width, instruction set."""
+"""Description of the processor to use: threads, vector width and instruction sets."""
 
 from __future__ import annotations
 
@@ -14,38 +14,49 @@ from tilewright.core.process_info import usable_cores
 from tilewright.targets.cpu import machine
 
 LANES = (4, 8, 16)
-"""Float32 numbers in a vector of 128, 256 or 512 bits."""
+"""Float32 numbers per vector of 128, 256 or 512 bits."""
 ARM_DOTS = "dotprod"
-"""What LLVM calls the dot products of int8 that AArch64 has."""
+"""LLVM's name of the int8 dot-product instructions of AArch64."""
 DOTS = {16: "avx512vnni", 8: "avxvnni", 4: ARM_DOTS}
-"""By lanes of a vector, what LLVM calls the instructions for dot products of int8."""
+"""LLVM's name of the int8 dot-product instructions, by float32 lanes per vector."""
 PRECISIONS = ("", "f32", "bf16", "int8", "auto")
-"""Of layers: as the model says, all in float32, float ones in bfloat16, quantised ones in int8, or
-each by tiles where the processor has them, else in float32 or by dot products of int8."""
+"""Precisions of layers.
+
+"": as the model specifies. `f32`: float32 everywhere. `bf16`: bfloat16 in float layers. `int8`:
+int8 tile instructions in quantised layers. `auto`: tile instructions wherever the processor has
+them, else float32 or int8 dot products."""
 AMX = "amx-bf16"
-"""What LLVM calls the instructions for tiles of bfloat16."""
+"""LLVM's name of the bfloat16 tile instructions."""
 DOTS_BFLOAT16 = "avx512bf16"
-"""What it calls those for dot products of bfloat16 in vectors. `auto` leaves them out: they may be
-slower than multiplications of float32."""
+"""LLVM's name of the bfloat16 dot-product instructions on vectors. `auto` does not use them because
+they may be slower than float32 multiplications."""
 AMX_INT8 = "amx-int8"
-"""What it calls those for tiles of int8."""
+"""LLVM's name of the int8 tile instructions."""
 PLAIN_TILES = "plain"
-"""Says that tiles of int8 are multiplied by plain arithmetic, which any processor has: slow, to try
-the loops around them."""
+"""Name of int8 tiles that are multiplied by ordinary arithmetic. Any processor can run it. It is
+slow, and serves to test the loops around the tile instructions."""
 _FLAGS = {16: "avx512_vnni", 8: "avx_vnni", 4: "asimddp"}
-"""What the operating system calls them."""
+"""Linux's names of the instructions in `DOTS`."""
 
 
 @dataclass(frozen=True)
 class CpuSpec:
-    """`threads` run a kernel, vectors hold `lanes` float32 numbers, code is for LLVM's processor
-    `mcpu` ("" for the one of this machine). `model` is what the operating system calls it. `dots`
-    is LLVM's name of the instructions for dot products of int8; "" where there are none.
-    `precision` is that of layers, of `PRECISIONS`, `bfloat16` LLVM's name of the instructions that
-    multiply bfloat16 in layers of a float network; "" where those are in float32. `int8_tiles`
-    names those for tiles that quantised layers use; "" where they use dot products. `triple` is
-    LLVM's name of the other kind of machine that code is for (`aarch64-linux-gnu`); "" for this
-    one's."""
+    """The processor, or the part of it, that kernels are compiled for.
+
+    Attributes:
+        threads: threads that run a kernel.
+        lanes: float32 numbers per vector, one of `LANES`.
+        mcpu: LLVM's name of the processor to compile for; "" for this machine's.
+        model: the operating system's name of the processor.
+        dots: LLVM's name of the int8 dot-product instructions; "" if there are none.
+        precision: precision of layers, one of `PRECISIONS`.
+        bfloat16: LLVM's name of the bfloat16 instructions that layers of a float network use; "" if
+            they are computed in float32.
+        int8_tiles: LLVM's name of the tile instructions that quantised layers use; "" if they use
+            dot products.
+        triple: LLVM's target triple if the code is for another kind of machine, for example
+            `aarch64-linux-gnu`; "" for this machine's.
+    """
 
     threads: int
     lanes: int
@@ -59,36 +70,39 @@ class CpuSpec:
 
     @property
     def architecture(self) -> str:
-        """What the operating system calls the instruction set: `x86_64`, `aarch64`."""
+        """The operating system's name of the architecture: `x86_64` or `aarch64`."""
         return self.triple.partition("-")[0] or platform.machine()
 
     @property
     def tiles(self) -> tuple[str, ...]:
-        """The instructions for tiles that its code uses."""
-        return tuple(each for each in (self.bfloat16, self.int8_tiles) if each in (AMX, AMX_INT8))
+        """LLVM's names of the tile instructions that the code uses."""
+        return tuple(name for name in (self.bfloat16, self.int8_tiles) if name in (AMX, AMX_INT8))
 
     @property
     def name(self) -> str:
-        """What a user calls it: `cpu`, with what differs from this machine's own."""
-        own = this_machine()
-        said = [
-            f"{key}={mine}"
-            for key, mine, usual in (
-                ("threads", self.threads, own.threads), ("lanes", self.lanes, own.lanes),
+        """The target's name: `cpu`, followed by the values that differ from this machine's."""
+        host = this_machine()
+        differences = [
+            f"{key}={value}"
+            for key, value, usual in (
+                ("threads", self.threads, host.threads), ("lanes", self.lanes, host.lanes),
                 ("precision", self.precision, ""),
             )
-            if mine != usual
+            if value != usual
         ]  # fmt: skip
-        return f"cpu:{','.join(said)}" if said else "cpu"
+        return f"cpu:{','.join(differences)}" if differences else "cpu"
 
     @property
     def registers(self) -> int:
-        """Vector registers that code for it may use."""
+        """Number of vector registers that the code may use."""
         return 16 if self.architecture == "x86_64" and self.lanes < 16 else 32
 
     def to_json(self) -> dict[str, Json]:
-        """As JSON; without a precision as before there were any, so that schedules of then are of
-        the same machine."""
+        """Return the specification as JSON.
+
+        Fields that were added later are left out while they have their default, so that schedules
+        that were tuned before still match the same machine.
+        """
         return {
             key: value
             for key, value in asdict(self).items()
@@ -97,7 +111,14 @@ class CpuSpec:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> CpuSpec:
-        """What `to_json` gave. Raises `SpecError`."""
+        """Read a specification that `to_json` wrote.
+
+        Args:
+            values: the specification as JSON.
+
+        Raises:
+            SpecError: a field is missing or has an invalid value.
+        """
         try:
             spec = CpuSpec(
                 as_int(values["threads"]), as_int(values["lanes"]), as_text(values["mcpu"]),
@@ -117,39 +138,50 @@ class CpuSpec:
 
     @staticmethod
     def parse(text: str) -> CpuSpec:
-        """`threads=1,lanes=8,precision=bf16`, each optional. Raises `SpecError` for what this
-        machine lacks."""
-        own = this_machine()
-        given: dict[str, str] = {}
+        """Read a specification from the text after `cpu:`.
+
+        Args:
+            text: comma-separated settings, each of which is optional, for example
+                `threads=1,lanes=8,precision=bf16`.
+
+        Raises:
+            SpecError: the text cannot be read, or this machine does not have what it asks for.
+        """
+        host = this_machine()
+        settings: dict[str, str] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):
-            found = re.fullmatch(r"(threads|lanes|precision)=(\w+)", item)
-            if not found or found[1] in given or (found[1] != "precision") > found[2].isdecimal():
+            setting = re.fullmatch(r"(threads|lanes|precision)=(\w+)", item)
+            if (
+                not setting
+                or setting[1] in settings
+                or (setting[1] != "precision") > setting[2].isdecimal()
+            ):
                 raise SpecError(f"cannot read '{item}' of cpu:{text}; write cpu:threads=1,lanes=8")
-            given[found[1]] = found[2]
-        threads = int(given.get("threads", own.threads))
-        lanes = int(given.get("lanes", own.lanes))
-        if not 1 <= threads <= own.threads:
+            settings[setting[1]] = setting[2]
+        threads = int(settings.get("threads", host.threads))
+        lanes = int(settings.get("lanes", host.lanes))
+        if not 1 <= threads <= host.threads:
             raise SpecError(
-                f"cpu:threads={threads}: this process may use {own.threads} cores; name 1 to "
-                f"{own.threads}"
+                f"cpu:threads={threads}: this process may use {host.threads} cores; name 1 to "
+                f"{host.threads}"
             )
-        if lanes not in LANES or lanes > own.lanes:
-            known = [str(n) for n in LANES if n <= own.lanes]
+        if lanes not in LANES or lanes > host.lanes:
+            known = [str(n) for n in LANES if n <= host.lanes]
             raise SpecError(
                 f"cpu:lanes={lanes}: vectors of this processor hold {' or '.join(known)} float32"
             )
         narrow = {8: "x86-64-v3", 4: "x86-64-v2"} if platform.machine() == "x86_64" else {}
-        mcpu = own.mcpu if lanes == own.lanes else narrow.get(lanes, "")
-        precision = given.get("precision", "")
+        mcpu = host.mcpu if lanes == host.lanes else narrow.get(lanes, "")
+        precision = settings.get("precision", "")
         return CpuSpec(
-            threads, lanes, mcpu, own.model, dots_of(lanes), precision, _bfloat16(precision, lanes),
-            _int8_tiles(precision, lanes),
+            threads, lanes, mcpu, host.model, dots_of(lanes), precision,
+            _bfloat16(precision, lanes), _int8_tiles(precision, lanes),
         )  # fmt: skip
 
 
 @cache
 def this_machine() -> CpuSpec:
-    """All of it that this process may use."""
+    """Return the specification of everything that this process may use of this machine."""
     known = machine.flags()
     lanes = 16 if "avx512f" in known else 8 if "avx2" in known else 4
     return CpuSpec(
@@ -158,18 +190,21 @@ def this_machine() -> CpuSpec:
 
 
 def _bfloat16(precision: str, lanes: int) -> str:
-    """The instructions for bfloat16 that float layers of a `precision` use, "" for none. Raises
-    `SpecError` for one that nobody knows or this machine does not have."""
+    """Return the bfloat16 instructions that float layers use with a precision, or "" for float32.
+
+    Raises:
+        SpecError: the precision is unknown, or this machine does not have the instructions.
+    """
     if precision not in PRECISIONS:
         known = ", ".join(filter(None, PRECISIONS))
         raise SpecError(f"cpu:precision={precision}: no such precision; known: {known}")
     if precision not in ("bf16", "auto"):
         return ""
-    found = bfloat16_of(lanes)
+    instructions = bfloat16_of(lanes)
     if precision == "auto":
-        return found if found == AMX else ""
-    if found:
-        return found
+        return instructions if instructions == AMX else ""
+    if instructions:
+        return instructions
     raise SpecError(
         "cpu:precision=bf16 needs vectors of 16 and a processor with AVX512-BF16, or with AMX that "
         f"the operating system allows, and {machine.model() or 'this processor'} has neither; "
@@ -178,20 +213,30 @@ def _bfloat16(precision: str, lanes: int) -> str:
 
 
 def bfloat16_of(lanes: int) -> str:
-    """This machine's instructions that multiply bfloat16, by vectors of so many lanes; "" where
-    there are none."""
+    """Return LLVM's name of this machine's bfloat16 instructions, or "" if it has none.
+
+    Args:
+        lanes: float32 numbers per vector. The instructions need 16.
+    """
     if lanes < 16:
         return ""
     return AMX if machine.allows_amx() else DOTS_BFLOAT16 if machine.multiplies_bfloat16() else ""
 
 
 def _int8_tiles(precision: str, lanes: int) -> str:
-    """The instructions for tiles that quantised layers of a `precision` use, "" for none. Where
-    none is named they use dot products, as schedules do that were tuned before there were tiles."""
+    """Return the tile instructions that quantised layers use with a precision, or "" for none.
+
+    Without a precision they use dot products, so that schedules that were tuned before tile
+    instructions were supported stay valid.
+    """
     has = lanes == 16 and "amx_int8" in machine.flags() and machine.allows_amx()
     return AMX_INT8 if precision in ("int8", "auto") and has else ""
 
 
 def dots_of(lanes: int) -> str:
-    """Of this machine's instructions for dot products those on vectors of so many lanes."""
+    """Return LLVM's name of this machine's int8 dot-product instructions, or "" if it has none.
+
+    Args:
+        lanes: float32 numbers per vector.
+    """
     return DOTS[lanes] if _FLAGS.get(lanes) in machine.flags() else ""

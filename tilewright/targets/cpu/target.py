@@ -1,4 +1,4 @@
-"""Implements this processor as a target of the tuner."""
+"""Implement the tuning target for this processor."""
 
 from __future__ import annotations
 
@@ -62,8 +62,15 @@ CAPABILITIES = (
 
 
 class CpuTarget(NetworkKernels, RooflineAlone):
-    """Keeps `targets.base.Target`: kernels of TensorIR, compiled by LLVM in processes that live on,
-    timed in a watched one. No config can end, block or mislead this process."""
+    """Target for a processor: TensorIR kernels, compiled by LLVM and timed on this machine.
+
+    It implements `targets.base.Target`. Kernels are compiled in long-lived processes and run in a
+    watched process. No config can therefore terminate, block or corrupt the calling process.
+
+    Args:
+        spec: the processor, or the part of it to use.
+        timing: how kernels are timed; default `Timing()`.
+    """
 
     deterministic = False
 
@@ -81,14 +88,21 @@ class CpuTarget(NetworkKernels, RooflineAlone):
 
     @property
     def fingerprint(self) -> str:
-        """Of the processor and its instruction sets, how it is timed, TVM's version, and the
-        sources of this folder."""
+        """Hash of everything that measured times depend on.
+
+        This is the processor with its instruction sets, the timing parameters, TVM's version, and
+        the source code in this folder.
+        """
         about = [self.spec.to_json(), machine.flags(), repr(self.timing), version("apache-tvm")]
         parts = json.dumps(about, sort_keys=True) + _sources()
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
     def hardware_features(self) -> dict[str, float]:
-        """Peak and bandwidths are measured, once a process, and rounded to two digits."""
+        """Return features of the processor by name.
+
+        The peak (10⁹ operations per second) and the bandwidths (10⁹ bytes per second) are measured
+        once per process, and rounded to two significant digits.
+        """
         return {
             "threads": float(self.spec.threads),
             "lanes": float(self.spec.lanes),
@@ -102,7 +116,19 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         }
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Raises `CompilerMissing`, or `CompilerDown` if TVM cannot be loaded."""
+        """Compile configs of a workload.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            The compiled libraries with hidden features, or a typed failure per config.
+
+        Raises:
+            CompilerMissing: there is no C compiler.
+            CompilerDown: TVM cannot be loaded in a compile process.
+        """
         space = self.space(workload)
         batch = [space.describe(config) for config in configs]
         with quiet_machine(alone=False):
@@ -110,22 +136,44 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return _lowered(workload, configs, made)
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """See `targets.cpu.timing`. Raises `RunnerDown` if no kernel can be run at all."""
+        """Run and time compiled configs, as `targets.cpu.timing` describes.
+
+        Args:
+            lowered: what `lower` returned.
+
+        Returns:
+            Statuses and times in seconds, one per config.
+
+        Raises:
+            RunnerDown: no kernel can be run at all.
+        """
         return self.runner.measure(lowered, self.space(lowered.workload))
 
     # -- capabilities ------------------------------------------------------------------------
 
     def baseline(self, workload: Workload) -> BaselineSchedule:
-        """The schedule that the kernel's own rule says, not measured before it is taken."""
+        """Return the rule schedule, which the kernel chooses without measuring, and its time.
+
+        Args:
+            workload: the workload.
+        """
         space = self.space(workload)
         lowered = self.lower(workload, np.array([self.rule(workload)], np.int32))
         return BaselineSchedule("rule", space, lowered, self.measure(lowered))
 
     def roofline(self, workload: Workload) -> Latency:
-        """The larger of the least arithmetic at the measured peak, and each byte once at the
-        measured bandwidth of a piece of memory of at most that size: tuning keeps data in caches.
-        That peak is of float32; int8 multiplies it by the numbers of a dot product, bfloat16
-        by 2, tiles of bfloat16 by 16, those of int8 by 32."""
+        """Return a lower bound of the latency from peak arithmetic and memory bandwidth.
+
+        The bound is the larger of two times. The first is the smallest number of operations at the
+        measured peak. The peak is of float32. For other element types it is multiplied by the
+        number of products per element of an instruction: the numbers per dot product for int8, 2
+        for bfloat16 dot products, 16 for bfloat16 tiles, and 32 for int8 tiles. The second time is
+        for reading or writing every byte once. It uses the bandwidth that was measured on data of
+        at most the workload's size, since tuning keeps data in caches.
+
+        Args:
+            workload: the workload.
+        """
         size = bytes_of(workload)
         integers = 2 * TILE if self.spec.int8_tiles else dot_product(self.spec).numbers
         narrow = 2 if self.spec.bfloat16 == DOTS_BFLOAT16 else TILE
@@ -135,8 +183,16 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return Latency(max(arithmetic, moving))
 
     def estimate(self, workload: Workload, configs: Configs) -> Features:
-        """Seconds and what they consist of, configs of shape (n, knobs): `targets.cpu.estimates`,
-        at the measured peak and bandwidths."""
+        """Estimate latencies of configs and their parts, without compiling.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            Features of shape (n, columns), in seconds: see `targets.cpu.estimates`. They use the
+                measured peak and bandwidths.
+        """
         said = self.hardware_features()
         core = CpuMachine.of(
             self.spec,
@@ -148,11 +204,26 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return estimate(workload, core, self.space(workload), configs)
 
     def costs(self, workload: Workload) -> Costs:
-        """Compiling shares the cores between configs, measuring has them all."""
+        """Return the seconds that a config takes to compile and to measure.
+
+        Compiled configs share the cores, while a measurement uses the whole machine.
+
+        Args:
+            workload: the workload.
+        """
         return Costs(COMPILE_SECONDS / shared_pool().workers, MEASURE_SECONDS)
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """In the watched process, against numpy; see `Timing.tolerance`."""
+        """Compare outputs of compiled configs with numpy's, in the watched process.
+
+        Args:
+            lowered: what `lower` returned.
+            seed: seed of the random inputs.
+
+        Returns:
+            Number of wrong values per config, shape (n,): those further from numpy's than
+                `Timing.tolerance` allows. -1 where the kernel did not compile or run.
+        """
         return self.runner.verify(lowered, self.space(lowered.workload), seed)
 
     def with_run_limit(self, seconds: float) -> CpuTarget:
@@ -160,14 +231,14 @@ class CpuTarget(NetworkKernels, RooflineAlone):
         return CpuTarget(self.spec, replace(self.timing, hang=seconds))
 
     def in_float32(self) -> CpuTarget | None:
-        """See `CompilesKernels`."""
+        """Return the same target in float32 if `precision=auto` chose bfloat16, else None."""
         if self.spec.precision != "auto" or not self.spec.bfloat16:
             return None
         return CpuTarget(replace(self.spec, bfloat16=""), self.timing)
 
     @property
     def specification(self) -> dict[str, Json]:
-        """That of `CpuSpec`."""
+        """The processor as JSON, as `CpuSpec.to_json` returns it."""
         return self.spec.to_json()
 
     def _space(self, workload: Workload) -> Space:
@@ -192,6 +263,7 @@ def _lowered(workload: Workload, configs: Configs, made: Sequence[Compiled]) -> 
 
 @cache
 def _sources() -> str:
+    """Return a hash of the source code in this folder."""
     content = hashlib.sha256()
     for file in sorted(Path(__file__).parent.rglob("*.py")):
         content.update(file.read_bytes())

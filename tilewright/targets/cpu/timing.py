@@ -1,15 +1,16 @@
-"""Decides when a kernel has been timed often enough, and what its repeats say.
+"""Decide when a kernel has been timed often enough, and compute its time from the repeats.
 
-A repeat during which the operating system took a core away from a thread says nothing of the kernel
-and is set aside. Between the kernel's repeats a fixed reference kernel runs, repeats as long as the
-kernel's. What slows both down alike (another clock, a neighbour on the memory bus, a hypervisor)
-divides out:
+A repeat during which the operating system took a core away from a thread is not representative and
+is set aside. Repeats of a fixed reference kernel, as long as the kernel's, alternate with the
+kernel's repeats. Influences that slow both down by the same factor (another clock, another process
+on the memory bus, a hypervisor) cancel out:
 
-    seconds = repeat / median of the reference's repeats beside it × what that takes in quiet
+    seconds = repeat / median of the reference's repeats × the reference's time on a quiet machine
 
-A kernel's time is the median of these. It is done when an interval that holds the true median with
-95 % confidence, whatever the distribution, is narrow enough. Where too few repeats of either are
-undisturbed, the fastest quarter of both stands in: those were disturbed least, and alike.
+A kernel's time is the median of these values. Timing stops when a 95 % confidence interval of the
+median, which holds for any distribution, is narrow enough. If there are too few undisturbed repeats
+of the kernel or of the reference, the fastest quarter of both is used instead: these repeats were
+disturbed least.
 """
 
 from __future__ import annotations
@@ -25,27 +26,35 @@ from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
 CONFIDENCE = 0.95
+"""Confidence level of the interval of the median."""
 MOST = 2.0
+"""Largest slowdown of the reference that is corrected. A slower reference was disturbed, see
+`TimingRecord.corrected`."""
 LONGEST = 0.002
-"""Seconds: repeats of the reference are no longer, however slow a kernel is."""
+"""Longest repeat of the reference in seconds, however slow a kernel is."""
 LARGE = 1 << 18
-"""Bytes of weights that are streamed. Of fewer, a kernel takes as long with warm ones
-(docs/decisions/measuring-on-a-cpu.md)."""
+"""Smallest weights that are streamed, in bytes. With smaller ones, a kernel takes as long as with
+weights in the cache (docs/decisions/measuring-on-a-cpu.md)."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How kernels are timed. The figures are choices of ours: docs/decisions/measuring-on-a-cpu.md.
+    """Parameters of timing, which docs/decisions/measuring-on-a-cpu.md explains.
 
-    `warm_up` seconds a kernel runs before anything counts. A repeat is as many calls as take
-    `repeat` seconds, at least one; `turn` repeats of the kernel follow as many of the reference. It
-    ends when there are `least` undisturbed repeats and the interval is narrower than `width` of the
-    median, or after `cap` seconds; where fewer are undisturbed, after `patience` seconds. Before
-    each call `flush_bytes` are read, so that caches are cold; 0 leaves them warm. Weights of at
-    least `LARGE` bytes come from memory, as in a network: so many copies that they have
-    `stream_bytes` together take turns; 0 leaves one copy. Outputs may
-    differ from the reference's by `tolerance` of its largest. A config that gives no answer within
-    `hang` seconds is given up.
+    Attributes:
+        warm_up: seconds that a kernel runs before it is timed.
+        repeat: seconds per repeat. A repeat consists of as many calls as fit, at least one.
+        turn: repeats of the kernel between repeats of the reference.
+        width: width of the confidence interval, as a fraction of the median, at which timing stops.
+        cap: seconds after which timing stops in any case, if there are enough undisturbed repeats.
+        least: smallest sufficient number of undisturbed repeats.
+        patience: seconds after which timing stops if there are too few undisturbed repeats.
+        flush_bytes: bytes that are read before each call to make caches cold; 0 leaves them warm.
+        stream_bytes: total bytes of copies of the weights. Calls cycle through the copies, so that
+            weights of at least `LARGE` bytes come from memory, as in a network; 0 uses one copy.
+        tolerance: largest allowed difference of an output from the reference, as a fraction of the
+            reference's largest value.
+        hang: seconds after which a config that has not answered is given up.
     """
 
     warm_up: float = 0.02
@@ -63,104 +72,149 @@ class Timing:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Of a kernel or the reference: seconds a call, shape (n,), and whether nobody disturbed them,
-    shape (n,)."""
+    """Timed repeats of the kernel or of the reference.
+
+    Attributes:
+        seconds: seconds per call, shape (n,).
+        quiet: whether the repeat was undisturbed, shape (n,).
+    """
 
     seconds: Seconds
     quiet: NDArray[np.bool_]
 
     @staticmethod
     def joined(parts: Sequence[Repeats]) -> Repeats:
-        """One behind the other."""
+        """Concatenate several sets of repeats."""
         return Repeats(
             np.concatenate([part.seconds for part in parts]),
             np.concatenate([part.quiet for part in parts]),
         )
 
     def chosen(self, undisturbed: bool) -> Seconds:
-        """The undisturbed ones, shape (quiet,), or the fastest quarter, shape (some,)."""
+        """Return the repeats to compute a time from, in seconds per call.
+
+        Args:
+            undisturbed: return the undisturbed repeats, shape (quiet,), if there are any. Otherwise
+                return the fastest quarter of all repeats, shape (ceil(n / 4),).
+        """
         if undisturbed and self.quiet.any():
             return self.seconds[self.quiet]
         return np.sort(self.seconds)[: -(-len(self.seconds) // 4)]
 
 
 Run = Callable[[int, int], Repeats]
-"""Makes so many repeats of so many calls each."""
+"""Function of the number of repeats and the calls per repeat, which runs and times them."""
 
 
 @dataclass
 class TimingRecord:
-    """What was timed so far of one kernel: turns of it, each between two of the reference."""
+    """Repeats of one kernel so far, each turn between two turns of the reference.
+
+    Attributes:
+        timing: the parameters.
+        kernel: turns of the kernel.
+        reference: turns of the reference.
+    """
 
     timing: Timing
     kernel: list[Repeats] = field(default_factory=list)
     reference: list[Repeats] = field(default_factory=list)
 
     def undisturbed(self) -> bool:
-        """Whether there are enough undisturbed repeats of both."""
-        found = (sum(int(each.quiet.sum()) for each in of) for of in (self.kernel, self.reference))
-        return min(found) >= self.timing.least
+        """Return whether both the kernel and the reference have enough undisturbed repeats."""
+        counts = (
+            sum(int(turn.quiet.sum()) for turn in turns) for turns in (self.kernel, self.reference)
+        )
+        return min(counts) >= self.timing.least
 
     def corrected(self, quiet_reference: float) -> Seconds:
-        """Seconds a call as on a quiet machine, whose reference takes `quiet_reference` seconds;
-        shape (n,). Of the reference the median counts, over the second that a kernel is timed:
-        ratios turn by turn would add the noise of single turns. A reference more than `MOST` times
-        as slow as in quiet was disturbed, not slowed down."""
+        """Return the seconds per call that the kernel would take on a quiet machine, shape (n,).
+
+        The kernel's repeats are divided by the slowdown of the reference. The slowdown uses the
+        reference's median over the whole time that the kernel was timed, since ratios of single
+        turns would add their noise. A slowdown above `MOST` means that the reference was disturbed
+        rather than slowed down, and is limited to `MOST`.
+
+        Args:
+            quiet_reference: seconds per call of the reference on a quiet machine.
+        """
         undisturbed = self.undisturbed()
-        beside = Repeats.joined(self.reference).chosen(undisturbed)
-        slowdown = min(float(np.median(beside)) / quiet_reference, MOST)
+        reference_seconds = Repeats.joined(self.reference).chosen(undisturbed)
+        slowdown = min(float(np.median(reference_seconds)) / quiet_reference, MOST)
         return Repeats.joined(self.kernel).chosen(undisturbed) / slowdown
 
     def fastest(self) -> float:
-        """Seconds of the fastest call so far."""
-        return float(min(each.seconds.min() for each in self.kernel))
+        """Return the seconds of the fastest call so far."""
+        return float(min(repeats.seconds.min() for repeats in self.kernel))
 
 
 def time_kernel(
     kernel: Run, reference: Run, once: float, quiet_reference: float, timing: Timing
 ) -> Seconds:
-    """Corrected seconds a call, shape (n,). `once` is about what a call takes, `quiet_reference`
-    what one of the reference takes on a quiet machine, both in seconds."""
+    """Time a kernel until its time is known well enough.
+
+    Args:
+        kernel: runs the kernel.
+        reference: runs the reference kernel.
+        once: about how many seconds one call of the kernel takes.
+        quiet_reference: seconds per call of the reference on a quiet machine.
+        timing: the parameters.
+
+    Returns:
+        Seconds per call, corrected for the machine's slowdown, shape (n,).
+    """
     record, began = TimingRecord(timing), time.perf_counter()
     while True:
         calls = max(1, round(timing.repeat / once))
-        beside = max(1, round(min(calls * once, LONGEST) / quiet_reference))
+        reference_calls = max(1, round(min(calls * once, LONGEST) / quiet_reference))
+        # A slow kernel gets fewer repeats per turn, so that a turn takes at most a quarter of
+        # `cap`.
         turn = max(1, min(timing.turn, int(timing.cap / once / 4)))
         if not record.reference:
-            record.reference.append(reference(turn, beside))
+            record.reference.append(reference(turn, reference_calls))
         record.kernel.append(kernel(turn, calls))
-        record.reference.append(reference(turn, beside))
+        record.reference.append(reference(turn, reference_calls))
+        # The first estimate may include warming up.
         once = min(once, record.fastest())
-        found = record.corrected(quiet_reference)
-        if _is_done(found, record.undisturbed(), time.perf_counter() - began, timing):
-            return found
+        corrected = record.corrected(quiet_reference)
+        if _is_done(corrected, record.undisturbed(), time.perf_counter() - began, timing):
+            return corrected
 
 
-def _is_done(found: Seconds, undisturbed: bool, spent: float, timing: Timing) -> bool:
+def _is_done(seconds: Seconds, undisturbed: bool, elapsed: float, timing: Timing) -> bool:
     if not undisturbed:
-        return spent >= timing.patience
-    low, high = median_interval(found)
-    return bool(high - low <= timing.width * np.median(found)) or spent >= timing.cap
+        return elapsed >= timing.patience
+    low, high = median_interval(seconds)
+    return bool(high - low <= timing.width * np.median(seconds)) or elapsed >= timing.cap
 
 
 def median_interval(values: Seconds) -> tuple[float, float]:
-    """Ends of an interval that holds the median of what `values`, shape (n,), are drawn from, with
-    at least 95 % confidence whatever the distribution; infinite for fewer than six values, of which
-    there is none. Sorted values number j and n - j + 1 miss it with probability
-    2 P(B < j), B binomial of n and 1/2 (David and Nagaraja, Order Statistics, 7.1)."""
-    place = _place(len(values))
-    if place < 0:
+    """Return a confidence interval of the median of a distribution.
+
+    The sorted values with numbers j and n - j + 1 miss the median with probability 2 P(B < j),
+    where B is binomial with n and 1/2, for any distribution (David and Nagaraja, Order Statistics,
+    7.1).
+
+    Args:
+        values: samples of the distribution, shape (n,).
+
+    Returns:
+        Lower and upper end. They enclose the median with a probability of at least `CONFIDENCE`.
+            With fewer than six values there is no such interval, and the ends are infinite.
+    """
+    below = _values_below(len(values))
+    if below < 0:
         return -inf, inf
     ordered = np.sort(values)
-    return float(ordered[place]), float(ordered[-1 - place])
+    return float(ordered[below]), float(ordered[-1 - below])
 
 
 @lru_cache(maxsize=1024)
-def _place(count: int) -> int:
-    """How many of the sorted values lie below the interval; -1 if there is no interval."""
-    below, place = 0.0, -1
+def _values_below(count: int) -> int:
+    """Return the number of sorted values below the interval, or -1 if there is no interval."""
+    probability, index = 0.0, -1
     while True:
-        below += comb(count, place + 1) / 2**count
-        if 2 * below > 1 - CONFIDENCE:
-            return place
-        place += 1
+        probability += comb(count, index + 1) / 2**count
+        if 2 * probability > 1 - CONFIDENCE:
+            return index
+        index += 1

@@ -1,12 +1,13 @@
-"""Estimates schedules in closed form: seconds and their parts, without compiling.
+"""Estimate the latency of schedules and its parts in closed form, without compiling.
 
     estimate        configs of a workload → `targets.features.Features`
-    cost_model      what is known of a core; what all estimates share
-    convolution, grouped_convolution, matrix_products     a family of kernels each
+    cost_model      properties of a core, and what all estimates share
+    convolution, grouped_convolution, matrix_products     one family of kernels each
 
-A register tile takes as long as its multiply-adds, its loads, or the wait for its sums. Traffic
-between caches follows from what an iteration of each loop touches. Estimates are for ranking:
-docs/evidence/cpu-estimates.md says how well they do.
+A register tile takes as long as the slowest of three things: its multiply-adds, its loads, and the
+latency of its sums. Traffic between caches follows from the bytes that an iteration of each loop
+touches. Estimates are made to rank schedules: docs/evidence/cpu-estimates.md reports how well they
+do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ __all__ = ["COLUMNS", "CpuMachine", "estimate"]
 
 
 def estimate(workload: Workload, machine: CpuMachine, space: Space, configs: Configs) -> Features:
-    """A row a config, configs of shape (n, knobs) of `space`: the columns of `COLUMNS`."""
+    """Estimate configs of a workload.
+
+    Args:
+        workload: the workload.
+        machine: properties of a core.
+        space: the search space of the workload.
+        configs: knob indices, shape (n, knobs).
+
+    Returns:
+        The columns `COLUMNS`, one row per config.
+    """
     values = space.values(configs).astype(np.float64)
     knobs = {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
     with np.errstate(all="raise"):
@@ -43,17 +54,17 @@ def _parts(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
         return estimate_vectors(w, machine, knobs)
     if w.groups > 1:
         return estimate_grouped(w, machine, knobs)
-    plain = estimate_direct(w, machine, knobs)
+    direct = estimate_direct(w, machine, knobs)
     if "algorithm" not in knobs:
-        return plain
-    other = knobs["algorithm"] > 0
-    if not other.any():
-        return plain
-    return _either(other, estimate_winograd(w, machine, knobs), plain)
+        return direct
+    uses_winograd = knobs["algorithm"] > 0
+    if not uses_winograd.any():
+        return direct
+    return _select(uses_winograd, estimate_winograd(w, machine, knobs), direct)
 
 
-def _either(which: Mask, one: Parts, other: Parts) -> Parts:
-    """Those of `one` where `which`, else of the other."""
+def _select(which: Mask, one: Parts, other: Parts) -> Parts:
+    """Select elementwise: values of `one` where `which` is true, else values of `other`."""
     return Parts(
         *(np.where(which, getattr(one, f.name), getattr(other, f.name)) for f in fields(Parts))
     )

@@ -1,4 +1,4 @@
-"""Estimates convolutions without groups (`targets.cpu.kernels.conv2d`), direct and Winograd's."""
+"""Estimate convolutions without groups (`targets.cpu.kernels.conv2d`), direct and Winograd."""
 
 from __future__ import annotations
 
@@ -41,7 +41,17 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Tilings:
-    """As `CpuTiling`, arrays of shape (configs,) where that has numbers."""
+    """Tile sizes of several configs: like `CpuTiling`, with arrays instead of numbers.
+
+    Attributes:
+        ib: input channels per block.
+        ob: output channels per block.
+        tile: channel blocks, rows and columns of a register tile, shape (configs,) each.
+        accumulators: vectors of sums of a register tile, shape (configs,).
+        tiles: number of register tiles that cover the output, along the axes of `tile`.
+        chunk: number of register tiles of a parallel chunk, along the same axes.
+        channels: blocks of input channels between partial sums, shape (configs,).
+    """
 
     ib: int
     ob: int
@@ -53,18 +63,25 @@ class Tilings:
 
     @classmethod
     def of(cls, w: Workload, spec: CpuSpec, knobs: Knobs, size: tuple[Array, Array]) -> Tilings:
-        """For outputs of `size` (rows, columns), shape (configs,) each."""
+        """Compute the tile sizes of configs.
+
+        Args:
+            w: the workload.
+            spec: the processor.
+            knobs: values of each knob.
+            size: rows and columns of the output, shape (configs,) each.
+        """
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
         room = (spec.registers - 2) // knobs["tile_oc"]
         columns = _even_parts(size[1], np.maximum(1, np.minimum(knobs["tile_ow"], room)))
         rows = _even_parts(size[0], np.maximum(1, np.minimum(knobs["tile_oh"], room // columns)))
         tile = (knobs["tile_oc"], rows, columns)
         sizes = (np.full_like(rows, w.out_channels // ob), *size)
-        tiles = tuple(np.ceil(length / each) for length, each in zip(sizes, tile, strict=True))
+        tiles = tuple(np.ceil(length / extent) for length, extent in zip(sizes, tile, strict=True))
         parts = (knobs["parts_oc"], knobs["parts_oh"], knobs["parts_ow"])
         chunk = tuple(
-            nearest_divisors(count, np.maximum(1, np.ceil(length / (cut * each))))
-            for count, length, cut, each in zip(tiles, sizes, parts, tile, strict=True)
+            nearest_divisors(count, np.maximum(1, np.ceil(length / (part_count * extent))))
+            for count, length, part_count, extent in zip(tiles, sizes, parts, tile, strict=True)
         )
         blocks = np.full_like(rows, w.in_channels // ib)
         channels = nearest_divisors(blocks, np.maximum(1, blocks // knobs["parts_ic"]))
@@ -72,20 +89,28 @@ class Tilings:
 
     @property
     def chunks(self) -> tuple[Array, Array, Array]:
-        """How many chunks there are of channel blocks, rows and columns."""
+        """Number of chunks along channel blocks, rows and columns, shape (configs,) each."""
         blocks, rows, columns = (a / b for a, b in zip(self.tiles, self.chunk, strict=True))
         return blocks, rows, columns
 
 
 def nearest_divisors(numbers: Array, wanted: Array) -> Array:
-    """`targets.cpu.kernels.tile_arithmetic.nearest_divisor` of each pair, shape (configs,)."""
-    found = np.empty_like(numbers)
+    """Apply `targets.cpu.kernels.tile_arithmetic.nearest_divisor` to pairs of numbers.
+
+    Args:
+        numbers: the numbers to divide, shape (configs,).
+        wanted: the wanted divisors, shape (configs,).
+
+    Returns:
+        The divisors, shape (configs,).
+    """
+    nearest = np.empty_like(numbers)
     for number in np.unique(numbers):
         rows = numbers == number
-        known = np.array(divisors(int(number), int(number)), np.float64)
-        apart = known / wanted[rows, None]
-        found[rows] = known[np.argmin(np.maximum(apart, 1 / apart), axis=1)]
-    return found
+        all_divisors = np.array(divisors(int(number), int(number)), np.float64)
+        ratios = all_divisors / wanted[rows, None]
+        nearest[rows] = all_divisors[np.argmin(np.maximum(ratios, 1 / ratios), axis=1)]
+    return nearest
 
 
 def _even_parts(lengths: Array, at_most: Array) -> Array:
@@ -96,13 +121,23 @@ def _even_parts(lengths: Array, at_most: Array) -> Array:
 
 
 COPY = 3.0
-"""Cycles a vector that is copied between a border: a test, a load and a store (fitted)."""
+"""Cycles per vector that is copied between padding: a test, a load and a store (fitted)."""
 FLATTENED = 150
-"""Multiply-adds of a loop over a block's channels that LLVM writes out itself (fitted)."""
+"""Largest number of multiply-adds of a loop over a block's channels that LLVM unrolls by itself
+(fitted)."""
 
 
 def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Of configs with these values, shape (configs,) a knob; `algorithm` is not looked at."""
+    """Estimate the direct algorithm.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,). `algorithm` is ignored.
+
+    Returns:
+        Parts of the latency, shape (configs,) each.
+    """
     spec = machine.spec
     ones = np.ones_like(knobs["tile_ow"])
     rows, columns = pixels(w)
@@ -114,101 +149,111 @@ def estimate_direct(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     operands = blocks, high * wide
     kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
     copied, launches = _copies(w, machine, t, knobs, several)
-    whole = of_vector(t.ob)
+    vector_cost = of_vector(t.ob)
     flips = np.zeros_like(rounds)
-    if w.dtype == "int8":  # multiplied from registers, in whole vectors; flipped where they lie
-        kept, whole = kept + 1, 1.0
+    if w.dtype == "int8":  # operands in registers, whole vectors; data are flipped if not copied
+        kept, vector_cost = kept + 1, 1.0
         flips = np.where(copied > 0, 0.0, high * wide / MULTIPLIES)
-        if dot_product(spec) is TWOS:  # whose sums are a second instruction
+        if dot_product(spec) is TWOS:  # a second instruction adds the products
             flips = flips + t.accumulators / (2 * MULTIPLIES)
     step = step_cycles(t.accumulators, operands, kept, spec.registers) + flips
-    step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * whole
+    step = (step + SPILL / 2 * _reloaded(w, spec, t, knobs)) * vector_cost
     steps = w.in_channels // t.ib * _steps(w, spec, t) * w.kernel_h * w.kernel_w
     body = knobs["unroll_channels"]
     multiply = count * (steps * step + _loops(w, spec, t, knobs) + rounds * TILE)
-    kinds = [op.kind for op in w.epilogue]
-    finish = count * finish_cycles(t.accumulators, kinds) * whole
+    epilogue_kinds = [op.kind for op in w.epilogue]
+    finish = count * finish_cycles(t.accumulators, epilogue_kinds) * vector_cost
     sums = count * t.accumulators * (rounds * 2 + 2) / STORES
     code = t.accumulators * body * np.where(knobs["unroll_kernel"] > 0, w.kernel_w, 1)
     code = code * np.where(knobs["unroll_kernel"] > 1, w.kernel_h, 1) / MAX_UNROLLED
     chunks = w.batch * np.prod(t.chunks, axis=0)
-    alone = np.where(knobs["parallel"] > 0, busiest(chunks, spec.threads), 1.0)
+    busiest_share = np.where(knobs["parallel"] > 0, busiest(chunks, spec.threads), 1.0)
     return Parts(
         multiply,
         finish + np.where(several, sums, 0.0) + copied,
         _moved_direct(w, spec, t, knobs, rounds, machine.l1),
         _moved_direct(w, spec, t, knobs, rounds, machine.l2),
         (t.accumulators + kept + 1) / spec.registers,
-        alone,
+        busiest_share,
         knobs["parallel"] * (1 + launches),
         code,
     )
 
 
 def _steps(w: Workload, spec: CpuSpec, t: Tilings) -> int:
-    """Of a register tile, over a block of input channels: in int8 a step is a dot product."""
+    """Return the steps of a register tile per block of input channels.
+
+    In int8, a step is a dot product.
+    """
     return dot_product(spec).steps(t.ib) if w.dtype == "int8" else t.ib
 
 
 def _loops(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
-    """Cycles a tile spends on the loops around its steps."""
+    """Return the cycles that a tile spends on the loops around its steps."""
     taps = w.kernel_h * w.kernel_w
     blocks = w.in_channels // t.ib
     trips = _steps(w, spec, t) / knobs["unroll_channels"]
     columns = np.where(knobs["unroll_kernel"] > 0, 1, w.kernel_w)
-    whole = blocks * np.where(knobs["unroll_kernel"] > 1, 1, w.kernel_h) * columns
+    kernel_trips = blocks * np.where(knobs["unroll_kernel"] > 1, 1, w.kernel_h) * columns
     return np.where(
-        trips > 1, blocks * taps * (trips * LOOP + ENTRY), whole * LOOP + whole / columns * ENTRY
+        trips > 1,
+        blocks * taps * (trips * LOOP + ENTRY),
+        kernel_trips * LOOP + kernel_trips / columns * ENTRY,
     )
 
 
 def _reloaded(w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs) -> Array:
-    """Numbers a step that LLVM keeps for the next taps but for which no register is left, where
-    taps are written out behind each other and neighbours read the same: about half of what the tile
-    reads in them is needed at a time (fitted)."""
+    """Return the numbers per step that LLVM keeps for the next taps but has no register for.
+
+    This happens if taps are unrolled and neighbouring pixels read the same data. About half of the
+    data that the tile reads is needed at a time (fitted).
+    """
     unroll = knobs["unroll_kernel"]
     steps = _steps(w, spec, t)
-    flat = (steps * t.accumulators <= FLATTENED) | (knobs["unroll_channels"] == steps)
+    is_flat = (steps * t.accumulators <= FLATTENED) | (knobs["unroll_channels"] == steps)
     _, high, wide = t.tile
     rows = np.where(unroll > 1, (high - 1) * w.stride_h + w.kernel_h, high)
     window = rows * ((wide - 1) * w.stride_w + w.kernel_w)
-    over = t.accumulators + t.tile[0] + window / 2 - spec.registers
+    excess = t.accumulators + t.tile[0] + window / 2 - spec.registers
     overlaps = (unroll > 0) & (w.kernel_w > w.stride_w)
-    return np.where(flat & overlaps, np.clip(over, 0.0, high * wide), 0.0)
+    return np.where(is_flat & overlaps, np.clip(excess, 0.0, high * wide), 0.0)
 
 
 def _copies(
     w: Workload, machine: CpuMachine, t: Tilings, knobs: Knobs, several: Mask
 ) -> tuple[Array, Array]:
-    """Cycles of copying the data between a border, and further parallel loops."""
+    """Return the cycles of copying the data, and the number of further parallel loops."""
     reach = (w.dilation_h * (w.kernel_h - 1), w.dilation_w * (w.kernel_w - 1))
     covered = (t.tiles[1] * t.tile[1], t.tiles[2] * t.tile[2])
     rows, columns = pixels(w)
     needed = is_padded(w) | (covered[0] != rows) | (covered[1] != columns)
-    each = of_vector(t.ib) * COPY
+    vector_cycles = of_vector(t.ib) * COPY
     if w.dtype == "int8":
         dot = dot_product(machine.spec)
         needed = np.full_like(needed, must_copy(t.ib, w, dot))
-        each = COPY * (t.ib if t.ib % dot.numbers else dot.steps(t.ib) / machine.spec.lanes)
+        vector_cycles = COPY * (
+            t.ib if t.ib % dot.numbers else dot.steps(t.ib) / machine.spec.lanes
+        )
     copies = needed | (knobs["copy"] > 0)
-    of_chunk = np.ones_like(covered[0])
-    whole = np.ones_like(covered[0])
+    chunk_area = np.ones_like(covered[0])
+    whole_area = np.ones_like(covered[0])
     strides = (w.stride_h, w.stride_w)
     for axis in (0, 1):
         chunk = t.chunk[axis + 1] * t.tile[axis + 1]
-        of_chunk *= ((chunk - 1) * strides[axis] + 1 + reach[axis]) * t.chunks[axis + 1]
-        whole *= (covered[axis] - 1) * strides[axis] + 1 + reach[axis]
+        chunk_area *= ((chunk - 1) * strides[axis] + 1 + reach[axis]) * t.chunks[axis + 1]
+        whole_area *= (covered[axis] - 1) * strides[axis] + 1 + reach[axis]
     in_chunks = (knobs["copy"] == 1) | ((knobs["copy"] == 2) & several)
-    area = np.where(in_chunks, of_chunk * t.chunks[0], whole)
-    cycles = w.batch * (w.in_channels // t.ib) * area * each
+    area = np.where(in_chunks, chunk_area * t.chunks[0], whole_area)
+    cycles = w.batch * (w.in_channels // t.ib) * area * vector_cycles
     return np.where(copies, cycles, 0.0), np.where(copies & ~in_chunks, 1.0, 0.0)
 
 
 def _moved_direct(
     w: Workload, spec: CpuSpec, t: Tilings, knobs: Knobs, rounds: Array, cache: float
 ) -> Array:
+    """Return the bytes that are moved into a cache, shape (configs,)."""
     reach = (w.dilation_h * (w.kernel_h - 1) + 1, w.dilation_w * (w.kernel_w - 1) + 1)
-    outs = 1 + sum(step.kind in ("residual", "add_dequantised") for step in w.epilogue)
+    out_tensors = 1 + sum(step.kind in ("residual", "add_dequantised") for step in w.epilogue)
     steps = _steps(w, spec, t)
 
     def bodies(size: Mapping[str, Array]) -> dict[str, Array]:
@@ -217,7 +262,12 @@ def _moved_direct(
         return {
             "data": NUMBER * steps * size["c"] * high * wide,
             "weights": NUMBER * steps * size["c"] * w.kernel_h * w.kernel_w * size["o"] * t.ob,
-            "out": NUMBER_BYTES[w.out_dtype] * outs * size["o"] * t.ob * size["y"] * size["x"],
+            "out": NUMBER_BYTES[w.out_dtype]
+            * out_tensors
+            * size["o"]
+            * t.ob
+            * size["y"]
+            * size["x"],
         }
 
     extents = {"o": t.tile[0], "y": t.tile[1], "x": t.tile[2], "c": t.channels}
@@ -230,8 +280,12 @@ def _moved_direct(
 
 
 def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Array]]:
-    """Loops over channel blocks, rows and columns, the innermost first: pixels outside where
-    `first`, else channels; all of shape (configs,)."""
+    """Return the loops over channel blocks, rows and columns, innermost first, for `moved`.
+
+    Args:
+        trips: iterations over channel blocks, rows and columns, shape (configs,) each.
+        first: whether loops over pixels are outside loops over channels, shape (configs,).
+    """
     blocks, rows, columns = trips
     ones = np.ones_like(rows)
     return [
@@ -246,20 +300,29 @@ def ordered(trips: tuple[Array, Array, Array], first: Mask) -> list[dict[str, Ar
 
 
 INPUT = {2: 60.0, 4: 220.0}
-"""Cycles of the data's transform of a tile and vector of channels: 32 and 264 additions, loads and
-stores of 16 and 36 numbers each, and what does not fit the registers (fitted)."""
+"""Cycles to transform a tile of data for one vector of channels, by tile size. There are 32 or 264
+additions, loads and stores of 16 or 36 numbers each, and spills (fitted)."""
 INVERSE = {2: 30.0, 4: 180.0}
-"""The same of the inverse transform, epilogue not counted: 36 and 180 additions (fitted)."""
+"""Cycles of the inverse transform of a tile, without the epilogue: 36 or 180 additions (fitted)."""
 TAPS = 9
-"""Weights of a filter."""
+"""Weights per filter."""
 FILTER = {2: 60.0, 4: 150.0}
-"""The same of a vector of filters, where the kernel transforms them (fitted)."""
+"""Cycles to transform one vector of filters, if the kernel transforms them itself (fitted)."""
 BORDER = 4.0
-"""Cycles a vector whose place in the border is tested where it is read (fitted)."""
+"""Cycles per vector for testing whether it lies in the padding when it is read (fitted)."""
 
 
 def estimate_winograd(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Of configs with these values, shape (configs,) a knob; an `algorithm` of 0 is taken for 2."""
+    """Estimate Winograd's algorithm.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,). An `algorithm` of 0 is treated as 2.
+
+    Returns:
+        Parts of the latency, shape (configs,) each.
+    """
     spec = machine.spec
     m = np.maximum(knobs["algorithm"], 2)
     area = (m + 2) ** 2
@@ -270,36 +333,40 @@ def estimate_winograd(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
     kept = kept_operands(*operands, blocks, knobs["pixels_first"] > 0)
     step = step_cycles(t.accumulators, operands, kept, spec.registers) * of_vector(t.ob)
     trips = w.in_channels // t.ib * t.ib / knobs["unroll_channels"]
-    begins = w.in_channels // t.ib
-    each = w.in_channels * step + trips * LOOP + begins * ENTRY + TILE
+    loop_entries = w.in_channels // t.ib
+    tile_cycles = w.in_channels * step + trips * LOOP + loop_entries * ENTRY + TILE
     transforms = (
         _of_size({size: float(transforms_weights(w, size)) for size in WINOGRAD_SIZES}, m) > 0
     )
     rounds = np.where(transforms, np.ceil(w.in_channels / t.ib / t.channels), 1.0)
     store = t.accumulators * 2 / STORES * rounds
     points = w.batch * t.tiles[1] * high * t.tiles[2] * wide
-    again = np.where(knobs["stages"] > 0, 1.0, t.chunks[0])
-    into = points * (w.in_channels // t.ib) * of_vector(t.ib)
+    repetitions = np.where(knobs["stages"] > 0, 1.0, t.chunks[0])
+    data_vectors = points * (w.in_channels // t.ib) * of_vector(t.ib)
     inverse = points * (w.out_channels // t.ob) * of_vector(t.ob)
-    kinds = [each.kind for each in w.epilogue]
+    epilogue_kinds = [op.kind for op in w.epilogue]
     other = (
         tiles * store
-        + into * again * (_of_size(INPUT, m) + np.where(knobs["copy"] == 0, area * BORDER, 0.0))
-        + inverse * (_of_size(INVERSE, m) + finish_cycles(m**2, kinds))
+        + data_vectors
+        * repetitions
+        * (_of_size(INPUT, m) + np.where(knobs["copy"] == 0, area * BORDER, 0.0))
+        + inverse * (_of_size(INVERSE, m) + finish_cycles(m**2, epilogue_kinds))
     )
     filters = w.batch * t.chunks[1] * t.chunks[2] * w.in_channels * (w.out_channels // t.ob)
     filters = filters * of_vector(t.ob) * _of_size(FILTER, m)
     other = other + np.where(transforms, filters, 0.0)
-    copied = np.where(knobs["copy"] == 1, (m + 2) / m * again, 1.0) * into * m**2 * COPY
+    copied = (
+        np.where(knobs["copy"] == 1, (m + 2) / m * repetitions, 1.0) * data_vectors * m**2 * COPY
+    )
     other = other + np.where(knobs["copy"] > 0, copied, 0.0)
-    read = np.where(transforms, TAPS / area, 1.0)
+    weight_share = np.where(transforms, TAPS / area, 1.0)
     chunks = w.batch * np.prod(t.chunks, axis=0)
     launches = 1 + (knobs["stages"] > 0) + (knobs["copy"] == 2)
     return Parts(
-        tiles * each,
+        tiles * tile_cycles,
         other,
         _moved_winograd(w, t, knobs, area, np.ones_like(area), machine.l1),
-        _moved_winograd(w, t, knobs, area, read, machine.l2),
+        _moved_winograd(w, t, knobs, area, weight_share, machine.l2),
         (t.accumulators + kept + 1) / spec.registers,
         np.where(knobs["parallel"] > 0, busiest(chunks, spec.threads), 1.0),
         knobs["parallel"] * launches,
@@ -314,8 +381,10 @@ def _of_size(figures: Mapping[int, float], m: Array) -> Array:
 def _moved_winograd(
     w: Workload, t: Tilings, knobs: Knobs, area: Array, read: Array, cache: float
 ) -> Array:
-    """Bytes that come into a `cache`, shape (configs,), where `read` of each transformed weight
-    does."""
+    """Return the bytes that are moved into a cache, shape (configs,).
+
+    `read` is the number of values that are read per transformed weight.
+    """
 
     def bodies(size: Mapping[str, Array]) -> dict[str, Array]:
         points = size["y"] * size["x"] * size["p"]

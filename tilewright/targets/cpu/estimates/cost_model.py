@@ -1,10 +1,10 @@
-"""Describes a processor to estimates, and provides what the estimates of all kernels share.
+"""Properties of a processor, and formulas that the estimates of all kernels share.
 
-Cycles are those of one core. The figures of a core are Intel's and AMD's optimisation manuals' for
-cores with two vector multipliers (Golden Cove, Zen 4, their predecessors alike). Those named
-`fitted` were chosen once so that random schedules of the layers in benchmarks/layers.py come out in
-the right order (docs/evidence/cpu-estimates.md). `python -m benchmarks.cpu.schedules` measures how
-well they do. None belongs to a layer.
+Cycles are cycles of one core. Properties of a core are from Intel's and AMD's optimisation manuals,
+for cores with two vector multipliers (Golden Cove, Zen 4 and their predecessors). Constants that
+are called "fitted" were chosen once, so that random schedules of the layers in benchmarks/layers.py
+are ranked correctly (docs/evidence/cpu-estimates.md). `python -m benchmarks.cpu.schedules` measures
+how well they are ranked. No constant was fitted to a single layer.
 """
 
 from __future__ import annotations
@@ -23,41 +23,50 @@ from tilewright.targets.features import Feature
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Knobs = Mapping[str, Array]
-"""Values of each knob, by its name, shape (configs,)."""
+"""Values of each knob, shape (configs,), by the knob's name."""
 
 MULTIPLIES = 2.0
-"""Vector multiply-adds a cycle."""
+"""Vector multiply-adds per cycle."""
 LOADS = 2.0
-"""Vectors, or numbers copied into all lanes, loaded a cycle."""
+"""Loads per cycle, of vectors or of single numbers that are copied to all lanes."""
 STORES = 1.0
-"""Vectors stored a cycle."""
+"""Vector stores per cycle."""
 LATENCY = 4.0
 """Cycles from a multiply-add to the next one on the same sum."""
 NUMBER = 4
 """Bytes of a float32, or of four int8."""
 LINE = 64
-"""Bytes of a cache line."""
+"""Bytes per cache line."""
 LAUNCH_SECONDS = 4e-6
-"""A parallel loop's begin and end (fitted)."""
+"""Seconds to start and to end a parallel loop (fitted)."""
 SPILL = 2.0
-"""Cycles a step for each vector that does not fit the registers: stored and loaded again, most of
-it beside the multiplications (fitted)."""
+"""Cycles per step for each vector that does not fit the registers. It is stored and loaded again,
+mostly in parallel with the multiplications (fitted)."""
 LOOP = 0.7
-"""Cycles an iteration of an innermost loop, not hidden by its body (fitted)."""
+"""Cycles per iteration of an innermost loop that its body does not hide (fitted)."""
 ENTRY = 3.0
-"""Cycles a begin of an innermost loop (fitted)."""
+"""Cycles to enter an innermost loop (fitted)."""
 TILE = 20.0
-"""Cycles a register tile: its addresses and its first multiplications (fitted)."""
+"""Cycles per register tile for addresses and for the latency of its first multiplications
+(fitted)."""
 HIDDEN = 0.8
-"""Part of moving between caches that prefetching hides behind multiplications (fitted)."""
+"""Fraction of cache traffic that prefetching hides behind multiplications (fitted)."""
 WOULD_FAIL = 16.0
-"""Times the latency of a schedule that is refused: it must not look good."""
+"""Factor on the latency of a schedule that would be rejected, so that it does not look good."""
 
 
 @dataclass(frozen=True)
 class CpuMachine:
-    """A core: `clock` cycles a second, `l1` and `l2` bytes of its caches, `near` and `far` bytes a
-    cycle from the second level and from beyond it."""
+    """Properties of a core.
+
+    Attributes:
+        spec: the processor.
+        clock: cycles per second.
+        l1: bytes of the first-level data cache.
+        l2: bytes of the second-level cache.
+        near: bytes per cycle from the second-level cache.
+        far: bytes per cycle from memory beyond the second-level cache.
+    """
 
     spec: CpuSpec
     clock: float
@@ -70,8 +79,16 @@ class CpuMachine:
     def of(
         cls, spec: CpuSpec, peak: float, near: float, far: float, caches: tuple[int, int]
     ) -> CpuMachine:
-        """From floating-point operations a second and bytes a second of all threads together, and
-        bytes of the first two caches, 0 where nobody knows."""
+        """Derive the properties of a core from measured rates of all threads.
+
+        Args:
+            spec: the processor.
+            peak: floating-point operations per second.
+            near: bytes per second from the second-level caches.
+            far: bytes per second from beyond the second-level caches.
+            caches: bytes of the first-level and the second-level cache; 0 if unknown, which stands
+                for 32 KiB and 512 KiB.
+        """
         clock = peak / (2 * MULTIPLIES * spec.lanes * spec.threads)
         rates = (rate / spec.threads / clock for rate in (near, far))
         l1, l2 = (size or usual for size, usual in zip(caches, (1 << 15, 1 << 19), strict=True))
@@ -88,12 +105,23 @@ COLUMNS = (
     Feature("busiest", "", "", "the busiest core's part of all work"),
     Feature("code", "share", "", "unrolled code by the most that is tried; far above 1 beyond it"),
 )
+"""Columns of an estimate, in order."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a schedule consists of, shape (configs,) each: cycles and bytes of all cores together,
-    `busiest` core's part of them, `launches` parallel loops."""
+    """Parts of the estimated latency of schedules; each array has shape (configs,).
+
+    Attributes:
+        multiply: cycles of register tiles, summed over all cores.
+        other: cycles of copies, transforms and epilogues, summed over all cores.
+        near: bytes from the second-level to the first-level cache, summed over all cores.
+        far: bytes from beyond the second-level cache, summed over all cores.
+        registers: vector registers that a tile needs, as a fraction of those available.
+        busiest: fraction of the work that the busiest core does.
+        launches: number of parallel loops.
+        code: size of the unrolled code, as a fraction of the largest that is compiled.
+    """
 
     multiply: Array
     other: Array
@@ -105,26 +133,33 @@ class Parts:
     code: Array
 
     def columns(self, machine: CpuMachine) -> Array:
-        """Numbers of `COLUMNS`, shape (configs, columns)."""
-        moving = self.near / machine.near + self.far / machine.far
-        beside = np.maximum(self.multiply, moving) + (1 - HIDDEN) * np.minimum(
-            self.multiply, moving
+        """Return the values of `COLUMNS`.
+
+        Args:
+            machine: properties of a core.
+
+        Returns:
+            An array of shape (configs, columns).
+        """
+        traffic = self.near / machine.near + self.far / machine.far
+        overlapped = np.maximum(self.multiply, traffic) + (1 - HIDDEN) * np.minimum(
+            self.multiply, traffic
         )
-        cycles = (beside + self.other) * self.busiest
+        cycles = (overlapped + self.other) * self.busiest
         seconds = cycles / machine.clock
         if machine.spec.threads > 1:
             seconds = seconds + LAUNCH_SECONDS * self.launches
-        refused = self.code > 1
+        rejected = self.code > 1
         return np.stack(
             [
-                seconds * np.where(refused, WOULD_FAIL, 1.0),
+                seconds * np.where(rejected, WOULD_FAIL, 1.0),
                 self.multiply * self.busiest,
                 np.maximum(self.near, 1.0),
                 np.maximum(self.far, 1.0),
                 np.maximum(self.other * self.busiest, 1.0),
                 self.registers,
                 self.busiest,
-                self.code * np.where(refused, WOULD_FAIL, 1.0),
+                self.code * np.where(rejected, WOULD_FAIL, 1.0),
             ],
             axis=1,
         )
@@ -137,9 +172,19 @@ def step_cycles(
     registers: int,
     chains: Array | float = 1.0,
 ) -> Array:
-    """Cycles of one step of a register tile, shape (configs,): `sums` multiply-adds on `operands`,
-    vectors of weights and numbers copied into all lanes, `kept` of which LLVM keeps in registers.
-    There are `chains` of sums that do not wait for each other."""
+    """Return the cycles of one step of a register tile.
+
+    Args:
+        sums: multiply-adds, which is the number of vectors of sums, shape (configs,).
+        operands: number of vectors of weights, and of numbers that are copied to all lanes, shape
+            (configs,) each.
+        kept: number of operands that LLVM keeps in registers, shape (configs,).
+        registers: number of vector registers.
+        chains: number of independent sums per result, which do not wait for each other.
+
+    Returns:
+        Shape (configs,).
+    """
     weights, numbers = operands
     spilled = np.maximum(sums * chains + kept + 1 - registers, 0.0)
     multiplying = np.maximum(sums / MULTIPLIES, LATENCY / chains)
@@ -147,28 +192,61 @@ def step_cycles(
 
 
 def kept_operands(weights: Array, numbers: Array, blocks: Array, pixels_first: Mask) -> Array:
-    """Operands of a step, shape (configs,), that LLVM keeps in registers until they are used for
-    the last time: all weights where the pixels are the outer loops, else all pixels' numbers, if
-    several blocks of channels need them."""
+    """Return the number of operands of a step that LLVM keeps in registers until their last use.
+
+    If loops over pixels are outside, these are all weights. Otherwise they are all pixels' numbers
+    if several blocks of channels use them, else one.
+
+    Args:
+        weights: vectors of weights per step, shape (configs,).
+        numbers: pixels of the tile, shape (configs,).
+        blocks: blocks of output channels of the tile, shape (configs,).
+        pixels_first: whether loops over pixels are outside, shape (configs,).
+
+    Returns:
+        Shape (configs,).
+    """
     return np.where(pixels_first, weights, np.where(blocks > 1, numbers, 1.0))
 
 
 def finish_cycles(sums: Array, steps: Sequence[str]) -> Array:
-    """Cycles in which `sums` vectors, shape (configs,), are cleared, go through an epilogue of
-    `steps`, and are stored."""
+    """Return the cycles to clear sums, to apply an epilogue to them, and to store the results.
+
+    Args:
+        sums: number of vectors of sums, shape (configs,).
+        steps: kinds of the epilogue's operations.
+
+    Returns:
+        Shape (configs,).
+    """
     loads = sum(kind in ("bias", "residual") for kind in steps)
     activation = sum(CYCLES.get(kind, 0.0) for kind in steps)
-    plain = max(1 / STORES, loads / LOADS, len(steps) / MULTIPLIES)
-    return sums * (1 / MULTIPLIES + plain + activation)
+    throughput = max(1 / STORES, loads / LOADS, len(steps) / MULTIPLIES)
+    return sums * (1 / MULTIPLIES + throughput + activation)
 
 
 def of_vector(block: int) -> float:
-    """What an instruction on a block of channels costs: of a whole vector or a power of two, 1."""
+    """Return the relative cost of an instruction on a block of channels.
+
+    Args:
+        block: channels per block.
+
+    Returns:
+        1 for a whole vector or a power of two, else `ODD`.
+    """
     return 1.0 if block.bit_count() == 1 else ODD
 
 
 def busiest(chunks: Array, threads: int) -> Array:
-    """The part of equal chunks, shape (configs,), that the busiest of some threads does."""
+    """Return the fraction of the work that the busiest thread does.
+
+    Args:
+        chunks: number of equal parallel chunks, shape (configs,).
+        threads: number of threads.
+
+    Returns:
+        Shape (configs,).
+    """
     return np.asarray(np.ceil(chunks / threads) / chunks)
 
 
@@ -178,26 +256,36 @@ def moved(
     loops: Sequence[Mapping[str, Array]],
     cache: float,
 ) -> Array:
-    """Bytes that come into a `cache` (bytes), shape (configs,). `bodies` says how many bytes of
-    each tensor some extents touch; `loops`, the innermost first, how they multiply the `extents` of
-    the innermost body. What an iteration shares with the one before is still there if an iteration
-    touches no more than the cache holds."""
+    """Return the bytes that are moved into a cache.
+
+    Data that an iteration of a loop shares with the previous one are still in the cache if one
+    iteration touches no more than the cache holds.
+
+    Args:
+        bodies: returns the bytes of each tensor that a body with the given extents touches.
+        extents: extents of the innermost body, by axis.
+        loops: factors by which each loop multiplies the extents, innermost loop first.
+        cache: size of the cache in bytes.
+
+    Returns:
+        Shape (configs,).
+    """
     size = dict(extents)
-    before = bodies(size)
-    found = dict(before)
+    inner_bytes = bodies(size)
+    traffic = dict(inner_bytes)
     for loop in loops:
         size = {name: value * loop.get(name, 1.0) for name, value in size.items()}
-        after, trips = bodies(size), np.prod(list(loop.values()), axis=0)
-        kept = _fits(sum(before.values(), start=np.zeros(1)), cache)
-        for name, value in found.items():
-            growth = after[name] / before[name]
-            found[name] = value * (kept * growth + (1 - kept) * np.maximum(trips, growth))
-        before = after
-    total = sum(before.values(), start=np.zeros(1))
-    again = 1 - _fits(total, cache)  # what stays from one call to the next need not come
-    return np.asarray(sum(found.values(), start=np.zeros(1)) * again)
+        outer_bytes, trips = bodies(size), np.prod(list(loop.values()), axis=0)
+        cached = _fits(sum(inner_bytes.values(), start=np.zeros(1)), cache)
+        for name, value in traffic.items():
+            growth = outer_bytes[name] / inner_bytes[name]
+            traffic[name] = value * (cached * growth + (1 - cached) * np.maximum(trips, growth))
+        inner_bytes = outer_bytes
+    total = sum(inner_bytes.values(), start=np.zeros(1))
+    uncached = 1 - _fits(total, cache)  # data that stay in the cache between calls are not moved
+    return np.asarray(sum(traffic.values(), start=np.zeros(1)) * uncached)
 
 
 def _fits(size: Array, cache: float) -> Array:
-    """From 1 where `size` bytes surely fit a cache to 0 where they surely do not."""
+    """Return how well data fit a cache: from 1, for certain, to 0, for certain not."""
     return np.asarray(np.clip(1.5 - size / cache, 0.0, 1.0))

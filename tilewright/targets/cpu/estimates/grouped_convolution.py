@@ -1,4 +1,4 @@
-"""Estimates grouped and depthwise convolutions (`targets.cpu.kernels.grouped_loops`)."""
+"""Estimate grouped and depthwise convolutions (`targets.cpu.kernels.grouped_loops`)."""
 
 from __future__ import annotations
 
@@ -33,46 +33,54 @@ from tilewright.targets.workload import Workload
 
 
 def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Of configs with these values, shape (configs,) a knob; without `tile_blocks` a convolution of
-    each channel."""
+    """Estimate a grouped convolution; without a knob `tile_blocks`, a depthwise convolution.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,).
+
+    Returns:
+        Parts of the latency, shape (configs,) each.
+    """
     spec = machine.spec
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
     high, wide, shares = knobs["tile_rows"], knobs["tile_columns"], knobs["row_shares"]
     row_tiles, column_tiles = np.ceil(w.out_height / high), np.ceil(w.out_width / wide)
     if "tile_blocks" in knobs:
-        adding, sums, needed = _groups(w, machine, knobs, ib, ob)
+        tap_cycles, sums, needed = _groups(w, machine, knobs, ib, ob)
     else:
-        adding, sums, needed = _channels(w, machine, knobs, ob)
+        tap_cycles, sums, needed = _channels(w, machine, knobs, ob)
     blocks = knobs.get("tile_blocks", np.ones_like(high))
     tasks = w.out_channels / (ob * blocks)
     tiles = w.batch * tasks * row_tiles * column_tiles
     taps = w.kernel_h * w.kernel_w
     unrolled = np.choose(knobs["unroll_kernel"].astype(int), (1, w.kernel_w, taps))
     tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
-    # Rows of tiles that the border touches test each kernel row: few, but all of small images.
+    # Tiles at the top and bottom border test each kernel row: two rows of tiles, which may be all.
     border = np.where(tests, np.minimum(2 / row_tiles, 1.0), 0.0)
-    multiply = tiles * (adding * (1 + border) + taps / unrolled * (LOOP + ENTRY) + TILE)
-    kinds = [step.kind for step in w.epilogue]
+    multiply = tiles * (tap_cycles * (1 + border) + taps / unrolled * (LOOP + ENTRY) + TILE)
+    epilogue_kinds = [step.kind for step in w.epilogue]
     reach = w.dilation_h * (w.kernel_h - 1)
     rows = (np.ceil(row_tiles / shares) * high - 1) * w.stride_h + 1 + reach
     pixels = (w.out_width - 1) * w.stride_w + 1 + w.dilation_w * (w.kernel_w - 1)
     vectors_in = w.batch * of_vector(ib) * pixels
     read = blocks * tasks * shares * rows
-    whole = (
+    all_rows = (
         (w.in_channels // ib) * ((w.out_height - 1) * w.stride_h + 1 + reach) * np.ones_like(high)
     )
-    copied: Array = np.where(knobs["padding"] == COPY_SHARE, read, whole) * vectors_in * COPY
+    copied: Array = np.where(knobs["padding"] == COPY_SHARE, read, all_rows) * vectors_in * COPY
     copied = np.where(knobs["padding"] == COPY_NOTHING, 0.0, copied)
-    moved, beyond = (_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
+    near, far = (_moved(w, machine, knobs, size) for size in (machine.l1, machine.l2))
     chunks = w.batch * tasks * shares
-    even = np.ceil(row_tiles / shares) * shares / row_tiles
+    imbalance = np.ceil(row_tiles / shares) * shares / row_tiles
     return Parts(
         multiply,
-        tiles * finish_cycles(sums, kinds) + copied,
-        moved,
-        beyond,
+        tiles * finish_cycles(sums, epilogue_kinds) + copied,
+        near,
+        far,
         needed / spec.registers,
-        np.minimum(busiest(chunks, spec.threads) * even, 1.0),
+        np.minimum(busiest(chunks, spec.threads) * imbalance, 1.0),
         1.0 + (knobs["padding"] == COPY_ALL),
         high * wide * blocks
         * knobs.get("unroll_channels", np.ones_like(high)) * _written(w, knobs) / MAX_UNROLLED,
@@ -80,8 +88,11 @@ def estimate_grouped(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
 
 
 def _written(w: Workload, knobs: Knobs) -> Array:
-    """How often the multiply-adds of a tap are written out, as `WindowLoops` counts it: each column
-    of tiles at the border for itself, rows of tiles at the border with tests."""
+    """Return how often the code contains the multiply-adds of a tap, counted as in `WindowLoops`.
+
+    Each column of tiles at the border has code of its own, and so have rows of tiles at the border
+    if they contain tests.
+    """
     tests = (knobs["padding"] == COPY_NOTHING) & is_padded(w)
     unroll = knobs["unroll_kernel"].astype(int)
     kernel = np.choose(unroll, (1.0, w.kernel_w, w.kernel_w * w.kernel_h))
@@ -91,10 +102,10 @@ def _written(w: Workload, knobs: Knobs) -> Array:
         first = np.arange(0, w.out_width, wide)
         whole = first + wide <= w.out_width
         last = np.minimum(first + wide, w.out_width) - 1
-        reach = last * w.stride_w - w.pad_left + w.dilation_w * (w.kernel_w - 1) + 1
-        inside = (first * w.stride_w >= w.pad_left) & (reach <= w.width)
-        for mask, plain in ((rows & tests, whole & inside), (rows & ~tests, whole)):
-            border[mask], inner[mask] = (~plain).sum(), plain.any()
+        read_end = last * w.stride_w - w.pad_left + w.dilation_w * (w.kernel_w - 1) + 1
+        inside = (first * w.stride_w >= w.pad_left) & (read_end <= w.width)
+        for mask, is_inner in ((rows & tests, whole & inside), (rows & ~tests, whole)):
+            border[mask], inner[mask] = (~is_inner).sum(), is_inner.any()
     written = kernel * inner + border * np.maximum(kernel, w.kernel_w)
     row = np.where(unroll > 0, w.kernel_w, 1)
     return np.asarray(np.where(tests, written + row * (border + inner), written))
@@ -103,22 +114,25 @@ def _written(w: Workload, knobs: Knobs) -> Array:
 def _channels(
     w: Workload, machine: CpuMachine, knobs: Knobs, ob: int
 ) -> tuple[Array, Array, Array]:
-    """Cycles a tile takes to add all its taps, its vectors of sums, and those it needs: a vector of
-    data is loaded once for all unrolled taps of a row that read it."""
-    each = of_vector(ob)
+    """Return a depthwise tile's cycles for all taps, its vectors of sums, and its registers.
+
+    A vector of data is loaded once for all unrolled taps of a row that read it. Shape (configs,)
+    each.
+    """
+    vector_cost = of_vector(ob)
     high, wide, unroll = knobs["tile_rows"], knobs["tile_columns"], knobs["unroll_kernel"]
     taps = w.kernel_h * w.kernel_w
-    sums = each * high * wide
+    sums = vector_cost * high * wide
     row = np.minimum((wide - 1) * w.stride_w + w.kernel_w, wide * w.kernel_w)
     column = np.minimum((high - 1) * w.stride_h + w.kernel_h, high * w.kernel_h)
     shared = w.dilation_w == w.dilation_h == 1
     by_row = w.kernel_h * high * (row if shared else wide * w.kernel_w)
     loads = np.where(unroll > 0, by_row, taps * high * wide)
-    loads = np.where((unroll > 1) & shared, column * row, loads) * each
-    loads = loads + taps * each
+    loads = np.where((unroll > 1) & shared, column * row, loads) * vector_cost
+    loads = loads + taps * vector_cost
     # Vectors of a row that several taps read stay in registers until the last of them.
     several = (unroll > 0) & (w.kernel_w > w.stride_w)
-    needed = sums + each * np.where(several, row, 2)
+    needed = sums + vector_cost * np.where(several, row, 2)
     spilled = np.maximum(needed - machine.spec.registers, 0.0) * taps
     cycles = np.maximum(sums / MULTIPLIES, LATENCY) * taps
     cycles = np.maximum(cycles, loads / LOADS) + SPILL * spilled
@@ -128,7 +142,10 @@ def _channels(
 def _groups(
     w: Workload, machine: CpuMachine, knobs: Knobs, ib: int, ob: int
 ) -> tuple[Array, Array, Array]:
-    """As `_channels`, of tiles of several blocks that read all channels of their groups."""
+    """Return cycles, vectors of sums and registers of a grouped tile, like `_channels`.
+
+    A grouped tile has several blocks of output channels and reads all channels of their groups.
+    """
     spec, blocks = machine.spec, knobs["tile_blocks"]
     span = np.empty_like(blocks)
     for number in np.unique(blocks):
@@ -143,10 +160,14 @@ def _groups(
 
 
 def _moved(w: Workload, machine: CpuMachine, knobs: Knobs, cache: float) -> Array:
-    """Data and output once, if they do not fit; data that are copied first, twice more."""
+    """Return the bytes that are moved into a cache, shape (configs,).
+
+    Data and output are moved once if they do not fit the cache. Data that are copied first are
+    moved two more times.
+    """
     data = NUMBER_BYTES[w.dtype] * w.batch * w.in_channels * w.height * w.width
     out = NUMBER_BYTES[w.dtype] * w.batch * w.out_channels * w.out_height * w.out_width
-    outs = 1 + sum(step.kind == "residual" for step in w.epilogue)
-    times = np.where(knobs["padding"] == COPY_ALL, 3.0, 1.0)
-    size = data * times + 2.0 * outs * out
+    out_tensors = 1 + sum(step.kind == "residual" for step in w.epilogue)
+    data_moves = np.where(knobs["padding"] == COPY_ALL, 3.0, 1.0)
+    size = data * data_moves + 2.0 * out_tensors * out
     return np.where(size * min(1.0, 1 / w.batch) > cache, size, 0.0)

@@ -1,5 +1,7 @@
-"""Estimates products of matrices, in vectors (`targets.cpu.kernels.matrix_product`) and by tiles
-(`targets.cpu.kernels.amx_product`)."""
+"""Estimate matrix products with vectors and with tiles.
+
+The kernels are `targets.cpu.kernels.matrix_product` and `targets.cpu.kernels.amx_product`.
+"""
 
 from __future__ import annotations
 
@@ -38,52 +40,61 @@ from tilewright.targets.workload import Workload
 
 
 GATHER = 0.7
-"""Cycles a number of the data that is put beside those of other rows (fitted)."""
+"""Cycles per number of the data that is packed next to the numbers of other rows (fitted)."""
 PACK = 2.0
-"""Cycles a vector of weights that is put into its tile (fitted)."""
+"""Cycles per vector of weights that is packed into its tile (fitted)."""
 
 
 def estimate_vectors(w: Workload, machine: CpuMachine, knobs: Knobs) -> Parts:
-    """Of configs with these values, shape (configs,) a knob."""
+    """Estimate products that are computed with vectors.
+
+    Args:
+        w: the workload.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,).
+
+    Returns:
+        Parts of the latency, shape (configs,) each.
+    """
     spec, p = machine.spec, GemmShape.of(w, machine.spec)
     high, wide, chains = knobs["tile_rows"], knobs["tile_vectors"], knobs["chains"]
     width = wide * p.lanes
     tiles = np.stack([np.ceil(p.rows / high), np.ceil(p.columns / width)])
     shares = np.stack([knobs["row_shares"], knobs["column_shares"]])
     shares = np.minimum(shares, tiles)
-    each = np.ceil(tiles / shares)
+    tiles_each = np.ceil(tiles / shares)
     sums = high * wide
     loaded = wide * np.where(_unaligned(w, p, knobs), 2.0, 1.0)
     step = step_cycles(sums, (loaded, high), wide, spec.registers, chains)
     steps = np.ceil(p.depth / knobs["tile_depth"])
     loops = np.ceil(p.depth / (chains * knobs["unroll_depth"])) * LOOP + steps * ENTRY
     count = p.batch * np.prod(tiles, axis=0)
-    kinds = [step.kind for step in w.epilogue]
+    epilogue_kinds = [step.kind for step in w.epilogue]
     partial = (steps - 1) * sums * 2 / STORES
     gathered = np.where(knobs["pack_data"] > 0, p.rows * shares[1] * GATHER, 0.0)
     pack = PACK * (dot_product(machine.spec).numbers if w.dtype == "int8" else 1)
     packed = np.where(knobs["pack_weights"] > 0, tiles[1] * wide * shares[0] * pack, 0.0)
-    other = count * (finish_cycles(sums * chains, kinds) + partial)
+    other = count * (finish_cycles(sums * chains, epilogue_kinds) + partial)
     other = other + p.batch * p.depth * (gathered + packed)
     sizes = tuple(np.stack([high, width]))
     unrolled = sums * chains * knobs["unroll_depth"] / MAX_UNROLLED
     needed = sums * chains + wide + 1
     chunks = p.batch * np.prod(shares, axis=0)
-    even = np.prod(each * shares / tiles, axis=0)
+    imbalance = np.prod(tiles_each * shares / tiles, axis=0)
     return Parts(
         count * (p.depth * step + loops + steps * TILE),
         other,
-        _moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (each, shares), machine.l1),
-        _moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (each, shares), machine.l2),
+        _moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (tiles_each, shares), machine.l1),
+        _moved(p, knobs, NUMBER_BYTES[w.dtype], sizes, (tiles_each, shares), machine.l2),
         needed / spec.registers,
-        np.minimum(busiest(chunks, spec.threads) * even, 1.0),
+        np.minimum(busiest(chunks, spec.threads) * imbalance, 1.0),
         np.ones_like(high),
         np.maximum(unrolled, sums * chains / MAX_ACCUMULATORS),
     )
 
 
 def _unaligned(w: Workload, p: GemmShape, knobs: Knobs) -> Mask:
-    """Whether vectors of weights lie across cache lines: loaded in two."""
+    """Return whether vectors of weights cross cache lines, so that each takes two loads."""
     across = w.operator == "batch_matmul" and p.columns * NUMBER % LINE > 0
     return np.asarray((knobs["pack_weights"] == 0) & across)
 
@@ -96,7 +107,8 @@ def _moved(
     counts: tuple[Array, Array],
     cache: float,
 ) -> Array:
-    each, shares = counts
+    """Return the bytes that are moved into a cache, shape (configs,)."""
+    tiles_each, shares = counts
 
     def bodies(size: Mapping[str, Array]) -> dict[str, Array]:
         return {
@@ -108,7 +120,7 @@ def _moved(
     depth = np.minimum(knobs["tile_depth"], p.depth)
     extents = {"r": tile[0], "c": tile[1], "d": depth}
     loops = [
-        *_ordered(each, knobs["rows_inside"] > 0),
+        *_ordered(tiles_each, knobs["rows_inside"] > 0),
         {"d": np.ceil(p.depth / depth)},
         *_ordered(shares, knobs["columns_first"] > 0),
     ]
@@ -116,7 +128,10 @@ def _moved(
 
 
 def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
-    """Loops over rows and columns, the innermost first: rows where `inside`."""
+    """Return the loops over rows and columns, innermost first.
+
+    Rows are the innermost loop where `inside` is true.
+    """
     ones = np.ones_like(trips[0])
     return [
         {"r": np.where(inside, trips[0], ones)},
@@ -129,24 +144,34 @@ def _ordered(trips: Array, inside: Mask) -> list[dict[str, Array]]:
 
 
 ROW = 1.0
-"""Cycles a row of a tile that is multiplied: 16 for a tile, by Intel's manual of AMX."""
+"""Cycles per row of a tile that is multiplied, from Intel's manual of AMX: 16 per tile."""
 LOAD = 1.0
-"""Cycles a row of a tile that is loaded, not hidden by multiplications: with two by two tiles, half
-of the peak is reached (`python -m benchmarks.cpu.peak --precision bf16` on a Xeon of 2023)."""
+"""Cycles per row of a tile that is loaded and not hidden by multiplications. With two by two tiles,
+half of the peak is reached (`python -m benchmarks.cpu.peak --precision bf16` on a Xeon of 2023)."""
 DOT = 1.0
-"""Cycles a `vdpbf16ps`, 16 columns by a word of the depth, where two vectors of float32 take one: 2
-were measured on a Xeon of 2023 (docs/decisions/bfloat16-dot-products.md), and a core that does both
-once a cycle has 0.5."""
+"""Cycles per `vdpbf16ps`, which multiplies 16 columns by one word of the depth. Two float32 vectors
+take one cycle. We measured 2 cycles on a Xeon of 2023 (docs/decisions/bfloat16-dot-products.md); a
+core that executes both kinds of instruction once per cycle takes 0.5."""
 MOVE = 1.0
-"""Cycles a vector of sums that is read before a step and written after it."""
+"""Cycles per vector of sums that is read before a step and written after it."""
 ROUND = 4.0
-"""Cycles a vector of data that is rounded and copied: its ten operations, three a cycle."""
+"""Cycles per vector of data that is rounded and copied: ten operations, three per cycle."""
 
 
 def estimate_tiles(
     w: Workload, found: tuple[TileBlocks, int], machine: CpuMachine, knobs: Knobs
 ) -> Parts:
-    """Of configs with these values, shape (configs,) a knob; `found` is of `tile_product`."""
+    """Estimate products that are computed with tiles.
+
+    Args:
+        w: the workload.
+        found: the product and the number of copied values, from `tile_product`.
+        machine: properties of a core.
+        knobs: values of each knob, shape (configs,).
+
+    Returns:
+        Parts of the latency, shape (configs,) each.
+    """
     product, copied = found
     numbers = numbers_of(w)
     down = np.minimum(knobs["tiles_down"], product.rows)
@@ -165,47 +190,47 @@ def estimate_tiles(
     rows = down * height
     if machine.spec.bfloat16 == DOTS_BFLOAT16 and numbers is BFLOAT16:
         parts = np.ceil(rows / (SUM_REGISTERS // across))
-        each = np.ceil(rows / parts)
+        rows_each = np.ceil(rows / parts)
         step = DOT * rows * across * product.words + MOVE * rows * across
         loads = rows + parts * across * product.words
-        registers = (each * across + across + 1) / machine.spec.registers
+        registers = (rows_each * across + across + 1) / machine.spec.registers
     else:
         loads = rows + across * product.words
         step = ROW * down * across * amx_tiles.TILE + LOAD * loads
         registers = (down * across + down + 1) / amx_tiles.TILES
     count = product.matrices * np.prod(tiles, axis=0)
-    kinds = [op.kind for op in w.epilogue]
+    epilogue_kinds = [op.kind for op in w.epilogue]
     vectors = rows * across
-    other = count * (finish_cycles(vectors, kinds) + 2 * TILE + vectors)
+    other = count * (finish_cycles(vectors, epilogue_kinds) + 2 * TILE + vectors)
     vector = amx_tiles.TILE if numbers is BFLOAT16 else numbers.in_row
     other = other + ROUND * copied / vector
     near = count * product.steps * LINE * loads
     rows_inside = knobs["rows_inside"] > 0
     size = int(NUMBER) if w.dtype == "bfloat16" else 1
     data, weights = _bytes(product)
-    again = np.where(
+    operand_bytes = np.where(
         rows_inside,
         data * np.where(data > machine.l2, blocks_each[1] * shares[1], 1.0) + weights * shares[0],
         weights * np.where(weights > machine.l2, blocks_each[0] * shares[0], 1.0)
         + data * shares[1],
     )
     out = size * product.rows * product.lines * product.columns
-    far = product.matrices * (again + out) + size * copied
+    far = product.matrices * (operand_bytes + out) + size * copied
     chunks = product.matrices * np.prod(shares, axis=0)
-    even = np.prod(blocks_each * shares / tiles, axis=0)
+    imbalance = np.prod(blocks_each * shares / tiles, axis=0)
     return Parts(
         count * product.steps * step,
         other,
         near,
         far * np.ones_like(step),
         registers,
-        np.minimum(busiest(chunks, machine.spec.threads) * even, 1.0),
+        np.minimum(busiest(chunks, machine.spec.threads) * imbalance, 1.0),
         np.full_like(step, 2.0),
         knobs["tiles_down"] * knobs["tiles_across"] / SUMS,
     )
 
 
 def _bytes(product: TileBlocks) -> tuple[float, float]:
-    """Of the rounded data and weights of a matrix."""
+    """Return the bytes of a matrix's converted data, and of its weights."""
     depth = product.steps * product.words * NUMBER  # a word has the size of a float32
     return float(product.lines * product.rows * depth), float(product.columns * depth)

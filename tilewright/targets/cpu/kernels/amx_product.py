@@ -1,19 +1,19 @@
-"""Writes products of matrices by tiles of AMX: what convolutions and dense layers have in common.
+"""Matrix products with AMX tiles: the loops that convolutions and dense layers share.
 
-    parallel                          data copied to where tiles can be loaded from
+    parallel                          copy the data to where tiles can be loaded from
     parallel (matrix, shares of the rows, shares of the columns)
-      blocks of rows, blocks of columns       or the other way round
+      blocks of rows, blocks of columns       or in the opposite order
         steps of the depth
           tiles down × across
-        bias, residual, clip          of the block, while it is in the first cache
+        bias, residual, bounds        on the block, while it is in the first-level cache
 
-Where a block of columns has more weights than the first cache, many blocks of rows multiply a piece
-of the depth before the next:
+If the weights of a block of columns do not fit the first-level cache, the depth is cut into pieces.
+All blocks of rows are multiplied by one piece before the next:
 
       blocks of columns, pieces of the depth, blocks of rows
-        sums so far, steps of the piece, sums or what comes of them
+        load the sums so far, steps of the piece, store the sums or finish the block
 
-Blocks overlap at the end, see `targets.cpu.kernels.loops`.
+Blocks overlap at the end: see `targets.cpu.kernels.loops`.
 """
 
 from __future__ import annotations
@@ -47,22 +47,34 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 NEAR = 3 << 13
-"""Bytes of the weights of a block of columns that stay in the first cache: half of the 48 KiB of a
-Xeon with AMX. With both operands in the second cache, tiles reached 1,500 of 3,000 GFLOP/s (`python
--m benchmarks.cpu.peak --precision bf16`)."""
+"""Largest size in bytes of a block of columns' weights that stays in the first-level cache: half of
+the 48 KiB of a Xeon with AMX. With both operands in the second-level cache, tiles reached 1,500 of
+3,000 GFLOP/s (`python -m benchmarks.cpu.peak --precision bf16`)."""
 RESIDENT = 5 << 18
-"""Bytes of the rows that stay in the second cache, of 2 MiB (measured as `NEAR`)."""
+"""Bytes of rows that stay in the second-level cache of 2 MiB (measured like `NEAR`)."""
 FEWEST_BLOCKS = 4
-"""Of rows that read the same weights, for which sums are worth keeping (measured as `NEAR`)."""
+"""Smallest number of blocks of rows that read the same weights for which sums are worth storing
+(measured like `NEAR`)."""
 SUMS = 4
-"""Tiles of sums at most: those of the operands are held beside."""
+"""Largest number of tiles of sums, since the tile registers also hold operands."""
 
 
 @dataclass(frozen=True)
 class TileBlocks:
-    """How `matrices` products of `rows` × depth by depth × `columns` are cut, each on its own rows
-    in `lines` (1, or rows of an image that tiles do not run across): `down` × `across` tiles of
-    `height` rows; `steps` of `words` of the depth."""
+    """Blocks into which `matrices` products of (rows, depth) by (depth, columns) are cut.
+
+    Attributes:
+        matrices: number of products, each with its own rows.
+        lines: number of parts of a matrix's rows that blocks do not cross: 1, or the rows of an
+            image.
+        rows: rows per line.
+        columns: columns of a product.
+        steps: steps of the depth.
+        words: words of the depth per step.
+        down: tiles of a block, from top to bottom.
+        across: tiles of a block, from left to right.
+        height: rows per tile.
+    """
 
     matrices: int
     lines: int
@@ -76,35 +88,43 @@ class TileBlocks:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block."""
+        """Number of rows per block."""
         return self.down * self.height
 
     @property
     def block_columns(self) -> int:
-        """Columns of a block."""
+        """Number of columns per block."""
         return self.across * TILE
 
     @property
     def row_blocks(self) -> int:
-        """Of a matrix."""
+        """Number of blocks of rows per matrix."""
         return self.lines * tiles(self.rows, self.block_rows)
 
     @property
     def column_blocks(self) -> int:
-        """Of a matrix."""
+        """Number of blocks of columns per matrix."""
         return tiles(self.columns, self.block_columns)
 
     def row_block(self, index: Expression) -> tuple[Expression, Expression]:
-        """The line of a block, and its first row."""
+        """Return the line and the first row of a block.
+
+        Args:
+            index: number of the block of rows.
+        """
         if self.lines == 1:
             return 0, tile_start(index, self.rows, self.block_rows)
-        each = tiles(self.rows, self.block_rows)
-        return tirx.indexdiv(index, each), tile_start(
-            tirx.indexmod(index, each), self.rows, self.block_rows
+        blocks_per_line = tiles(self.rows, self.block_rows)
+        return tirx.indexdiv(index, blocks_per_line), tile_start(
+            tirx.indexmod(index, blocks_per_line), self.rows, self.block_rows
         )
 
     def first_column(self, index: Expression) -> Expression:
-        """Of a block."""
+        """Return the first column of a block.
+
+        Args:
+            index: number of the block of columns.
+        """
         if self.columns < self.block_columns:
             return 0
         return tile_start(index, self.columns, self.block_columns)
@@ -113,7 +133,19 @@ class TileBlocks:
 def blocks_of(
     matrices: int, lines: int, rows: int, columns: int, depth: tuple[int, int], v: KnobValues
 ) -> TileBlocks:
-    """Of a config; `depth` is (steps, words of a step). Raises `DoesNotApply`."""
+    """Compute the blocks of a config.
+
+    Args:
+        matrices: number of products.
+        lines: number of parts of a matrix's rows that blocks do not cross.
+        rows: rows per line.
+        columns: columns of a product.
+        depth: steps, and words of the depth per step.
+        v: the config, by knob name.
+
+    Raises:
+        DoesNotApply: the block has more than `SUMS` tiles.
+    """
     down = min(v["tiles_down"], rows)
     across = min(v["tiles_across"], tiles(columns, TILE))
     if down * across > SUMS:
@@ -125,7 +157,12 @@ def blocks_of(
 
 
 def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
-    """The decisions of a schedule, for at most so many blocks of rows."""
+    """Return the knobs of a product with tiles.
+
+    Args:
+        row_blocks: largest number of blocks of rows.
+        columns: columns of the product.
+    """
     return (
         Knob("tiles_down", (1, 2)),
         Knob("tiles_across", (1, 2, 4)),
@@ -138,9 +175,20 @@ def knobs(row_blocks: int, columns: int) -> tuple[Knob, ...]:
 def baseline_values(
     space: tuple[Knob, ...], b: TileBlocks, spec: CpuSpec, bytes_of: tuple[int, int]
 ) -> dict[str, int]:
-    """A good config without any measurement, two tiles by two: the larger operand, of `bytes_of`
-    (data, weights) of a matrix, is read once and shared between the threads. Rows that are read
-    for every block of columns stay in the second cache, a share of them at a time."""
+    """Choose the rule schedule, whose blocks have two by two tiles.
+
+    The larger operand is read once and divided between the threads. The rows, if they are read for
+    every block of columns, are divided into shares that stay in the second-level cache.
+
+    Args:
+        space: the knobs.
+        b: the product in blocks of two by two tiles.
+        spec: the processor.
+        bytes_of: bytes of a matrix's data and of its weights.
+
+    Returns:
+        The value of each knob, by its name.
+    """
     choices = {knob.name: knob.values for knob in space}
     data, weights = bytes_of
     by_columns = weights > data
@@ -158,7 +206,7 @@ def baseline_values(
         shares = 1, shares[1]
     if by_columns and data > SECOND_CACHE:
         shares = by_rows(max(shares[0], tiles(data, RESIDENT))), shares[1]
-    values = {name: found[0] for name, found in choices.items()}
+    values = {name: choices_of_knob[0] for name, choices_of_knob in choices.items()}
     return values | {
         "tiles_down": 2, "tiles_across": 2, "row_shares": shares[0], "column_shares": shares[1],
         "rows_inside": int(by_columns),
@@ -166,33 +214,49 @@ def baseline_values(
 
 
 def _nearest(choices: Sequence[int], wanted: int) -> int:
-    """The largest that is no larger than `wanted`, at least 1."""
+    """Return the largest choice that is at most `wanted`, which is treated as at least 1."""
     return max(value for value in choices if value <= max(1, wanted))
 
 
 _Share = tuple[Expression, int, int]
-"""The number of a share, how many there are, and of how many blocks."""
+"""Number of a share, number of shares, and number of blocks that they divide."""
 _Task = tuple[Expression, _Share, _Share]
-"""A matrix, its share of the rows and its share of the columns."""
+"""Matrix, share of the rows, and share of the columns."""
 _BlockPlace = tuple[Expression, tuple[Expression, Expression], Expression]
-"""A matrix, the line and the first row of a block, and the number of its block of columns."""
+"""Matrix, line and first row of a block, and number of its block of columns."""
 
 
 class TileOperands(Protocol):
-    """What an operator says of its operands while its function is being written."""
+    """Operands of a product, provided by an operator while its function is being built.
+
+    Attributes:
+        numbers: element type of the tiles.
+        data: buffer of the copied data.
+        weights: buffer of words: first, for integers, minus the sum of the weights of each column
+            (`pack_columns`), then the tiles.
+        row: numbers of the data from one row of a tile to the next.
+        own_weights: whether each matrix has its own weights.
+    """
 
     def take(self) -> None:
-        """Writes the parameters."""
+        """Declare the function's parameters."""
 
     def pack(self) -> None:
-        """Writes loops that put data, and weights that are no constants, where tiles are loaded
-        from."""
+        """Add loops that copy the operands to where tiles can be loaded.
+
+        Weights are only copied if they are not constant.
+        """
 
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """Where the first row of a block's data lies for step `at`; `place` is the block's line and
-        first row."""
+        """Return the place in `data` of the first row of a block.
+
+        Args:
+            matrix: number of the product.
+            place: line and first row of the block.
+            at: step of the depth.
+        """
 
     def finish(
         self,
@@ -201,34 +265,45 @@ class TileOperands(Protocol):
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """Writes what comes of a block's `sums`, a buffer (rows, columns); `across` is the number
-        of its block of columns."""
+        """Add loops that compute the output from a block's sums.
+
+        Args:
+            sums: buffer of shape (rows, columns).
+            matrix: number of the product.
+            place: line and first row of the block.
+            across: number of its block of columns.
+        """
 
     numbers: TileNumbers
     data: TirBuffer
     weights: TirBuffer
-    """Words: of each column, where integers are multiplied, minus the sum of its weights
-    (`pack_columns`); then tiles."""
     row: int
-    """Numbers from a row of a tile of data to the next."""
     own_weights: bool
-    """Whether each matrix has weights of its own."""
 
 
 def product_function(
     b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands
 ) -> PrimFunc:
-    """The function of TensorIR with all loops written out, which are their own schedule."""
+    """Build the TensorIR function of a product.
+
+    Its loops are explicit, so that it needs no schedule.
+
+    Args:
+        b: the blocks.
+        v: the config, by knob name.
+        spec: the processor.
+        operands: the operands.
+    """
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         operands.take()
         operands.pack()
-        _write(b, v, spec, operands)
+        _build_tasks(b, v, spec, operands)
     return builder.get()
 
 
-def _write(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
-    """The tasks and the loops of each."""
+def _build_tasks(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) -> None:
+    """Build the parallel tasks and the loops of each task."""
     by_rows, by_columns = v["row_shares"], v["column_shares"]
     unit = tile_unit(operands.numbers, spec)(operands.numbers, b.down, b.across, b.height, b.words)
     with T.parallel(0, b.matrices * by_rows * by_columns) as chunk:
@@ -238,7 +313,7 @@ def _write(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) 
         unit.begin()
         pieces = _pieces(b, b.row_blocks // by_rows) if v["rows_inside"] else 1
         if pieces > 1:
-            _by_pieces(b, operands, unit, (matrix, rows, columns), pieces)
+            _build_pieces(b, operands, unit, (matrix, rows, columns), pieces)
         else:
             loops = [within(*rows), within(*columns)]
             order = loops[::-1] if v["rows_inside"] else loops
@@ -246,49 +321,53 @@ def _write(b: TileBlocks, v: KnobValues, spec: CpuSpec, operands: TileOperands) 
                 down, across = (inner, outer) if v["rows_inside"] else (outer, inner)
                 at = matrix, b.row_block(down), across
                 unit.clear()
-                _steps(b, operands, unit, at, (0, b.steps))
+                _build_steps(b, operands, unit, at, (0, b.steps))
                 operands.finish(unit.sums(), *at)
         unit.end()
 
 
 def _pieces(b: TileBlocks, blocks: int) -> int:
-    """How many the depth is cut into for so many blocks of rows."""
+    """Return into how many pieces the depth is cut, given the number of blocks of rows."""
     weights = 4 * b.steps * b.words * b.block_columns
     return min(tiles(weights, NEAR), b.steps) if blocks >= FEWEST_BLOCKS else 1
 
 
-def _by_pieces(
+def _build_pieces(
     b: TileBlocks, operands: TileOperands, unit: TileUnit, at: _Task, pieces: int
 ) -> None:
-    """The loops of a task (matrix, share of the rows, share of the columns) whose depth is cut into
-    pieces."""
+    """Build the loops of a task whose depth is cut into pieces."""
     matrix, rows, columns = at
-    each = b.block_rows * b.block_columns
-    kept = T.alloc_buffer((tiles(b.row_blocks, rows[1]) * each,), operands.numbers.sums)
+    block_size = b.block_rows * b.block_columns
+    stored_sums = T.alloc_buffer(
+        (tiles(b.row_blocks, rows[1]) * block_size,), operands.numbers.sums
+    )
     with within(*columns) as across, T.serial(0, pieces) as piece, within(*rows) as down:
-        place = (down - share(*rows)[0]) * each
-        where = matrix, b.row_block(down), across
+        place = (down - share(*rows)[0]) * block_size
+        block_place = matrix, b.row_block(down), across
         with T.If(piece == 0):
             with T.Then():
                 unit.clear()
             with T.Else():
-                unit.resume(kept, place)
-        _steps(b, operands, unit, where, share(piece, pieces, b.steps))
+                unit.resume(stored_sums, place)
+        _build_steps(b, operands, unit, block_place, share(piece, pieces, b.steps))
         with T.If(piece < pieces - 1):
             with T.Then():
-                unit.keep(kept, place)
+                unit.keep(stored_sums, place)
             with T.Else():
-                operands.finish(unit.sums(), *where)
+                operands.finish(unit.sums(), *block_place)
 
 
-def _steps(
+def _build_steps(
     b: TileBlocks,
     operands: TileOperands,
     unit: TileUnit,
     at: _BlockPlace,
     steps: tuple[Expression, Expression],
 ) -> None:
-    """Products of a block, of `steps` (begin, end)."""
+    """Build the loop over a part of a block's depth.
+
+    `steps` is the first step and the step after the last.
+    """
     matrix, place, across = at
     tile = b.words * TILE * b.across
     with T.serial(*steps) as step:
@@ -302,18 +381,39 @@ def _steps(
 
 
 def first_word(b: TileBlocks, numbers: TileNumbers) -> int:
-    """Where tiles of weights begin."""
+    """Return the index of the first word of the tiles of packed weights.
+
+    Args:
+        b: the blocks.
+        numbers: element type of the tiles.
+    """
     return 0 if numbers is BFLOAT16 else b.column_blocks * b.block_columns
 
 
 def weight_words(b: TileBlocks, numbers: TileNumbers) -> int:
-    """Of all packed weights of a matrix."""
+    """Return the number of words of a matrix's packed weights.
+
+    Args:
+        b: the blocks.
+        numbers: element type of the tiles.
+    """
     return first_word(b, numbers) + b.column_blocks * b.steps * b.words * TILE * b.across
 
 
 def pack_columns(matrix: Array, b: TileBlocks, numbers: TileNumbers) -> NDArray[np.int32]:
-    """(numbers of the depth, columns) → (words,): see `TileOperands.weights`; then blocks of
-    columns, steps, tiles of a block, words of a step, columns of a tile."""
+    """Pack weights for tiles.
+
+    The words are ordered by blocks of columns, steps, tiles of a block, words of a step, and
+    columns of a tile. For integers, minus the sum of each column precedes them.
+
+    Args:
+        matrix: the weights, shape (numbers of the depth, columns).
+        b: the blocks.
+        numbers: element type of the tiles.
+
+    Returns:
+        Shape (words,).
+    """
     width = b.block_columns
     if b.columns < width:
         matrix = np.pad(matrix, ((0, 0), (0, width - b.columns)))
@@ -334,7 +434,17 @@ def corrected(
     across: Expression,
     column: Expression,
 ) -> Expression:
-    """A sum of products less the zero point of the data times the weights; `column` is its place
-    in the block of columns `across`."""
+    """Return a sum of products, corrected for the zero point of the data.
+
+    The zero point times the sum of the column's weights is subtracted.
+
+    Args:
+        b: the blocks.
+        operands: the operands.
+        value: the sum of products.
+        zero: the zero point.
+        across: number of the block of columns.
+        column: column within the block.
+    """
     weights = operands.weights[across * b.block_columns + column]
     return wrapping_sum(value, weights * zero)

@@ -1,16 +1,16 @@
-"""Multiplies tiles of bfloat16 or int8 by AMX, those of bfloat16 also by dot products of vectors.
+"""Multiply tiles of bfloat16 or int8 with AMX, and tiles of bfloat16 with vector dot products.
 
-To try the loops around them anywhere, plain arithmetic does, too.
+Ordinary arithmetic is available as well, to test the loops around tiles on any processor.
 
 A tile has up to 16 rows of 64 bytes, in words of two bfloat16 or four bytes. `C += A B` takes rows
-of A as they are. A word of B holds the next two or four numbers of a column. See Intel's manual of
-AMX: TDPBF16PS, TDPBSSD and TDPBUSD.
+of A without rearrangement. A word of B contains the next two or four numbers of a column. See
+Intel's manual of AMX: TDPBF16PS, TDPBSSD and TDPBUSD.
 
-Dot products of vectors, `vdpbf16ps`, add products of two pairs of bfloat16 to each lane of a vector
-of float32. TVM writes code for LLVM without LLVM's type of bfloat16, which the instruction's
-operands have. So one function is given to LLVM in its own language. It takes vectors of int32, and
-LLVM puts its body in place of each call. The instruction takes numbers below the smallest normal
-one for zero, and rounds results of that size to it. See Intel's manual: VDPBF16PS.
+Vector dot products, `vdpbf16ps`, add the products of two pairs of bfloat16 to each lane of a
+float32 vector. The operands of the instruction have LLVM's type bfloat16, which TVM does not use.
+We therefore pass LLVM a function in LLVM's own language, which takes vectors of int32 and is
+inlined into each call. The instruction treats subnormal operands as zero, and rounds subnormal
+results to zero. See Intel's manual: VDPBF16PS.
 """
 
 from __future__ import annotations
@@ -32,20 +32,26 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 TILE = 16
-"""Rows of a tile, and words in one of its rows."""
+"""Rows per tile, and words per row."""
 TILES = 8
-"""Tile registers of a core."""
+"""Tile registers per core."""
 WORD = 4
-"""Bytes of a word."""
+"""Bytes per word."""
 _ROW_BYTES = TILE * WORD
 CONVERTED = (8, 16)
-"""Lanes of the vectors of float32 that an instruction rounds to bfloat16."""
+"""Lanes of float32 vectors that one instruction can round to bfloat16."""
 
 
 @dataclass(frozen=True)
 class TileNumbers:
-    """What tiles multiply: `each` numbers in a word, stored as `kind`; their `sums`; and how LLVM
-    calls the instruction."""
+    """Element type of tiles.
+
+    Attributes:
+        each: numbers per word.
+        kind: element type in which a number is stored.
+        sums: element type of the sums.
+        instruction: LLVM's name of the instruction that multiplies tiles.
+    """
 
     each: int
     kind: str
@@ -54,26 +60,47 @@ class TileNumbers:
 
     @property
     def in_row(self) -> int:
-        """Numbers in a row of a tile."""
+        """Numbers per row of a tile."""
         return TILE * self.each
 
     def whole_words(self, count: int) -> int:
-        """So many numbers and what fills their last word."""
+        """Round a count of numbers up to whole words.
+
+        Args:
+            count: number of numbers.
+        """
         return -(-count // self.each) * self.each
 
     def stored(self, number: Expression, lanes: int, spec: CpuSpec) -> Expression:
-        """A number of the data as tiles hold it, in a loop that is vectorised to `lanes`."""
+        """Convert a number of the data to the form in which tiles hold it.
+
+        Args:
+            number: the number.
+            lanes: lanes of the vectorised loop around it.
+            spec: the processor.
+        """
         return bfloat16_of(number, lanes, spec) if self is BFLOAT16 else number
 
     def border(self, zero: Expression) -> Expression:
-        """What stands in the padding; `zero` is the zero point of the data, an int32."""
+        """Return the value of padding.
+
+        Args:
+            zero: zero point of the data, an int32.
+        """
         return tirx.const(0, self.kind) if self is BFLOAT16 else tirx.Cast(self.kind, zero)
 
     def packed(self, weights: Array) -> NDArray[np.int32]:
-        """(..., each × words, columns) → (..., words, columns): rows in the bytes of a word."""
+        """Pack weights in words; rows that share a word are placed in its bytes, lowest first.
+
+        Args:
+            weights: shape (..., each × words, columns).
+
+        Returns:
+            Shape (..., words, columns).
+        """
         bits = 32 // self.each
-        held = rounded_array(weights) if self is BFLOAT16 else weights.astype(np.int8)
-        rows = held.view(f"u{bits // 8}").astype(np.uint32)
+        converted = rounded_array(weights) if self is BFLOAT16 else weights.astype(np.int8)
+        rows = converted.view(f"u{bits // 8}").astype(np.uint32)
         words = np.zeros_like(rows[..., 0 :: self.each, :])
         for number in range(self.each):
             words |= rows[..., number :: self.each, :] << np.uint32(bits * number)
@@ -86,49 +113,81 @@ UNSIGNED = TileNumbers(4, "uint8", "int32", "tdpbusd")
 
 
 def numbers_of(w: Workload) -> TileNumbers:
-    """What tiles hold of a workload's data."""
+    """Return the element type of tiles for a workload's data.
+
+    Args:
+        w: the workload.
+    """
     if w.dtype == "bfloat16":
         return BFLOAT16
     return SIGNED if w.data_dtype == "int8" else UNSIGNED
 
 
 def bfloat16_of(number: Expression, lanes: int, spec: CpuSpec) -> Expression:
-    """A float32 expression as the uint16 of the nearest bfloat16, halves to even, in a loop that is
-    vectorised to `lanes`. An instruction, VCVTNEPS2BF16, takes numbers below the smallest normal
-    one for zero."""
+    """Round a float32 expression to the nearest bfloat16, with ties to even.
+
+    The instruction VCVTNEPS2BF16 treats subnormal numbers as zero.
+
+    Args:
+        number: the expression.
+        lanes: lanes of the vectorised loop around it.
+        spec: the processor.
+
+    Returns:
+        The bits of the bfloat16, as uint16.
+    """
     if spec.bfloat16 in (AMX, DOTS_BFLOAT16) and lanes in CONVERTED:
         name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
-        # By way of int16: LLVM has a type of its own for what the instruction gives.
-        found = tirx.call_llvm_pure_intrin("uint16", name, number)
-        return tirx.reinterpret("uint16", tirx.reinterpret("int16", found))
+        # By way of int16, since the instruction's result has LLVM's type bfloat16.
+        converted = tirx.call_llvm_pure_intrin("uint16", name, number)
+        return tirx.reinterpret("uint16", tirx.reinterpret("int16", converted))
     bits = tirx.reinterpret("uint32", number)
     odd = tirx.bitwise_and(tirx.shift_right(bits, _bits(16)), _bits(1))
-    near = tirx.shift_right(bits + odd + _bits(BELOW_HALF), _bits(16))
+    rounded = tirx.shift_right(bits + odd + _bits(BELOW_HALF), _bits(16))
     nan = tirx.bitwise_and(bits, _bits(0x7FFFFFFF)) > _bits(0x7F800000)
-    return tirx.Cast("uint16", tirx.Select(nan, _bits(NAN), near))
+    return tirx.Cast("uint16", tirx.Select(nan, _bits(NAN), rounded))
 
 
 def paired(first: Expression, second: Expression, lanes: int, spec: CpuSpec) -> Expression:
-    """Two float32 expressions as an int32 of two bfloat16, the first in the lower half."""
-    lower, upper = (tirx.Cast("uint32", bfloat16_of(each, lanes, spec)) for each in (first, second))
+    """Round two float32 expressions to bfloat16 and combine them in an int32.
+
+    Args:
+        first: the expression for the lower half.
+        second: the expression for the upper half.
+        lanes: lanes of the vectorised loop around them.
+        spec: the processor.
+    """
+    lower, upper = (
+        tirx.Cast("uint32", bfloat16_of(number, lanes, spec)) for number in (first, second)
+    )
     return tirx.reinterpret("int32", tirx.bitwise_or(lower, tirx.shift_left(upper, _bits(16))))
 
 
 class AmxTiles:
-    """Writes instructions of AMX: `down` × `across` tiles of sums, of `rows` rows; `words` of a
-    step. What it needs of a task is set up by `begin` and given back by `end`."""
+    """Builder of AMX instructions for one block of a product.
+
+    Args:
+        numbers: element type of the tiles.
+        down: tiles of sums, from top to bottom.
+        across: tiles of sums, from left to right.
+        rows: rows per tile of sums.
+        words: words of the depth per step.
+    """
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
         self.numbers = numbers
         self.down, self.across, self.rows, self.words = down, across, rows, words
 
     def begin(self) -> None:
-        """Says which sizes the tiles have. The operating system must have allowed AMX before."""
+        """Configure the tile registers. The operating system must have allowed AMX before."""
         sums = self.down * self.across
         rows = [self.rows] * (sums + self.down) + [self.words] * (TILES - sums - self.down)
         row_bytes = [_ROW_BYTES] * sums + [self.words * WORD] * self.down
         row_bytes += [_ROW_BYTES] * (TILES - len(row_bytes))
-        layout = bytes([1, 0, *[0] * 14])  # palette 1
+        # The 64 bytes that LDTILECFG reads: palette, start row, 14 reserved bytes, then the bytes
+        # per row (16 bits) and the rows (8 bits) of 16 tiles, of which palette 1 has the first
+        # eight.
+        layout = bytes([1, 0, *[0] * 14])
         layout += b"".join(size.to_bytes(2, "little") for size in [*row_bytes, *[0] * 8])
         layout += bytes([*rows, *[0] * 8])
         sizes = T.alloc_buffer((len(layout) // 8,), "uint64", scope="local")
@@ -141,11 +200,11 @@ class AmxTiles:
         )
 
     def end(self) -> None:
-        """Gives the tiles back."""
+        """Release the tile registers."""
         _call("tilerelease")
 
     def clear(self) -> None:
-        """All sums are 0."""
+        """Set all sums to 0."""
         for tile in range(self.down * self.across):
             _call("tilezero", _tile(tile))
 
@@ -157,37 +216,56 @@ class AmxTiles:
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """Adds products: of a tile of `data` from each of `places` on, rows `row` numbers
-        apart, by tiles of `weights` (int32) behind one another from `at` on."""
+        """Add the products of one step to the sums.
+
+        Args:
+            data: buffer of the data.
+            places: place in `data` of the first row of each tile.
+            row: numbers from one row of a tile to the next.
+            weights: buffer of packed weights, int32.
+            at: place in `weights` of the first tile; the others follow.
+        """
         first = self.down * self.across
         second = first + self.down
-        held, stride = TILES - second, _stride(WORD // self.numbers.each * row)
+        weight_registers, stride = TILES - second, _stride(WORD // self.numbers.each * row)
         for i, place in enumerate(places):
             pointer = data.access_ptr("r", offset=place)
             _call("tileloadd64", _tile(first + i), pointer, stride)
-        for begin in range(0, self.across, held):  # all loads first: a fifth faster than in between
-            some = range(begin, min(begin + held, self.across))
-            for j in some:
+        for begin in range(
+            0, self.across, weight_registers
+        ):  # loading before multiplying is a fifth faster than alternating
+            loaded = range(begin, min(begin + weight_registers, self.across))
+            for j in loaded:
                 pointer = weights.access_ptr("r", offset=at + j * self.words * TILE)
                 _call("tileloadd64", _tile(second + j - begin), pointer, _stride(_ROW_BYTES))
             for i in range(self.down):
-                for j in some:
+                for j in loaded:
                     _call(
                         self.numbers.instruction, _tile(i * self.across + j), _tile(first + i),
                         _tile(second + j - begin),
                     )  # fmt: skip
 
     def sums(self) -> TirBuffer:
-        """A buffer (rows, columns) of all sums."""
+        """Store all sums, and return them as a buffer of shape (rows, columns)."""
         self.keep(self._scratch, 0)
         return self._scratch
 
     def keep(self, buffer: TirBuffer, at: Expression) -> None:
-        """Writes all sums, rows of all columns, to a buffer from place `at` on."""
+        """Store all sums in a buffer, row by row.
+
+        Args:
+            buffer: the buffer.
+            at: place of the first sum.
+        """
         self._move("tilestored64", buffer, "w", at)
 
     def resume(self, buffer: TirBuffer, at: Expression) -> None:
-        """Reads all sums from where they were kept."""
+        """Load all sums that `keep` stored.
+
+        Args:
+            buffer: the buffer.
+            at: place of the first sum.
+        """
         self._move("tileloadd64", buffer, "r", at)
 
     def _move(self, instruction: str, buffer: TirBuffer, access: str, at: Expression) -> None:
@@ -201,48 +279,50 @@ class AmxTiles:
 
 
 class _StoredSums:
-    """Has what units share whose sums lie in memory."""
+    """Base class of units whose sums are in memory."""
 
     def __init__(self, numbers: TileNumbers, down: int, across: int, rows: int, words: int) -> None:
         self.numbers = numbers
         self.down, self.across, self.rows, self.words = down, across, rows, words
 
     def begin(self) -> None:
-        """Makes room for the sums."""
+        """Allocate the sums."""
         shape = self.down * self.rows, self.across * TILE
         self._sums = T.alloc_buffer(shape, self.numbers.sums, scope="local")
 
     def end(self) -> None:
-        """Nothing is held."""
+        """Do nothing, since no registers are reserved."""
 
     def clear(self) -> None:
-        """All sums are 0."""
+        """Set all sums to 0."""
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, self.across * TILE) as c:
             T.buffer_store(self._sums, tirx.const(0, self.numbers.sums), [r, c])
 
     def keep(self, buffer: TirBuffer, at: Expression) -> None:
-        """See `AmxTiles.keep`."""
+        """Copy all sums to a buffer: see `AmxTiles.keep`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(buffer, self._sums[r, c], [at + r * width + c])
 
     def resume(self, buffer: TirBuffer, at: Expression) -> None:
-        """See `AmxTiles.resume`."""
+        """Copy all sums from a buffer: see `AmxTiles.resume`."""
         width = self.across * TILE
         with T.serial(0, self.down * self.rows) as r, T.vectorized(0, width) as c:
             T.buffer_store(self._sums, buffer[at + r * width + c], [r, c])
 
     def sums(self) -> TirBuffer:
-        """A buffer (rows, columns) of all sums."""
+        """Return all sums as a buffer of shape (rows, columns)."""
         return self._sums
 
 
 class DotTiles(_StoredSums):
-    """Does what `AmxTiles` does for bfloat16, by dot products of vectors: `vdpbf16ps`. As many rows
-    at once as have their sums in registers."""
+    """Replacement for `AmxTiles` that multiplies bfloat16 with vector dot products, `vdpbf16ps`.
+
+    It computes as many rows at a time as have their sums in registers.
+    """
 
     def begin(self) -> None:
-        """Makes room for the sums."""
+        """Allocate the sums and the registers."""
         super().begin()
         self._held = sum_registers()
 
@@ -254,17 +334,17 @@ class DotTiles(_StoredSums):
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """See `AmxTiles.step`."""
+        """Add the products of one step to the sums: see `AmxTiles.step`."""
         starts = [place + r * row for place in places for r in range(self.rows)]
         tiles = [at + j * self.words * TILE for j in range(self.across)]
-        each = even_parts(len(starts), SUM_REGISTERS // self.across)
-        for first in range(0, len(starts), each):
-            some = data, starts[first : first + each]
-            add_words(self._held, self._sums, first, some, (weights, tiles), self.words)
+        rows_each = even_parts(len(starts), SUM_REGISTERS // self.across)
+        for first in range(0, len(starts), rows_each):
+            chosen_rows = data, starts[first : first + rows_each]
+            add_words(self._held, self._sums, first, chosen_rows, (weights, tiles), self.words)
 
 
 class PlainTiles(_StoredSums):
-    """Does what `AmxTiles` does, in plain loops: slow, for any processor."""
+    """Replacement for `AmxTiles` in ordinary arithmetic: slow, but it runs on any processor."""
 
     def step(
         self,
@@ -274,7 +354,7 @@ class PlainTiles(_StoredSums):
         weights: TirBuffer,
         at: Expression,
     ) -> None:
-        """See `AmxTiles.step`."""
+        """Add the products of one step to the sums: see `AmxTiles.step`."""
         for i, place in enumerate(places):
             for j in range(self.across):
                 with T.serial(0, self.rows) as r, T.serial(0, self.words) as k:
@@ -282,18 +362,20 @@ class PlainTiles(_StoredSums):
                     with T.vectorized(0, TILE) as c:
                         word = weights[at + (j * self.words + k) * TILE + c]
                         at_sum = [i * self.rows + r, j * TILE + c]
-                        found = self._sums[tuple(at_sum)]
-                        for each in range(self.numbers.each):
-                            found += self._data(data[start + each]) * self._weight(word, each)
-                        T.buffer_store(self._sums, found, at_sum)
+                        total = self._sums[tuple(at_sum)]
+                        for number in range(self.numbers.each):
+                            total += self._data_value(data[start + number]) * self._weight_value(
+                                word, number
+                            )
+                        T.buffer_store(self._sums, total, at_sum)
 
-    def _data(self, number: Expression) -> Expression:
+    def _data_value(self, number: Expression) -> Expression:
         if self.numbers is BFLOAT16:
             return _float(tirx.shift_left(tirx.Cast("uint32", number), _bits(16)))
         return tirx.Cast("int32", number)
 
-    def _weight(self, word: Expression, place: int) -> Expression:
-        """Number `place` of a word."""
+    def _weight_value(self, word: Expression, place: int) -> Expression:
+        """Return number `place` of a word of the weights."""
         if self.numbers is BFLOAT16:
             bits = tirx.reinterpret("uint32", word)
             high = tirx.bitwise_and(bits, _bits(0xFFFF0000))
@@ -303,12 +385,18 @@ class PlainTiles(_StoredSums):
 
 
 TileUnit = AmxTiles | DotTiles | PlainTiles
+"""Builder of the instructions that multiply tiles."""
 
 
 def tile_unit(
     numbers: TileNumbers, spec: CpuSpec
 ) -> type[AmxTiles] | type[DotTiles] | type[PlainTiles]:
-    """By the instructions of the processor."""
+    """Return the class that builds the instructions for a processor.
+
+    Args:
+        numbers: element type of the tiles.
+        spec: the processor.
+    """
     name = spec.bfloat16 if numbers is BFLOAT16 else spec.int8_tiles
     if name == DOTS_BFLOAT16:
         return DotTiles
@@ -339,8 +427,10 @@ def _float(bits: Expression) -> Expression:
 
 
 LANES = 16
+"""Float32 numbers per vector."""
 SUM_REGISTERS = 24
-"""Vector registers for sums, of 32: the others hold a word of each column, and one of the data."""
+"""Vector registers that hold sums, of 32. The others hold one word of each column and one word of
+the data."""
 _ADD_PRODUCTS = "tilewright_add_bfloat16_products"
 _ADD_PRODUCTS_IN_LLVM = f"""
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
@@ -353,10 +443,11 @@ define <16 x float> @{_ADD_PRODUCTS}(<16 x float> %sums, <16 x i32> %data, <16 x
   ret <16 x float> %found
 }}
 """
+"""LLVM code of the function that adds the products of two vectors of words to a vector of sums."""
 
 
 def sum_registers() -> TirBuffer:
-    """A buffer of `SUM_REGISTERS` vectors, which `add_words` keeps in sum_registers."""
+    """Allocate a buffer of `SUM_REGISTERS` vectors, which LLVM keeps in registers."""
     return T.alloc_buffer((SUM_REGISTERS * LANES,), "float32", scope="local")
 
 
@@ -365,13 +456,19 @@ def add_words(
     weights: tuple[TirBuffer, list[Expression]],
     words: int,
 ) -> None:  # fmt: skip
-    """Adds the products of so many words to rows of `sums`, a buffer (rows, 16 × tiles), from row
-    `first` on. `data` is a buffer of uint16 and where each row begins, `weights` one of int32 and
-    where each tile of 16 columns does, its words behind one another. `held` is of `sum_registers`:
-    rows × tiles ≤ `SUM_REGISTERS`."""
+    """Add products of words to rows of a buffer of sums.
+
+    Args:
+        held: buffer of `sum_registers`. Rows × tiles must not exceed `SUM_REGISTERS`.
+        sums: buffer of shape (rows, 16 × tiles).
+        first: first row of `sums`.
+        data: buffer of uint16, and the place in it where each row begins.
+        weights: buffer of int32, and the place in it where each tile of 16 columns begins.
+        words: number of words.
+    """
     (values, starts), (packed, tiles) = data, weights
     vectors = [(r, j) for r in range(len(starts)) for j in range(len(tiles))]
-    at = {each: LANES * number for number, each in enumerate(vectors)}
+    at = {vector: LANES * number for number, vector in enumerate(vectors)}
     for r, j in vectors:
         value = sums.vload([first + r, LANES * j], f"float32x{LANES}")
         T.buffer_store(held, value, [lanes_at(at[r, j], LANES)])
@@ -385,8 +482,10 @@ def add_words(
             for j, column in enumerate(columns):
                 before = held.vload([at[r, j]], f"float32x{LANES}")
                 spread = tirx.Broadcast(word, LANES)
-                found = tirx.call_extern(f"float32x{LANES}", _ADD_PRODUCTS, before, spread, column)
-                T.buffer_store(held, found, [lanes_at(at[r, j], LANES)])
+                updated = tirx.call_extern(
+                    f"float32x{LANES}", _ADD_PRODUCTS, before, spread, column
+                )
+                T.buffer_store(held, updated, [lanes_at(at[r, j], LANES)])
     for r, j in vectors:
         value = held.vload([at[r, j]], f"float32x{LANES}")
         T.buffer_store(sums, value, [first + r, lanes_at(LANES * j, LANES)])

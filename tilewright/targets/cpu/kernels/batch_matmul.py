@@ -1,6 +1,6 @@
-"""Multiplies two tensors, as attention does, in float32 and in int8: nothing is packed in advance.
+"""Products of two activations, as in attention, in float32 and int8. Nothing is packed in advance.
 
-In int8 each task packs the second operand in steps of dot products.
+In int8, each task packs the second operand for dot products.
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ te = lazy_module("tvm.te")
 
 
 class BatchMatmul:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for `batch_matmul`: data (batch, rows, depth),
-    weights, the second operand, (batch, depth, columns), out (batch, rows, columns). A transposed
-    operand is transposed before."""
+    """`Kernel` for `batch_matmul` in float32.
+
+    Shapes are (batch, rows, depth) for the data, (batch, depth, columns) for the weights, which are
+    the second operand, and (batch, rows, columns) for the output. The network transposes a
+    transposed operand beforehand.
+    """
 
     def serves(self, workload: Workload) -> bool:
-        """Any sizes."""
         return workload.operator == "batch_matmul" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix_product`."""
         return GemmShape.of(workload, spec).knobs(packed=False)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
         return GemmShape.of(workload, spec).baseline_values(spec, packed=False)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(batch, rows, depth)."""
         return workload.batch, workload.height, workload.in_channels
 
     def weights_shape(self, workload: Workload) -> tuple[int, ...]:
-        """(batch, depth, columns)."""
+        """Return the shape of the second operand, (batch, depth, columns).
+
+        Args:
+            workload: the workload.
+        """
         return workload.batch, workload.in_channels, workload.out_channels
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(batch, rows, columns)."""
         return workload.batch, workload.height, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """The product as a tensor expression."""
         w = workload
         data = te.placeholder(self.data_shape(w, spec), w.dtype, name="data")
         weights = te.placeholder(self.weights_shape(w), w.dtype, name="weights")
@@ -69,46 +70,51 @@ class BatchMatmul:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The loops written out; `function` says what they compute."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         return multiply(workload, GemmShape.of(workload, spec), values, packed=False)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """As they are: (batch, depth, columns)."""
+        """Return the second operand unchanged, in shape (batch, depth, columns)."""
         return weights.reshape(self.weights_shape(workload))
 
 
 class BatchMatmulInt8(BatchMatmul):
-    """As `BatchMatmul`, of int8."""
+    """`Kernel` for `batch_matmul` in int8; shapes are those of `BatchMatmul`."""
 
     def serves(self, workload: Workload) -> bool:
-        """Any sizes."""
         return workload.operator == "batch_matmul" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix_product`. Raises `WorkloadError` for a processor without
-        dot products."""
+        """Return the knobs of a matrix product, of which those for packing are fixed.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+
+        Raises:
+            WorkloadError: the processor has no dot products.
+        """
         check_dots(workload, spec)
-        given = {"pack_weights": (1,)}
+        fixed_values = {"pack_weights": (1,)}
         if must_pack(workload, dot_product(spec)):
-            given["pack_data"] = (1,)
+            fixed_values["pack_data"] = (1,)
         return tuple(
-            replace(knob, values=given.get(knob.name, knob.values))
+            replace(knob, values=fixed_values.get(knob.name, knob.values))
             for knob in GemmShape.of(workload, spec).knobs(packed=False)
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
         shape, products = GemmShape.of(workload, spec), dot_product(spec).products
-        usual = shape.baseline_values(spec, packed=False, products=products)
+        float_values = shape.baseline_values(spec, packed=False, products=products)
         pack = int(must_pack(workload, dot_product(spec)) or workload.height > 1)
-        return {**usual, "pack_weights": 1, "pack_data": pack}
+        return {**float_values, "pack_weights": 1, "pack_data": pack}
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The loops written out; `function` says what they compute."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         return multiply(
             workload, GemmShape.of(workload, spec), values, False, share_of(dot_product(spec))
         )

@@ -1,18 +1,19 @@
-"""Implements convolution without groups in float32, by a direct algorithm and Winograd's.
+"""Convolution without groups in float32, with a direct algorithm and with Winograd's.
 
-The direct algorithm computes a register tile of pixels × output channels, on channels in blocks. An
-instruction takes one vector of weights and one broadcast number of data.
+The direct algorithm computes register tiles of pixels × output channels. Channels lie in blocks.
+One instruction multiplies a vector of weights by one number of the data that is broadcast to all
+lanes.
 
     parallel (output channels / image rows / columns, in chunks)
-      input channels, in chunks                partial sums in memory, if there are several
-        channels, rows, columns                tiles of registers
+      input channels, in chunks                partial sums in memory, if there are several chunks
+        channels, rows, columns                register tiles
           input channels, kernel rows, kernel columns, channels of a block
             tile of pixels × vectors           unrolled
-      bias, residual, clip                     on the tile while it is in registers, or on the chunk
+      bias, residual, bounds                   while the tile is in registers, or on the chunk
 
-A kernel whose taps are far apart reads little but padding near the border. With a dilation of 18,
-on 32 × 32 pixels, that is three fifths of all products. A register tile leaves out a tap that
-stands wholly in the padding (`skipping`).
+A kernel with a large dilation mostly reads padding near the border: with a dilation of 18 on 32 ×
+32 pixels, in three fifths of all products. A register tile skips a tap that lies entirely in the
+padding (`skipping`).
 
 Tile sizes are chosen in `conv2d_tile_sizes`.
 """
@@ -59,7 +60,7 @@ tvm_ffi = lazy_module("tvm_ffi")
 
 
 class Convolution:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for convolutions without groups."""
+    """`Kernel` for float32 convolutions without groups."""
 
     def serves(self, workload: Workload) -> bool:
         w = workload
@@ -76,7 +77,6 @@ class Convolution:
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """A good config without any measurement."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -106,7 +106,13 @@ class Convolution:
 
 
 def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """The convolution as a TensorIR function; weights as `pack_direct` lays them."""
+    """Define the direct convolution as an unscheduled TensorIR function.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name. The function's weights are packed by `pack_direct`.
+    """
     t = CpuTiling.of(w, spec, values, pixels(w))
     blocks, _, _ = t.tile
     in_blocks = w.in_channels // t.ib
@@ -114,7 +120,7 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     weights = te.placeholder(
         (t.tiles[0], in_blocks, w.kernel_h, w.kernel_w, t.ib, blocks * t.ob), name="weights"
     )
-    source = _bordered(w, t, data) if _needs_copy(w, t) or values["copy"] else data
+    source = _with_padding(w, t, data) if _needs_copy(w, t) or values["copy"] else data
     out_shape = packed_shape(w, spec, out=True)
     shape = (w.batch, t.tiles[0] * blocks, *t.covered, t.ob)
 
@@ -151,14 +157,24 @@ def define_direct(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """The scheduled function. Raises `DoesNotApply`."""
+    """Apply the schedule of a config to the function of `define_direct`.
+
+    Args:
+        function: the function.
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+
+    Raises:
+        DoesNotApply: the config unrolls too much.
+    """
     t = CpuTiling.of(w, spec, values, pixels(w))
     kernel = (w.kernel_h, w.kernel_w)
     check_unrolled(t, values, kernel)
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     part = sch.get_sblock("part")
-    several = t.channels < w.in_channels // t.ib
-    sums = sch.get_sblock("sums") if several else part
+    has_partial_sums = t.channels < w.in_channels // t.ib
+    sums = sch.get_sblock("sums") if has_partial_sums else part
     n, o, y, x, b, *reduced = sch.get_loops(sums)
     (oc, ot, oi), (yc, yt, yi), (xc, xt, xi) = (
         sch.split(loop, [None, chunk, tile])
@@ -167,48 +183,62 @@ def schedule_direct(function: PrimFunc, w: Workload, spec: CpuSpec, values: Knob
     chunks = [yc, xc, oc] if values["chunks_first"] else [oc, yc, xc]
     tiles = [yt, xt, ot] if values["tiles_first"] else [ot, yt, xt]
     inner = [yi, xi, oi] if values["pixels_first"] else [oi, yi, xi]
-    if several:
+    if has_partial_sums:
         sch.reorder(n, *chunks, *reduced, *tiles, *inner, b)
     else:
         sch.reorder(n, *chunks, *tiles, *reduced, *inner, b)
     chunk = sch.fuse(n, *chunks)
     if values["parallel"]:
         sch.parallel(chunk)
-    last = tiles[-1]
+    innermost_tiles = tiles[-1]
     out = sch.get_sblock("out")
-    if several:
+    if has_partial_sums:
         sch.vectorize(b)
         for loop in inner:
             sch.unroll(loop)
-        sch.compute_at(part, last, preserve_unit_loops=True)
-        _border(sch, w, values, t, (chunk, reduced[0]))
+        sch.compute_at(part, innermost_tiles, preserve_unit_loops=True)
+        _schedule_copy(sch, w, values, t, (chunk, reduced[0]))
         *_, po, py, px, pb, c, kh, kw, i = sch.get_loops(part)
-        _product(sch, part, values, (c, kh, kw, i), (po, py, px), pb)
+        _schedule_tile(sch, part, values, (c, kh, kw, i), (po, py, px), pb)
         sch.reverse_compute_at(out, chunk, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(out)[-1])
         initial = sch.decompose_reduction(sums, reduced[0])
         sch.vectorize(sch.get_loops(initial)[-1])
     else:
-        _border(sch, w, values, t, (chunk, reduced[0]))
-        sch.reverse_compute_at(out, last, preserve_unit_loops=True)
+        _schedule_copy(sch, w, values, t, (chunk, reduced[0]))
+        sch.reverse_compute_at(out, innermost_tiles, preserve_unit_loops=True)
         *_, ob, oy, ox, lanes = sch.get_loops(out)
         for loop in (ob, oy, ox):
             sch.unroll(loop)
         sch.vectorize(lanes)
-        _product(sch, part, values, tuple(reduced), (oi, yi, xi), b)
-    made = sch.mod["main"]
-    return skipping(made, w, (t.tile[1], t.tile[2])) if skips(w) else made
+        _schedule_tile(sch, part, values, tuple(reduced), (oi, yi, xi), b)
+    scheduled = sch.mod["main"]
+    return skipping(scheduled, w, (t.tile[1], t.tile[2])) if skips(w) else scheduled
 
 
 def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
-    """(o, c, kh, kw) → (o / tile, c / ib, kh, kw, ib, tile)."""
+    """Pack weights for the direct algorithm.
+
+    Args:
+        weights: shape (o, c, kh, kw).
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+
+    Returns:
+        Shape (o / tile, c / ib, kh, kw, ib, tile).
+    """
     t = CpuTiling.of(w, spec, values, pixels(w))
     return pack_filters(weights, t.ib, t.tile[0] * t.ob)
 
 
-def _border(
+def _schedule_copy(
     sch: Schedule, w: Workload, values: KnobValues, t: CpuTiling, at: tuple[Loop, Loop]
 ) -> None:
+    """Schedule the copy of the data with padding, if there is one.
+
+    `at` is the loop over parallel chunks, and the loop over chunks of input channels.
+    """
     if not (_needs_copy(w, t) or values["copy"]):
         return
     padded = sch.get_sblock("padded")
@@ -223,7 +253,7 @@ def _border(
     sch.vectorize(sch.get_loops(padded)[-1])
 
 
-def _product(
+def _schedule_tile(
     sch: Schedule,
     part: Block,
     values: KnobValues,
@@ -231,8 +261,11 @@ def _product(
     tile: tuple[Loop, ...],
     lanes: Loop,
 ) -> None:
-    """Orders and unrolls the loops of a register tile: reduced (c, kh, kw, i), then the tile
-    (blocks, rows, columns) and its `lanes`."""
+    """Order and unroll the loops of a register tile.
+
+    `reduced` is (c, kh, kw, i), `tile` is (channel blocks, rows, columns), and `lanes` is
+    vectorised.
+    """
     c, kh, kw, i = reduced
     blocks, rows, columns = tile
     i_outer, i_inner = sch.split(i, [None, values["unroll_channels"]])
@@ -253,8 +286,8 @@ def _product(
     sch.vectorize(vector)
 
 
-def _bordered(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
-    """The data with a border of zeros, as far as the tiles read."""
+def _with_padding(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
+    """Return the data with zeros around them, as far as the tiles read."""
     n, blocks, height, width, ib = (int(size) for size in data.shape)
     rows, columns = t.covered
     shape = (
@@ -262,7 +295,7 @@ def _bordered(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
         (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1, ib,
     )  # fmt: skip
 
-    def inside(
+    def padded_value(
         n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
     ) -> Expression:
         row, column = y - w.pad_top, x - w.pad_left
@@ -280,7 +313,7 @@ def _bordered(w: Workload, t: CpuTiling, data: Tensor) -> Tensor:
             return value
         return tirx.if_then_else(tirx.all(*limits), value, tirx.const(0, "float32"))
 
-    return te.compute(shape, inside, name="padded")
+    return te.compute(shape, padded_value, name="padded")
 
 
 def _needs_copy(w: Workload, t: CpuTiling) -> bool:
@@ -291,34 +324,43 @@ def _needs_copy(w: Workload, t: CpuTiling) -> bool:
 
 
 REDUCED = 4
-"""Axes of the sums: input channels, kernel rows, kernel columns, channels of a block."""
+"""Number of reduction axes: input channels, kernel rows, kernel columns, channels of a block."""
 
 
 def skips(w: Workload) -> bool:
-    """Whether taps may stand wholly in the padding."""
+    """Return whether taps can lie entirely in the padding.
+
+    Args:
+        w: the workload.
+    """
     return max(w.dilation_h, w.dilation_w) > 1 and max(w.pad_top, w.pad_left) > 1
 
 
 def skipping(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc:
-    """The function of `targets.cpu.kernels.conv2d`, whose register tiles are of `tile` (rows,
-    columns)."""
+    """Add conditions to a scheduled function, so that taps in the padding are skipped.
 
-    def loop(found: For) -> Statement:
-        if str(found.loop_var.name) != "kw":
-            return found
-        place = _place_of_tile(found)
-        if place is None:
-            return found
-        y, x, kh, kw = place
+    Args:
+        function: the scheduled function of the direct algorithm.
+        w: the workload.
+        tile: rows and columns of a register tile.
+    """
+
+    def loop(node: For) -> Statement:
+        if str(node.loop_var.name) != "kw":
+            return node
+        origin = _place_of_tile(node)
+        if origin is None:
+            return node
+        y, x, kh, kw = origin
         row = y * w.stride_h + kh * w.dilation_h - w.pad_top
         column = x * w.stride_w + kw * w.dilation_w - w.pad_left
-        inside = tirx.all(
+        in_image = tirx.all(
             row + (tile[0] - 1) * w.stride_h >= 0, row < w.height,
             column + (tile[1] - 1) * w.stride_w >= 0, column < w.width,
         )  # fmt: skip
         return tirx.For(
-            found.loop_var, found.min, found.extent, found.kind,
-            tirx.IfThenElse(inside, found.body, None), found.thread_binding, found.annotations,
+            node.loop_var, node.min, node.extent, node.kind,
+            tirx.IfThenElse(in_image, node.body, None), node.thread_binding, node.annotations,
         )  # fmt: skip
 
     body = tvm_ffi.structural_map(function.body, (tirx.For, loop))
@@ -326,8 +368,11 @@ def skipping(function: PrimFunc, w: Workload, tile: tuple[int, int]) -> PrimFunc
 
 
 def _place_of_tile(loop: For) -> tuple[Expression, Expression, Expression, Expression] | None:
-    """Of the products within a loop over kernel columns: the first row and column of the tile, the
-    row and column of the kernel; None for a loop without products."""
+    """Return the positions of the products within a loop over kernel columns, or None.
+
+    The positions are the first row and column of the tile, and the row and column of the kernel.
+    None if the loop contains no products.
+    """
     inner, node = list[LoopVar](), loop.body
     while isinstance(node, tirx.For):
         inner.append(node.loop_var)
@@ -335,11 +380,11 @@ def _place_of_tile(loop: For) -> tuple[Expression, Expression, Expression, Expre
     if not isinstance(node, s_tir.SBlockRealize) or str(node.block.name_hint) != "part_update":
         return None
 
-    def first(found: LoopVar) -> Expression:
-        return tirx.const(0, "int32") if any(map(found.same_as, inner)) else found
+    def first(variable: LoopVar) -> Expression:
+        return tirx.const(0, "int32") if any(map(variable.same_as, inner)) else variable
 
     values = list(node.iter_values)
     y, x, _ = values[-REDUCED - 3 : -REDUCED]
     _, kh, kw, _ = values[-REDUCED:]
-    y, x = (tvm_ffi.structural_map(each, (tirx.Var, first)) for each in (y, x))
+    y, x = (tvm_ffi.structural_map(position, (tirx.Var, first)) for position in (y, x))
     return y, x, kh, kw

@@ -1,13 +1,14 @@
-"""Implements convolution as products of matrices by tiles of AMX, in bfloat16 or int8.
+"""Convolution as matrix products with AMX tiles, in bfloat16 or int8.
 
-Rows are pixels, the depth is input channels and kernel positions. Data are copied, rounded for
-bfloat16, between their padding, so that a tile of data can be loaded wherever the kernel stands:
+Rows of the product are pixels, and its depth is input channels and kernel positions. The data are
+copied with padding, and rounded if they are bfloat16, so that a tile of data can be loaded for any
+kernel position. There are two layouts of the copy:
 
-in blocks    blocks of channels that fill a row of a tile, phases of the stride, rows, columns,
-             channels of a block. Rows of a tile run on across the ends of the image's rows; pixels
-             of the padding are computed in vain.
-folded       rows, columns, channels: of few channels, those of all columns of the kernel are one
-             depth.
+    in blocks    (blocks of channels that fill a row of a tile, phases of the stride, rows, columns,
+                 channels of a block). Tiles continue from the end of an image row to the next row,
+                 and compute pixels in the padding that are discarded.
+    folded       (rows, columns, channels). For few channels: the channels of all kernel columns
+                 together are the depth.
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MOST_GROUPS = 8
-"""Of a convolution that also multiplies between groups, by zeros: so many times as much as it has
-to, which tiles do in less time than vectors take for a group alone (`python -m
-benchmarks.cpu.networks --networks shufflenet --precision bf16`, on a Xeon with AMX)."""
+"""Largest number of groups of a convolution that is computed as if it had none, by multiplying
+zeros between groups.
+
+It multiplies that many times as much as necessary, but tiles take less time for it than vectors
+take for the groups alone (`python -m benchmarks.cpu.networks --networks shufflenet --precision
+bf16`, on a Xeon with AMX)."""
 LANES = 16
-"""Float32 in a vector of any processor with tiles."""
+"""Float32 numbers per vector of any processor with tiles."""
 
 
 class ConvolutionTiles:
-    """Implements `targets.cpu.kernels.kernel.Kernel` for convolutions whose channels lie in blocks
-    that fit tiles, of few groups or none."""
+    """`Kernel` for convolutions with few groups or none, if blocks of channels fit tiles."""
 
     def serves(self, workload: Workload) -> bool:
         w = workload
@@ -65,13 +68,17 @@ class ConvolutionTiles:
         return TILE % out == 0 and (row % into == 0 or w.in_channels <= row)
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.amx_product`."""
+        """Return the knobs of a product with tiles: see `targets.cpu.kernels.amx_product`.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+        """
         layout = CopyLayout.of(workload)
         blocks = layout.lines * tiles(layout.rows, TILE)
         return amx_product.knobs(blocks, workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """A good config without any measurement."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         layout = CopyLayout.of(workload)
@@ -86,46 +93,81 @@ class ConvolutionTiles:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """The loops written out, which are their own schedule."""
+        """Build the function with explicit loops, which need no schedule."""
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b))
 
     def of_stored(
         self, workload: Workload, spec: CpuSpec, values: KnobValues, data_block: int
     ) -> PrimFunc:
-        """The same function of data that are bfloat16 already, as uint16, in blocks of so many
-        channels. Where blocks fill a row of a tile, and nothing is padded or skipped, tiles are
-        loaded from the data themselves."""
+        """Return the same function for data that are stored in bfloat16 already.
+
+        If the blocks of channels fill a row of a tile, and there is neither padding nor a stride,
+        tiles are loaded from the data without a copy.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+            data_block: channels per block of the data, which are passed as uint16.
+        """
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Image(workload, spec, b, data_block))
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The function as it is."""
+        """Return the function unchanged."""
         return function
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """(o, c / groups, kh, kw) → (words,), see `pack_columns`."""
+        """Pack weights for tiles: see `pack_columns`.
+
+        Args:
+            weights: shape (o, c / groups, kh, kw).
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+
+        Returns:
+            Shape (words,).
+        """
         layout = CopyLayout.of(workload)
         if workload.groups > 1:
-            weights = _between_groups(weights, workload.groups)
+            weights = _without_groups(weights, workload.groups)
         return pack_columns(layout.depth_of(weights), _blocks(workload, values), layout.numbers)
 
 
 def product_of(workload: Workload) -> tuple[TileBlocks, int]:
-    """The product in blocks of two tiles by two, and how many numbers are copied."""
+    """Return the matrix product of a convolution, and the number of values that are copied.
+
+    Args:
+        workload: the workload.
+
+    Returns:
+        The product in blocks of two by two tiles, and the number of copied values.
+    """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
     return b, CopyLayout.of(workload).count
 
 
 @dataclass(frozen=True)
 class CopyLayout:
-    """Where the copy of the data has what, and the product that follows: `lines` of `rows`, `steps`
-    of `words`. `size` is the copy's (phases of rows, phases of columns, rows, columns), `channels`
-    those of a block."""
+    """Layout of the copied data, and the matrix product that follows from it.
+
+    Attributes:
+        w: the workload.
+        folded: whether the layout is the folded one, else the one in blocks.
+        channels: channels per block.
+        blocks: number of blocks of channels.
+        size: phases of rows, phases of columns, rows and columns of the copy.
+        lines: number of parts of a matrix's rows that blocks of tiles do not cross.
+        rows: rows of the product per line.
+        steps: steps of the depth.
+        words: words of the depth per step.
+    """
 
     w: Workload
     folded: bool
@@ -140,13 +182,17 @@ class CopyLayout:
     @staticmethod
     @cache
     def of(w: Workload) -> CopyLayout:
-        """The layout with the fewer steps."""
+        """Choose the layout with fewer steps.
+
+        Args:
+            w: the workload.
+        """
         numbers = numbers_of(w)
-        even = numbers.whole_words(w.in_channels)
-        whole = w.kernel_w * even // numbers.each
-        cuts = next(n for n in range(tiles(whole, TILE), whole + 1) if whole % n == 0)
-        each = min(numbers.in_row, even)
-        blocks = tiles(w.in_channels, each)
+        whole_channels = numbers.whole_words(w.in_channels)
+        row_words = w.kernel_w * whole_channels // numbers.each
+        cuts = next(n for n in range(tiles(row_words, TILE), row_words + 1) if row_words % n == 0)
+        block_channels = min(numbers.in_row, whole_channels)
+        blocks = tiles(w.in_channels, block_channels)
         taps = w.kernel_h * w.kernel_w
         height, width = pixels(w)
         reach = (
@@ -155,7 +201,15 @@ class CopyLayout:
         )
         if w.dilation_w == 1 and w.kernel_h * cuts < blocks * taps:
             return CopyLayout(
-                w, True, even, 1, (1, 1, *reach), height, width, w.kernel_h * cuts, whole // cuts
+                w,
+                True,
+                whole_channels,
+                1,
+                (1, 1, *reach),
+                height,
+                width,
+                w.kernel_h * cuts,
+                row_words // cuts,
             )
         (py, qy), (px, qx) = (
             _phases(kernel, stride, dilation)
@@ -166,45 +220,68 @@ class CopyLayout:
         size = py, px, height + qy, width + qx
         rows = (height - 1) * size[3] + width
         return CopyLayout(
-            w, False, each, blocks, size, 1, rows, blocks * taps, each // numbers.each
+            w,
+            False,
+            block_channels,
+            blocks,
+            size,
+            1,
+            rows,
+            blocks * taps,
+            block_channels // numbers.each,
         )
 
     @property
     def numbers(self) -> TileNumbers:
-        """What the copy holds."""
+        """Element type of the copy."""
         return numbers_of(self.w)
 
     @property
     def count(self) -> int:
-        """Of the numbers of all copies."""
+        """Number of values in the copies of all images."""
         return self.w.batch * self.blocks * int(np.prod(self.size)) * self.channels
 
     def is_of(self, data: tuple[int, ...]) -> bool:
-        """Whether data of this shape, (n, c / block, h, w, block), lie as the copy does."""
+        """Return whether data are laid out like the copy, so that they need not be copied.
+
+        Args:
+            data: shape of the data, (n, c / block, h, w, block).
+        """
         copied = self.w.batch, self.blocks, *self.size[2:], self.channels
-        whole = self.channels == self.numbers.in_row and not self.w.pad_top and not self.w.pad_left
-        return not self.folded and self.size[:2] == (1, 1) and whole and copied == data
+        fills_rows = (
+            self.channels == self.numbers.in_row and not self.w.pad_top and not self.w.pad_left
+        )
+        return not self.folded and self.size[:2] == (1, 1) and fills_rows and copied == data
 
     def depth_of(self, weights: Array) -> Array:
-        """(o, c, kh, kw) → (depth, o), zeros where there is no channel."""
+        """Arrange weights along the depth of the product.
+
+        Args:
+            weights: shape (o, c, kh, kw).
+
+        Returns:
+            Shape (depth, o), with zeros for missing channels.
+        """
         w, missing = self.w, self.blocks * self.channels - self.w.in_channels
-        whole = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))
-        blocked = whole.reshape(w.out_channels, self.blocks, self.channels, *weights.shape[2:])
+        padded = np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0)))
+        blocked = padded.reshape(w.out_channels, self.blocks, self.channels, *weights.shape[2:])
         return blocked.transpose(1, 3, 4, 2, 0).reshape(-1, w.out_channels)
 
 
-def _between_groups(weights: Array, groups: int) -> Array:
-    """(o, c / groups, kh, kw) → (o, c, kh, kw), zeros between different groups."""
+def _without_groups(weights: Array, groups: int) -> Array:
+    """Add zeros between groups: (o, c / groups, kh, kw) → (o, c, kh, kw)."""
     o, c, *taps = weights.shape
-    whole = np.zeros((groups, o // groups, groups, c, *taps), weights.dtype)
-    each = np.arange(groups)
-    whole[each, :, each] = weights.reshape(groups, o // groups, c, *taps)
-    return whole.reshape(o, groups * c, *taps)
+    by_groups = np.zeros((groups, o // groups, groups, c, *taps), weights.dtype)
+    group = np.arange(groups)
+    by_groups[group, :, group] = weights.reshape(groups, o // groups, c, *taps)
+    return by_groups.reshape(o, groups * c, *taps)
 
 
 def _phases(kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """How many remainders modulo the stride any place of the kernel has, and how many strides the
-    farthest place is away."""
+    """Return how many phases of a stride the kernel positions need, and their reach.
+
+    The reach is counted in strides.
+    """
     places = [k * dilation for k in range(kernel)]
     return max(p % stride for p in places) + 1, max(p // stride for p in places)
 
@@ -216,7 +293,7 @@ def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
 
 
 class _Image:
-    """Implements `targets.cpu.kernels.amx_product.TileOperands` for a convolution."""
+    """`TileOperands` for a convolution."""
 
     own_weights = False
 
@@ -231,7 +308,7 @@ class _Image:
         self.row = self.layout.channels * (w.stride_w if self.layout.folded else 1)
 
     def take(self) -> None:
-        """Writes the parameters."""
+        """Declare the function's parameters."""
         data, out = self.shapes
         weights = (weight_words(self.b, self.numbers),)
         kind = self.numbers.kind if self.stored else ""
@@ -241,7 +318,7 @@ class _Image:
     # -- the copy ------------------------------------------------------------------------------
 
     def pack(self) -> None:
-        """Copies the data, between their padding, unless they lie as a copy would."""
+        """Copy the data with padding, unless they are laid out like the copy."""
         w, layout = self.w, self.layout
         if self.stored and layout.is_of(self.shapes[0]):
             self.data = T.decl_buffer(
@@ -257,15 +334,17 @@ class _Image:
                 for px in range(phases_x):
                     place = (n * layout.blocks + c) * phases_y + py
                     start = ((place * phases_x + px) * height + y) * width * layout.channels
-                    self._row(start, (n, c, row), px)
+                    self._copy_row(start, (n, c, row), px)
 
-    def _row(
+    def _copy_row(
         self, start: Expression, source: tuple[Expression, Expression, Expression], phase: int
     ) -> None:
+        """Copy one row of an image for one phase of the columns."""
         w, width, stride = self.w, self.layout.size[3], self.w.stride_w
         data_height, data_width = self.shapes[0][2:4]
         if self.layout.folded:
             stride = 1
+        # Columns before `begin` and from `end` on lie in the padding.
         begin = min(max(0, tiles(w.pad_left - phase, stride)), width)
         end = max(min(width, tiles(data_width + w.pad_left - phase, stride)), begin)
         channels, border = self.layout.channels, self.numbers.border(self.a.zero)
@@ -282,32 +361,32 @@ class _Image:
                 if begin < end:
                     with T.serial(begin, end) as x:
                         column = x * stride + phase - w.pad_left
-                        self._pixel(start + x * channels, n, c, (row, column))
+                        self._copy_pixel(start + x * channels, n, c, (row, column))
                 clear(end, width)
             with T.Else():
                 clear(0, width)
 
-    def _pixel(
+    def _copy_pixel(
         self, start: Expression, n: Expression, c: Expression, place: tuple[Expression, Expression]
     ) -> None:
-        """All channels of a block, zeros where there are none."""
-        _, blocks, _, _, each = self.shapes[0]
-        channels, whole = self.layout.channels, self.layout.blocks * self.layout.channels
-        count = tiles(channels, each)
+        """Copy all channels of a block at one pixel, with zeros for missing channels."""
+        _, blocks, _, _, data_block = self.shapes[0]
+        channels, copied_channels = self.layout.channels, self.layout.blocks * self.layout.channels
+        count = tiles(channels, data_block)
 
         def zeros(first: Expression, lanes: int) -> None:
             with T.vectorized(0, lanes) as i:
                 T.buffer_store(self.data, tirx.const(0, self.numbers.kind), [start + first + i])
 
         def move(block: int) -> None:
-            with T.vectorized(0, each) as i:
+            with T.vectorized(0, data_block) as i:
                 value = self.a.data[(n, c * count + block, *place, i)]
                 if not self.stored:
-                    value = self.numbers.stored(value, each, self.spec)
-                T.buffer_store(self.data, value, [start + block * each + i])
+                    value = self.numbers.stored(value, data_block, self.spec)
+                T.buffer_store(self.data, value, [start + block * data_block + i])
 
         for block in range(count):
-            if self.layout.blocks == 1 or whole == blocks * each:
+            if self.layout.blocks == 1 or copied_channels == blocks * data_block:
                 if block < blocks:
                     move(block)
             else:
@@ -315,8 +394,8 @@ class _Image:
                     with T.Then():
                         move(block)
                     with T.Else():
-                        zeros(block * each, each)
-        held = min(count, blocks) * each
+                        zeros(block * data_block, data_block)
+        held = min(count, blocks) * data_block
         if self.layout.blocks == 1 and held < channels:
             zeros(held, channels - held)
 
@@ -325,7 +404,7 @@ class _Image:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """See `TileOperands`."""
+        """Return the place in the copy of the first row of a block: see `TileOperands`."""
         w, layout, (line, first) = self.w, self.layout, place
         phases_y, phases_x, height, width = layout.size
         if layout.folded:
@@ -349,31 +428,31 @@ class _Image:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """See `TileOperands`."""
+        """Compute the output from a block's sums: see `TileOperands`."""
         height, width = pixels(self.w)
         line, first = place
         with T.serial(0, self.b.block_rows) as r:
             if self.layout.folded:
-                self._pixel_done(sums, r, (matrix, line, first + r), across)
+                self._finish_pixel(sums, r, (matrix, line, first + r), across)
             elif height == 1:
-                self._pixel_done(sums, r, (matrix, 0, first + r), across)
+                self._finish_pixel(sums, r, (matrix, 0, first + r), across)
             else:
                 y, x = split_index(first + r, height, self.layout.size[3])
                 with T.If(x < width), T.Then():
-                    self._pixel_done(sums, r, (matrix, y, x), across)
+                    self._finish_pixel(sums, r, (matrix, y, x), across)
 
-    def _pixel_done(
+    def _finish_pixel(
         self,
         sums: TirBuffer,
         r: Expression,
         place: tuple[Expression, Expression, Expression],
         across: Expression,
     ) -> None:
-        each, column = self.shapes[1][4], self.b.first_column(across)
+        out_block, column = self.shapes[1][4], self.b.first_column(across)
         n, y, x = place
-        for at in range(0, min(self.b.block_columns, self.b.columns), each):
-            block = tirx.indexdiv(column, each) + at // each
-            with T.vectorized(0, each) as i:
+        for at in range(0, min(self.b.block_columns, self.b.columns), out_block):
+            block = tirx.indexdiv(column, out_block) + at // out_block
+            with T.vectorized(0, out_block) as i:
                 value = sums[r, at + i]
                 if self.w.dequantises:
                     value = corrected(self.b, self, value, self.a.zero, across, at + i)

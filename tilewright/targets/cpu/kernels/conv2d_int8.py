@@ -1,16 +1,16 @@
-"""Implements convolution without groups in int8: by dot products, or by Winograd's algorithm.
+"""Convolution without groups in int8: with dot products, or with Winograd's algorithm.
 
-The direct algorithm computes a register tile of pixels × output channels by dot products
-(`targets.cpu.kernels.int8_dot_product`), on channels in blocks.
+The direct algorithm computes register tiles of pixels × output channels with dot products
+(`targets.cpu.kernels.int8_dot_product`). Channels lie in blocks.
 
     parallel (output channels / image rows / columns, in chunks)
-      data of the chunk copied               between their border; or all before; or not
-        channels, rows, columns              tiles of registers
+      copy the chunk's data with padding      or copy all data before, or do not copy
+        channels, rows, columns              register tiles
           input channels, kernel rows, kernel columns, steps of a block
             tile of pixels × vectors         unrolled
           epilogue                           while the sums are in registers
 
-Tiles overlap at the end, see `targets.cpu.kernels.loops`. Tile sizes are chosen in
+Tiles overlap at the end: see `targets.cpu.kernels.loops`. Tile sizes are chosen in
 `conv2d_tile_sizes`.
 """
 
@@ -58,16 +58,27 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class ConvolutionInt8:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for convolutions of int8 without groups. Data are
-    seen as rows: (n, c / block, h, w × block). Where the epilogue works on reals, Winograd's
-    algorithm computes in float32 on integers, whose sums it rounds by far less than a step."""
+    """`Kernel` for int8 convolutions without groups.
+
+    The kernel takes the data in shape (n, c / block, h, w × block). If the epilogue works on reals,
+    Winograd's algorithm is available. It computes with integers in float32, whose sums have
+    rounding errors of far less than a quantisation step.
+    """
 
     def serves(self, workload: Workload) -> bool:
         w = workload
         return w.operator == "conv2d" and w.groups == 1 and w.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Raises `WorkloadError` for a processor without dot products."""
+        """Return the knobs of the direct algorithm, and those of Winograd's if it is available.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+
+        Raises:
+            WorkloadError: the processor has no dot products.
+        """
         check_dots(workload, spec)
         steps = dot_product(spec).steps(channel_block(workload.in_channels, spec.lanes))
         parallel = Knob("parallel", (0, 1) if spec.threads > 1 else (0,))
@@ -78,7 +89,6 @@ class ConvolutionInt8:
         return (Knob("algorithm", (0, *WINOGRAD_SIZES)), *direct, Knob("stages", (0, 1)), parallel)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """A good config without any measurement."""
         return baseline_values(workload, spec, self.knobs(workload, spec))
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
@@ -89,7 +99,6 @@ class ConvolutionInt8:
         return packed_shape(workload, spec, out=True)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """The convolution as a tensor expression, on weights as they are packed."""
         if _transforms(values):
             return winograd.define(workload, spec, values)
         w, t = workload, CpuTiling.of(workload, spec, values, pixels(workload))
@@ -97,7 +106,7 @@ class ConvolutionInt8:
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         weights = te.placeholder(weights_shape(w, t, dot), "int32", name="weights")
         blocks, lanes = w.in_channels // t.ib, vector_of(t.ob)
-        each = dot.numbers * dot.steps(t.ib)
+        block_numbers = dot.numbers * dot.steps(t.ib)
         shape = packed_shape(w, spec, out=True)
         inputs = epilogue_inputs(w, shape, t.ob)
         image = te.compute(
@@ -114,7 +123,7 @@ class ConvolutionInt8:
         def product(
             n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
         ) -> Expression:
-            number = ((c * w.kernel_h + kh) * w.kernel_w + kw) * each + i
+            number = ((c * w.kernel_h + kh) * w.kernel_w + kw) * block_numbers + i
             lane = tirx.indexmod(o, t.tile[0]) * lanes + b
             weight = dot.weight_at(weights, tirx.indexdiv(o, t.tile[0]), number, lane)
             row = y * w.stride_h + kh * w.dilation_h
@@ -127,7 +136,10 @@ class ConvolutionInt8:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The loops written out; `function` says what they compute."""
+        """Build a function with explicit loops that is equivalent to `function`.
+
+        With Winograd's algorithm, `function` itself is scheduled.
+        """
         if _transforms(values):
             return winograd.schedule(function, workload, spec, values)
         return direct_function(workload, spec, values)
@@ -140,11 +152,12 @@ class ConvolutionInt8:
 
 
 def _may_transform(w: Workload) -> bool:
+    """Return whether Winograd's algorithm is available for a workload."""
     return w.dequantises and winograd.serves(w)
 
 
 def _transforms(values: KnobValues) -> bool:
-    """Whether a config is of Winograd's algorithm."""
+    """Return whether a config uses Winograd's algorithm."""
     return values.get("algorithm", 0) > 0
 
 
@@ -152,18 +165,34 @@ def _transforms(values: KnobValues) -> bool:
 
 
 COPY_CHUNK = 1
+"""Value of the knob `copy` for a copy per chunk."""
 Read = Callable[[Expression, Expression, Expression, Expression], Expression]
-"""A step of data: of a block of channels, a row and a column of the padded image, and of which step
-of the block."""
+"""Function that returns the data of one step: of (block of channels, row and column of the padded
+image, step of the block)."""
 
 
 def must_copy(block: int, w: Workload, dot: DotProduct) -> bool:
-    """Whether data in blocks of so many channels are not read where they lie."""
+    """Return whether data cannot be read without being copied first.
+
+    Args:
+        block: input channels per block.
+        w: the workload.
+        dot: the dot product.
+    """
     return is_padded(w) or block % dot.numbers > 0 or dot is TWOS
 
 
 def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """The function of TensorIR. Raises `DoesNotApply`."""
+    """Build the TensorIR function of the direct algorithm.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+
+    Raises:
+        DoesNotApply: the config unrolls too much.
+    """
     convolution = _Convolution(w, spec, values)
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
@@ -172,15 +201,32 @@ def direct_function(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
 
 
 def weights_shape(w: Workload, t: CpuTiling, dot: DotProduct) -> tuple[int, int, int]:
-    """Of packed weights: tiles of output channels, steps and one, lanes of a tile."""
+    """Return the shape of packed weights: tiles of output channels, 1 + steps, lanes of a tile.
+
+    Args:
+        w: the workload.
+        t: the tile sizes.
+        dot: the dot product.
+    """
     taps = w.in_channels // t.ib * w.kernel_h * w.kernel_w
     return t.tiles[0], 1 + taps * dot.steps(t.ib), t.tile[0] * vector_of(t.ob)
 
 
 def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
-    """(o, c, kh, kw) → the shape of `weights_shape`, see
-    `targets.cpu.kernels.int8_dot_product.DotProduct.pack`: blocks of input channels, kernel rows,
-    kernel columns, channels; zeros where a block fills no step or no vector."""
+    """Pack weights for the direct algorithm, as `DotProduct.pack` does.
+
+    Steps are ordered by blocks of input channels, kernel rows, kernel columns and channels. Zeros
+    fill up incomplete steps and vectors.
+
+    Args:
+        weights: shape (o, c, kh, kw).
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+
+    Returns:
+        The shape of `weights_shape`.
+    """
     t, dot = CpuTiling.of(w, spec, values, pixels(w)), dot_product(spec)
     inputs, lanes = w.in_channels // t.ib, vector_of(t.ob)
     kernel = (w.kernel_h, w.kernel_w)
@@ -194,7 +240,7 @@ def pack_direct(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) 
 
 
 class _Convolution:
-    """Writes the loops of one kernel."""
+    """Builder of the loops of one kernel."""
 
     def __init__(self, w: Workload, spec: CpuSpec, values: KnobValues) -> None:
         self.w, self.v, self.lanes = w, values, spec.lanes
@@ -209,32 +255,37 @@ class _Convolution:
         self.shapes = data, weights_shape(w, self.t, self.dot), (out[1], out[4]), out
 
     def write(self) -> None:
-        """The whole kernel, into the function that is being built."""
+        """Add the whole kernel to the function that is being built."""
         w, t, v = self.w, self.t, self.v
         self.a = Arguments(w, *self.shapes)
         copies = must_copy(t.ib, w, self.dot) or v["copy"] > 0
-        whole = self._copy_of_everything() if copies and v["copy"] != COPY_CHUNK else None
-        oc, yc, xc = (count // each for count, each in zip(t.tiles, t.chunk, strict=True))
+        full_copy = self._copy_all() if copies and v["copy"] != COPY_CHUNK else None
+        oc, yc, xc = (
+            count // chunk_tiles for count, chunk_tiles in zip(t.tiles, t.chunk, strict=True)
+        )
         with self._tasks(w.batch * oc * yc * xc) as (index,):
             if v["chunks_first"]:
                 n, y, x, o = split_index(index, w.batch, yc, xc, oc)
             else:
                 n, o, y, x = split_index(index, w.batch, oc, yc, xc)
-            first = tuple(at * each for at, each in zip((o, y, x), t.chunk, strict=True))
-            if whole is not None:
-                read = self._whole(n, whole)
+            first_tile = tuple(
+                tile_of_axis * chunk_tiles
+                for tile_of_axis, chunk_tiles in zip((o, y, x), t.chunk, strict=True)
+            )
+            if full_copy is not None:
+                read = self._read_copy(n, full_copy)
             else:
-                read = self._chunk(n, first) if copies else self._in_place(n)
+                read = self._copy_chunk(n, first_tile) if copies else self._read_in_place(n)
             orders = (1, 2, 0) if v["tiles_first"] else (0, 1, 2)
-            with Nest([T.serial(0, t.chunk[axis]) for axis in orders]) as inside:
-                at = dict(zip(orders, inside, strict=True))
-                self._tile(n, [first[axis] + at[axis] for axis in range(3)], read)
+            with Nest([T.serial(0, t.chunk[axis]) for axis in orders]) as tile_indices:
+                tile_of_axis = dict(zip(orders, tile_indices, strict=True))
+                self._tile(n, [first_tile[axis] + tile_of_axis[axis] for axis in range(3)], read)
 
     def _tasks(self, count: int) -> Nest:
         return Nest([(T.parallel if self.v["parallel"] else T.serial)(0, count)])
 
     def _start(self, axis: int, tile: Expression) -> Expression:
-        """The first row (1) or column (2) of a tile."""
+        """Return the first row (axis 1) or column (axis 2) of a tile."""
         return tile_start(tile, self.size[axis - 1], self.t.tile[axis])
 
     # -- a register tile -----------------------------------------------------------------------
@@ -256,13 +307,13 @@ class _Convolution:
             T.unroll(0, unroll),
         ]
         with Nest(loops) as (c, kh, kw, outer, inner):
-            inside = outer * unroll + inner
-            step = 1 + ((c * w.kernel_h + kh) * w.kernel_w + kw) * self.steps + inside
-            for o, r, s in places if not self.v["pixels_first"] else sorted(places, key=_pixel):
+            step_of_block = outer * unroll + inner
+            step = 1 + ((c * w.kernel_h + kh) * w.kernel_w + kw) * self.steps + step_of_block
+            for o, r, s in places if not self.v["pixels_first"] else sorted(places, key=_by_pixel):
                 row = (y + r) * w.stride_h + kh * w.dilation_h
                 column = (x + s) * w.stride_w + kw * w.dilation_w
                 weights = vector(self.a.weights, [tile[0], step, o * lanes], lanes)
-                self.dot.add(sums[o, r, s], 0, read(c, row, column, inside), weights, lanes)
+                self.dot.add(sums[o, r, s], 0, read(c, row, column, step_of_block), weights, lanes)
         for (o, r, s), buffer in sums.items():
             with T.vectorized(0, t.ob) as i:
                 block = tile[0] * t.tile[0] + o
@@ -270,7 +321,7 @@ class _Convolution:
 
     # -- where it reads ------------------------------------------------------------------------
 
-    def _in_place(self, n: Expression) -> Read:
+    def _read_in_place(self, n: Expression) -> Read:
         block, dot = self.t.ib, self.dot
 
         def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
@@ -280,15 +331,15 @@ class _Convolution:
         return read
 
     def _reach(self, rows: int, columns: int) -> tuple[int, int]:
-        """Rows and columns of data that so many of the output read."""
+        """Return the rows and columns of data that a number of output rows and columns read."""
         w = self.w
         return (
             (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1,
             (columns - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1,
         )
 
-    def _copy_of_everything(self) -> TirBuffer:
-        """A buffer of all data between their border."""
+    def _copy_all(self) -> TirBuffer:
+        """Copy all data with padding to a buffer."""
         rows, columns = self._reach(*self.size)
         images = self.w.batch * self.blocks
         copy = T.alloc_buffer((images, rows, columns * self.steps), "int32")
@@ -297,14 +348,14 @@ class _Convolution:
             self._copy_row(copy, [n * self.blocks + c, row], (n, c, row, 0), columns)
         return copy
 
-    def _whole(self, n: Expression, copy: TirBuffer) -> Read:
+    def _read_copy(self, n: Expression, copy: TirBuffer) -> Read:
         def read(c: Expression, y: Expression, x: Expression, step: Expression) -> Expression:
             return copy[n * self.blocks + c, y, x * self.steps + step]
 
         return read
 
-    def _chunk(self, n: Expression, first: tuple[Expression, ...]) -> Read:
-        """Copies what a chunk reads."""
+    def _copy_chunk(self, n: Expression, first: tuple[Expression, ...]) -> Read:
+        """Copy the data that a chunk reads, and return a function that reads the copy."""
         w, t = self.w, self.t
         rows, columns = self._reach(t.chunk[1] * t.tile[1], t.chunk[2] * t.tile[2])
         top = self._start(1, first[1]) * w.stride_h
@@ -325,13 +376,15 @@ class _Convolution:
         source: tuple[Expression, Expression, Expression, Expression],
         columns: int,
     ) -> None:
-        """A row of so many columns of the padded image, from `source` (image, block of channels,
-        row, column) on."""
+        """Copy a row of the padded image.
+
+        `source` is the image, the block of channels, the row and the first column.
+        """
         w = self.w
         n, c, y, x = source
         y, x = y - w.pad_top, x - w.pad_left
 
-        def border(begin: Expression, end: Expression) -> None:
+        def write_border(begin: Expression, end: Expression) -> None:
             with T.serial(begin, end) as column, T.vectorized(0, self.steps) as step:
                 outside = self.dot.border(w, self.a.zero)
                 T.buffer_store(copy, outside, [*to, column * self.steps + step])
@@ -340,11 +393,11 @@ class _Convolution:
             with T.Then():
                 begin = tirx.min(tirx.max(-x, 0), columns)
                 end = tirx.max(tirx.min(self.width - x, columns), begin)
-                border(0, begin)
+                write_border(0, begin)
                 self._copy_columns(copy, to, (n, c, y), (x, begin, end))
-                border(end, columns)
+                write_border(end, columns)
             with T.Else():
-                border(0, columns)
+                write_border(0, columns)
 
     def _copy_columns(
         self,
@@ -353,32 +406,32 @@ class _Convolution:
         row: tuple[Expression, ...],
         columns: tuple[Expression, Expression, Expression],
     ) -> None:
-        """Columns from the second to before the third, of an image whose first is at -`x`."""
+        """Copy columns `begin` to `end` of a row; `columns` is (first column, begin, end)."""
         x, begin, end = columns
-        block, each, dot, zero = self.t.ib, self.steps, self.dot, self.a.zero
+        block, steps, dot, zero = self.t.ib, self.steps, self.dot, self.a.zero
         if block % dot.numbers:
-            with T.serial(begin, end) as column, T.serial(0, each) as step:
+            with T.serial(begin, end) as column, T.serial(0, steps) as step:
                 place = [*row, (x + column) * block]
                 first = step * dot.numbers
                 value = dot.gathered(self.w, self.a.data, place, zero, first, block)
-                T.buffer_store(copy, value, [*to, column * each + step])
+                T.buffer_store(copy, value, [*to, column * steps + step])
             return
-        wide = self.lanes if self.lanes % each == 0 else each
-        count = (end - begin) * each
-        whole = tirx.indexdiv(count, wide)
+        vector_steps = self.lanes if self.lanes % steps == 0 else steps
+        count = (end - begin) * steps
+        vector_count = tirx.indexdiv(count, vector_steps)
 
         def move(at: Expression, lanes: int) -> None:
             place = [*row, (x + begin) * block + at * dot.numbers]
             value = dot.loaded(self.w, self.a.data, place, zero, lanes)
-            store(copy, value, [*to, begin * each + at], lanes)
+            store(copy, value, [*to, begin * steps + at], lanes)
 
-        with T.serial(0, whole) as index:
-            move(index * wide, wide)
-        if wide > each:
-            with T.serial(0, tirx.indexdiv(count - whole * wide, each)) as index:
-                move(whole * wide + index * each, each)
+        with T.serial(0, vector_count) as index:
+            move(index * vector_steps, vector_steps)
+        if vector_steps > steps:
+            with T.serial(0, tirx.indexdiv(count - vector_count * vector_steps, steps)) as index:
+                move(vector_count * vector_steps + index * steps, steps)
 
 
-def _pixel(place: tuple[int, ...]) -> tuple[int, ...]:
-    """Orders (vector, row, column) by pixels."""
+def _by_pixel(place: tuple[int, ...]) -> tuple[int, ...]:
+    """Sort key that orders (vector, row, column) by row, then column, then vector."""
     return place[1:] + place[:1]

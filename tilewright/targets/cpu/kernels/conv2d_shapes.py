@@ -1,5 +1,7 @@
-"""Computes the shapes of a convolution that follow from a config: register tiles, chunks, and those
-of packed tensors. `conv2d_tile_sizes` chooses the config."""
+"""Shapes of a convolution that follow from a config: register tiles, chunks, packed tensors.
+
+`conv2d_tile_sizes` chooses the config.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,44 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 MAX_UNROLLED = 1200
-"""Multiply-adds of a loop's body, unrolled: our choice, a second or two of LLVM's time
-(docs/decisions/measuring-on-a-cpu.md)."""
+"""Largest number of unrolled multiply-adds in a loop's body. It is our choice: LLVM takes a second
+or two for them (docs/decisions/measuring-on-a-cpu.md)."""
 
 
 def is_pointwise(workload: Workload) -> bool:
-    """Whether its pixels are independent of each other: rows and columns are one axis."""
+    """Return whether each output pixel depends on one input pixel, so that rows can be merged.
+
+    Args:
+        workload: the workload.
+    """
     sizes = (workload.kernel_h, workload.kernel_w, workload.stride_h, workload.stride_w)
     return set(sizes) == {1} and not is_padded(workload)
 
 
 def pixels(workload: Workload) -> tuple[int, int]:
-    """Rows and columns of the output as the kernel sees it."""
+    """Return the rows and columns of the output as the kernel sees them.
+
+    A pointwise convolution sees a single row.
+
+    Args:
+        workload: the workload.
+    """
     if is_pointwise(workload):
         return 1, workload.out_height * workload.out_width
     return workload.out_height, workload.out_width
 
 
 def packed_shape(workload: Workload, spec: CpuSpec, out: bool = False) -> tuple[int, ...]:
-    """Of the data, or the output, in blocks of channels."""
+    """Return the shape of the data or of the output, with channels in blocks.
+
+    Args:
+        workload: the workload.
+        spec: the processor.
+        out: return the shape of the output instead of the data's.
+
+    Returns:
+        (batch, channel blocks, rows, columns, channels of a block).
+    """
     w = workload
     channels, height, width = w.in_channels, w.height, w.width
     if out:
@@ -44,10 +65,18 @@ def packed_shape(workload: Workload, spec: CpuSpec, out: bool = False) -> tuple[
 
 @dataclass(frozen=True)
 class CpuTiling:
-    """Sizes that follow from a config. `ib` and `ob` are the blocks of channels, `tile` is (channel
-    blocks, rows, columns) of a register tile and `accumulators` its vectors, `tiles` how many cover
-    the output, `chunk` how many of them a parallel chunk has (it divides `tiles`); `channels`
-    counts blocks of input channels between partial sums."""
+    """Tile sizes of a convolution that follow from a config.
+
+    Attributes:
+        ib: input channels per block.
+        ob: output channels per block.
+        tile: channel blocks, rows and columns of a register tile.
+        accumulators: vectors of sums of a register tile.
+        tiles: number of register tiles that cover the output, along the axes of `tile`.
+        chunk: number of register tiles of a parallel chunk, along the same axes. It divides
+            `tiles`.
+        channels: blocks of input channels between partial sums.
+    """
 
     ib: int
     ob: int
@@ -59,18 +88,26 @@ class CpuTiling:
 
     @classmethod
     def of(cls, w: Workload, spec: CpuSpec, values: KnobValues, size: tuple[int, int]) -> CpuTiling:
-        """For an output of `size` (rows, columns)."""
+        """Compute the tile sizes of a config.
+
+        Args:
+            w: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+            size: rows and columns of the output.
+        """
         ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
+        # Two registers remain for the operands of a multiply-add.
         room = (spec.registers - 2) // values["tile_oc"]
         columns = even_parts(size[1], max(1, min(values["tile_ow"], room)))
         rows = even_parts(size[0], max(1, min(values["tile_oh"], room // columns)))
         tile = (values["tile_oc"], rows, columns)
         sizes = (w.out_channels // ob, *size)
-        tiles = tuple(-(-length // each) for length, each in zip(sizes, tile, strict=True))
+        tiles = tuple(-(-length // extent) for length, extent in zip(sizes, tile, strict=True))
         parts = (values["parts_oc"], values["parts_oh"], values["parts_ow"])
         chunk = tuple(
-            nearest_divisor(count, max(1, -(-length // (cut * each))))
-            for count, length, cut, each in zip(tiles, sizes, parts, tile, strict=True)
+            nearest_divisor(count, max(1, -(-length // (part_count * extent))))
+            for count, length, part_count, extent in zip(tiles, sizes, parts, tile, strict=True)
         )
         blocks = w.in_channels // ib
         channels = nearest_divisor(blocks, max(1, blocks // values["parts_ic"]))
@@ -78,12 +115,21 @@ class CpuTiling:
 
     @property
     def covered(self) -> tuple[int, int]:
-        """Rows and columns that all tiles have together."""
+        """Rows and columns that all register tiles cover together."""
         return self.tiles[1] * self.tile[1], self.tiles[2] * self.tile[2]
 
 
 def check_unrolled(tiling: CpuTiling, values: KnobValues, kernel: tuple[int, int]) -> None:
-    """Raises `DoesNotApply` for a loop's body that LLVM would take too long over."""
+    """Check that LLVM would not take too long over the unrolled body of a loop.
+
+    Args:
+        tiling: the tile sizes.
+        values: the config, by knob name.
+        kernel: rows and columns of the kernel.
+
+    Raises:
+        DoesNotApply: the body has more than `MAX_UNROLLED` multiply-adds.
+    """
     body = tiling.accumulators * values["unroll_channels"]
     body *= kernel[1] if values["unroll_kernel"] > 0 else 1
     body *= kernel[0] if values["unroll_kernel"] > 1 else 1

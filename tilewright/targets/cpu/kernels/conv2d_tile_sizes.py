@@ -1,14 +1,14 @@
-"""Chooses the tile sizes of a convolution without groups, in float32 and int8.
+"""Choose tile sizes of a convolution without groups, in float32 and int8.
 
-`direct_knobs` lists the sizes that there are. `baseline_values` chooses among them without any
-measurement, the rule schedule of this target. `winograd.rule_size` decides whether it is Winograd's
-algorithm.
+`direct_knobs` lists the possible sizes. `baseline_values` chooses among them without measuring,
+which gives the rule schedule. `winograd.rule_size` decides whether the rule schedule uses
+Winograd's algorithm.
 
-Where a comment names no other place, the constants of the rule were chosen on the Xeon (Sapphire
-Rapids, 2 MiB of second-level cache a core) of docs/evidence/cpu.md, with vectors of 512 bits and of
-256. `python -m benchmarks.cpu.peak` measures each layer of ten networks by the rule, alone on one
-thread, and `python -m benchmarks.cpu.networks` whole networks. Compare their tables before and
-after a change.
+Unless a comment says otherwise, the constants of the rule were chosen on the Xeon of
+docs/evidence/cpu.md (Sapphire Rapids, 2 MiB of second-level cache per core), with vectors of 512
+and of 256 bits. `python -m benchmarks.cpu.peak` measures the rule schedule of each layer of ten
+networks on one thread, and `python -m benchmarks.cpu.networks` measures whole networks. Compare
+their tables before and after a change.
 """
 
 from __future__ import annotations
@@ -27,42 +27,54 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 SIXTEEN = 16
-"""Vector registers of AVX2, too few for the numbers of three columns of a kernel at once."""
+"""Vector registers of AVX2, which are too few to hold the numbers of three kernel columns at
+once."""
 CACHE = 1 << 19
-"""Bytes of weights and data that a chunk should stay below: half of a usual second-level cache."""
+"""Largest desired size of a chunk's weights and data in bytes: half of a usual second-level
+cache."""
 TRANSFORMED = 1 << 17
-"""The same of Winograd's data: larger chunks took up to 1.3 times as long. `cpu_peak --networks
-resnet18,vgg11` measures it again."""
+"""Largest desired size of a chunk's data in bytes for Winograd's algorithm. Larger chunks took up
+to 1.3 times as long; `cpu_peak --networks resnet18,vgg11` measures it again."""
 FEWEST_TILES = 14
-"""Tiles of Winograd's that a chunk has at least if it reads many weights: with fewer, reading takes
-longer than multiplying (measured as `TRANSFORMED`)."""
+"""Smallest number of Winograd tiles per chunk if a chunk reads many weights. With fewer tiles,
+reading weights takes longer than multiplying (measured like `TRANSFORMED`)."""
 NEAR = 1 << 15
-"""The same of the first level, for the weights of a register tile, if they are many."""
+"""Largest desired size in bytes of a register tile's weights, if there are many: a first-level
+cache."""
 LATENCY = 8
-"""Multiply-adds that fit between one and the next on the same sum: two a cycle, and a latency of
-four cycles (Intel's and AMD's manuals)."""
+"""Multiply-adds between one and the next on the same sum: two per cycle, with a latency of four
+cycles (Intel's and AMD's manuals)."""
 COPY_CYCLES = 6.0
-"""Cycles of a vector of the data: our choice, twice what the estimate says
+"""Cycles to copy a vector of the data. It is our choice: twice the value of the estimate
 (`targets.cpu.estimates.convolution.COPY`)."""
 WASTED = 0.9
-"""What a tile of Winograd's products is worth whose last pixels are thrown away: our choice."""
+"""Relative worth of a tile of Winograd's products whose last pixels are discarded (our choice)."""
 
 
 def direct_knobs(
     w: Workload, spec: CpuSpec, parts_ic: tuple[int, ...], steps: int
 ) -> tuple[Knob, ...]:
-    """The decisions of a direct convolution whose blocks of input channels are `steps` steps of a
-    register tile."""
+    """Return the knobs of a direct convolution.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        parts_ic: numbers of parts into which the input channels may be cut.
+        steps: steps of a register tile per block of input channels.
+    """
     rows, columns = pixels(w)
     out_blocks = w.out_channels // channel_block(w.out_channels, spec.lanes)
     room = spec.registers - 2
     return (
-        Knob("tile_ow", _parts(columns, room)),
-        Knob("tile_oh", tuple(each for each in (1, 2, 3, 4, 7) if each <= min(rows, room))),
+        Knob("tile_ow", _part_lengths(columns, room)),
+        Knob(
+            "tile_oh",
+            tuple(rows_each for rows_each in (1, 2, 3, 4, 7) if rows_each <= min(rows, room)),
+        ),
         Knob("tile_oc", divisors(out_blocks, min(8, room))),
         Knob("parts_oc", divisors(out_blocks, out_blocks)),
-        Knob("parts_oh", _counts(rows)),
-        Knob("parts_ow", _counts(columns if rows == 1 else min(columns, 4))),
+        Knob("parts_oh", _part_counts(rows)),
+        Knob("parts_ow", _part_counts(columns if rows == 1 else min(columns, 4))),
         Knob("parts_ic", parts_ic),
         Knob("chunks_first", (0, 1)),
         Knob("tiles_first", (0, 1)),
@@ -73,35 +85,45 @@ def direct_knobs(
     )
 
 
-def _parts(length: int, at_most: int) -> tuple[int, ...]:
-    """Lengths of equal parts that cover `length`, none above `at_most`."""
+def _part_lengths(length: int, at_most: int) -> tuple[int, ...]:
+    """Return the lengths of equal parts that cover `length`, none longer than `at_most`."""
     return tuple(sorted({even_parts(length, most) for most in range(1, at_most + 1)}))
 
 
-def _counts(length: int) -> tuple[int, ...]:
-    """Into how many parts a length may be cut: up to four, then doubling."""
+def _part_counts(length: int) -> tuple[int, ...]:
+    """Return the numbers of parts to cut a length into: up to four, then powers of two."""
     doubled = (1 << power for power in range(3, length.bit_length()))
     return tuple(sorted({*range(1, min(length, 4) + 1), *doubled, length}))
 
 
 def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict[str, int]:
-    """Values by the names of `knobs`, the space of a convolution without groups: the register tile
-    with the most multiply-adds an instruction, chunks that stay in the cache, and Winograd where
-    its transforms pay."""
+    """Choose the rule schedule of a convolution without groups.
+
+    It uses the register tile with the most multiply-adds per instruction, chunks that stay in the
+    cache, and Winograd's algorithm where its transforms pay off.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        knobs: knobs of the search space.
+
+    Returns:
+        The value of each knob, by its name.
+    """
     m = winograd.rule_size(w, spec)
     rows, columns = pixels(w)
     if m:
         rows, columns = -(-w.out_height // m), -(-w.out_width // m)
     ib, ob = (channel_block(c, spec.lanes) for c in (w.in_channels, w.out_channels))
-    dots = w.dtype == "int8" and not m  # whose data are best copied, and whose tiles overlap
-    copied = WASTED if m else 1.0 if is_padded(w) or dots else _copied(w)
-    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, copied, spec, dots)
+    dots = w.dtype == "int8" and not m  # data are best copied, and tiles overlap
+    partial_worth = WASTED if m else 1.0 if is_padded(w) or dots else _worth_with_copy(w)
+    blocks, tile_h, tile_w = _tile(w.out_channels // ob, rows, columns, partial_worth, spec, dots)
     area = (m + 2) ** 2 if m else w.kernel_h * w.kernel_w
     number = 4 // dot_product(spec).numbers if dots else 4
     weights = number * w.out_channels * w.in_channels * area
     pixels_each = number * w.in_channels * (area if m else w.stride_h * w.stride_w)
-    few = rows * columns * pixels_each < weights
-    three = w.kernel_w == 3 and w.stride_w == 1
+    more_weights = rows * columns * pixels_each < weights
+    three_columns = w.kernel_w == 3 and w.stride_w == 1
     wanted = {
         "algorithm": m,
         "tile_ow": tile_w,
@@ -113,41 +135,45 @@ def baseline_values(w: Workload, spec: CpuSpec, knobs: tuple[Knob, ...]) -> dict
         "parts_ic": 1,
         "chunks_first": 1,
         "pixels_first": 1,
-        "unroll_kernel": 1 if three and spec.registers > SIXTEEN and not (m or dots) else 0,
+        "unroll_kernel": 1 if three_columns and spec.registers > SIXTEEN and not (m or dots) else 0,
         "unroll_channels": _unrolled(w, spec, ib, dots),
         "copy": 1 if dots or (is_padded(w) and not m and not _chunks_overlap(w)) else 0,
-        "stages": 1 if m and few else 0,
+        "stages": 1 if m and more_weights else 0,
         "parallel": 1 if spec.threads > 1 else 0,
     }
-    grain = 4 * spec.threads  # chunks: enough that no thread waits long for the others
-    if few:  # each thread its own weights, read once
-        wanted["parts_oc"] = max(grain, weights // CACHE)
+    fewest_chunks = 4 * spec.threads  # enough chunks that no thread waits long
+    if more_weights:  # each thread reads its own weights, once
+        wanted["parts_oc"] = max(fewest_chunks, weights // CACHE)
         if m and winograd.transforms_weights(w, m):
             wanted["parts_ic"] = number * blocks * ob * w.in_channels * area // (CACHE // 2)
         if not m:
             wanted["copy"] = 1 if dots else 0
-            tile = number * blocks * ob * w.in_channels * area
-            wanted["parts_ic"] = tile // NEAR if 2 * tile > CACHE else 1
+            tile_bytes = number * blocks * ob * w.in_channels * area
+            wanted["parts_ic"] = tile_bytes // NEAR if 2 * tile_bytes > CACHE else 1
     else:
         pieces = rows * columns * pixels_each // (TRANSFORMED if m else CACHE)
-        many = m and weights > 2 * CACHE  # more than stays near, to be read by each chunk
-        if many:
+        # Each chunk reads more weights than the cache holds.
+        limit_chunks = m and weights > 2 * CACHE
+        if limit_chunks:
             pieces = min(pieces, rows * columns // FEWEST_TILES)
-        pieces = max(grain, pieces)
+        pieces = max(fewest_chunks, pieces)
         high = wanted["parts_oh"] = min(rows, pieces)
-        wanted["parts_ow"] = pieces // high if many else -(-pieces // high)
-        if not m:  # which would transform a chunk's data for each part of the channels
+        wanted["parts_ow"] = pieces // high if limit_chunks else -(-pieces // high)
+        if not m:  # Winograd would transform a chunk's data per part
             wanted["parts_oc"] = weights // CACHE
     values = {knob.name: _nearest(knob, wanted.get(knob.name, 0)) for knob in knobs}
-    return _cut(w, spec, values, knobs, (rows, columns)) if spec.threads > 1 else values
+    return _cut_finer(w, spec, values, knobs, (rows, columns)) if spec.threads > 1 else values
 
 
-def _cut(
+def _cut_finer(
     w: Workload, spec: CpuSpec, values: dict[str, int], knobs: tuple[Knob, ...],
     size: tuple[int, int],
 ) -> dict[str, int]:  # fmt: skip
-    """With more parts of the pixels where threads would have nothing to do: parts are whole tiles,
-    as many each, and 167 tiles in eight parts are one."""
+    """Cut the pixels into more chunks if some threads would have nothing to do.
+
+    A chunk consists of whole tiles, and all chunks have equally many. A prime number of tiles such
+    as 167 therefore stays one chunk if eight parts are wanted.
+    """
 
     def chunks(values: dict[str, int]) -> int:
         t = CpuTiling.of(w, spec, values, size)
@@ -161,26 +187,34 @@ def _cut(
         for high, wide in product(parts["parts_oh"], parts["parts_ow"])
         if high >= values["parts_oh"] and wide >= values["parts_ow"]
     ]
-    finer.sort(key=lambda each: each["parts_oh"] * each["parts_ow"])
-    return next((each for each in finer if chunks(each) >= 2 * spec.threads), values)
+    finer.sort(key=lambda candidate: candidate["parts_oh"] * candidate["parts_ow"])
+    return next((candidate for candidate in finer if chunks(candidate) >= 2 * spec.threads), values)
 
 
-def _copied(w: Workload) -> float:
-    """What a tile is worth that needs a copy of the data, as it does not divide the image."""
+def _worth_with_copy(w: Workload) -> float:
+    """Return the relative worth of a tile that does not divide the image.
+
+    Such a tile needs a copy of the data.
+    """
     multiplies = w.out_channels * w.kernel_h * w.kernel_w / (2 * w.stride_h * w.stride_w)
-    return 1 / (1 + COPY_CYCLES / multiplies)  # of each vector of the data
+    return 1 / (1 + COPY_CYCLES / multiplies)  # cycles per vector of the data
 
 
 def _chunks_overlap(w: Workload) -> bool:
-    """Whether rows of taps are so far apart that each chunk would copy a third of the image beside
-    its own rows. One copy of the whole is less."""
+    """Return whether a chunk would copy at least a third of the image beside its own rows.
+
+    This happens if a large dilation puts rows of taps far apart. One copy of the whole image is
+    then less work.
+    """
     return 3 * (w.kernel_h - 1) * w.dilation_h >= w.height and w.dilation_h > 1
 
 
 def _unrolled(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
-    """Input channels, of blocks of so many, whose multiply-adds are written one after the other.
-    With AVX-512's 32 registers, fewer turns of the loop save 3 to 5 % (`cpu_peak`), though not
-    where taps stand apart."""
+    """Return the number of input channels per block whose multiply-adds are unrolled.
+
+    With the 32 registers of AVX-512, fewer iterations of the loop save 3 to 5 % (`cpu_peak`),
+    except with a dilation.
+    """
     one = w.kernel_h * w.kernel_w == 1
     if block < 5 or (dots and one):
         return block
@@ -192,35 +226,38 @@ def _unrolled(w: Workload, spec: CpuSpec, block: int, dots: bool) -> int:
 def _tile(
     blocks: int, rows: int, columns: int, copied: float, spec: CpuSpec, dots: bool
 ) -> tuple[int, int, int]:
-    """Channel blocks, rows and columns of a register tile; one that does not divide the image is
-    worth `copied`. The numbers that `dots` multiply lie in registers, too."""
+    """Return the channel blocks, rows and columns of the best register tile.
+
+    A tile that does not divide the image has the relative worth `copied`. With dot products
+    (`dots`), the numbers of the data are held in registers, too.
+    """
     room = spec.registers - 2
 
-    def fits(each: int, pixels: int) -> bool:
+    def fits(wide: int, pixels: int) -> bool:
         if dots:
-            return each * pixels <= room + dot_product(spec).numbers // 4 - each
-        return each * pixels + each + 1 <= spec.registers  # sums, weights and a number
+            return wide * pixels <= room + dot_product(spec).numbers // 4 - wide
+        return wide * pixels + wide + 1 <= spec.registers  # sums, weights and one number
 
     def worth(tile: tuple[int, int, int]) -> float:
-        each, high, long = tile
-        adds, loads = each * high * long, each + high * long
+        wide, high, long = tile
+        adds, loads = wide * high * long, wide + high * long
         covered = -(-rows // high) * high * -(-columns // long) * long
         whole = 1.0 if covered == rows * columns else copied
         wait: float = max(loads, LATENCY)
-        if dots and dot_product(spec) is TWOS:  # whose sums wait for a short addition alone
+        if dots and dot_product(spec) is TWOS:  # sums only wait for a short addition
             wait = loads * 2 / 3
         return adds / (max(adds, wait) + loads / 8 + 1) * rows * columns / covered * whole
 
-    found = [
-        (each, even_parts(rows, high), even_parts(columns, long))
-        for each, high, long in product((1, 2, 3, 4, 5, 6, 8), range(1, 9), range(1, room + 1))
-        if blocks % each == 0 and fits(each, high * long)
+    candidates = [
+        (wide, even_parts(rows, high), even_parts(columns, long))
+        for wide, high, long in product((1, 2, 3, 4, 5, 6, 8), range(1, 9), range(1, room + 1))
+        if blocks % wide == 0 and fits(wide, high * long)
     ]
-    return max(found, key=worth)
+    return max(candidates, key=worth)
 
 
 def _nearest(knob: Knob, wanted: int) -> int:
-    """The knob's value nearest to what is wanted, by factor."""
+    """Return the knob's value that is nearest to `wanted` in ratio."""
 
     def apart(value: int) -> float:
         return max((value + 1) / (wanted + 1), (wanted + 1) / (value + 1))

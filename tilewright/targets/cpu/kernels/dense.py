@@ -1,4 +1,4 @@
-"""Implements fully connected layers: plain rows by weights packed in tiles of columns."""
+"""Dense layers in float32: rows of the data times weights that are packed in tiles of columns."""
 
 from __future__ import annotations
 
@@ -20,30 +20,24 @@ tirx = lazy_module("tvm.tirx")
 
 
 class Dense:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for `dense`: data (rows, in), out (rows, out)."""
+    """`Kernel` for `dense` in float32: data (rows, in), output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
-        """Any number of rows."""
         return workload.operator == "dense" and workload.dtype == "float32"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix_product`."""
         return GemmShape.of(workload, spec).knobs(packed=True)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
         return GemmShape.of(workload, spec).baseline_values(spec, packed=True)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(rows, in)."""
         return workload.batch, workload.in_channels
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(rows, out)."""
         return workload.batch, workload.out_channels
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Rows times packed columns, as a tensor expression."""
         w, width = workload, GemmShape.of(workload, spec).width(values)
         data = te.placeholder(self.data_shape(w, spec), name="data")
         shape = tiles(w.out_channels, width), w.in_channels, width
@@ -52,8 +46,8 @@ class Dense:
 
         def product(row: Expression, column: Expression) -> Expression:
             tile = tirx.indexdiv(column, width)
-            inside = column - tirx.min(tile * width, w.out_channels - width)
-            return te.sum(data[row, k] * weights[tile, k, inside], axis=k)
+            tile_column = column - tirx.min(tile * width, w.out_channels - width)
+            return te.sum(data[row, k] * weights[tile, k, tile_column], axis=k)
 
         sums = te.compute(self.out_shape(w, spec), product, name="sums")
         inputs = row_inputs(w, self.out_shape(w, spec))
@@ -63,14 +57,26 @@ class Dense:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The loops written out; `function` says what they compute."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         return multiply(workload, GemmShape.of(workload, spec), values, packed=True)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """(out, in) or (out, in, 1, 1) → (tiles, in, columns of a tile). The last tile begins
-        earlier where it would reach beyond the end: some columns are in two tiles."""
+        """Pack weights in tiles of columns.
+
+        If the last tile would reach beyond the end, it begins earlier, so that some columns are in
+        two tiles.
+
+        Args:
+            weights: shape (out, in) or (out, in, 1, 1).
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+
+        Returns:
+            Shape (tiles, in, columns of a tile).
+        """
         width, out = GemmShape.of(workload, spec).width(values), workload.out_channels
         plain = weights.reshape(out, workload.in_channels)
         columns = tile_starts(out, width)[:, None] + np.arange(width)
@@ -78,7 +84,14 @@ class Dense:
 
 
 def tile_starts(out: int, width: int) -> NDArray[np.int64]:
-    """The first column of each tile of so many, shape (tiles,): see
-    `targets.cpu.kernels.loops.tile_start`."""
+    """Return the first column of each tile: see `targets.cpu.kernels.loops.tile_start`.
+
+    Args:
+        out: number of columns.
+        width: columns per tile.
+
+    Returns:
+        Shape (tiles,).
+    """
     starts: NDArray[np.int64] = np.minimum(np.arange(tiles(out, width)) * width, out - width)
     return starts

@@ -1,4 +1,4 @@
-"""Implements fully connected layers in int8, by dot products."""
+"""Dense layers in int8, with dot products."""
 
 from __future__ import annotations
 
@@ -34,15 +34,21 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class DenseInt8(Dense):
-    """As `Dense`, of int8."""
+    """`Kernel` for `dense` in int8: data (rows, in), output (rows, out)."""
 
     def serves(self, workload: Workload) -> bool:
-        """Any number of rows."""
         return workload.operator == "dense" and workload.dtype == "int8"
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.matrix_product`. Raises `WorkloadError` for a processor without
-        dot products."""
+        """Return the knobs of a matrix product; some processors need `pack_data`.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+
+        Raises:
+            WorkloadError: the processor has no dot products.
+        """
         check_dots(workload, spec)
         pack = (1,) if must_pack(workload, dot_product(spec)) else (0, 1)
         return tuple(
@@ -51,13 +57,11 @@ class DenseInt8(Dense):
         )
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """The baseline of a kernel."""
         shape, products = GemmShape.of(workload, spec), dot_product(spec).products
-        usual = shape.baseline_values(spec, packed=True, products=products)
-        return {**usual, "pack_data": 1}
+        float_values = shape.baseline_values(spec, packed=True, products=products)
+        return {**float_values, "pack_data": 1}
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Rows times packed columns, as a tensor expression."""
         w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
         width, out = p.width(values), self.out_shape(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
@@ -68,8 +72,8 @@ class DenseInt8(Dense):
 
         def product(row: Expression, column: Expression) -> Expression:
             tile = tirx.indexdiv(column, width)
-            inside = column - tirx.min(tile * width, w.out_channels - width)
-            vectors, lane = tirx.indexdiv(inside, p.lanes), tirx.indexmod(inside, p.lanes)
+            tile_column = column - tirx.min(tile * width, w.out_channels - width)
+            vectors, lane = tirx.indexdiv(tile_column, p.lanes), tirx.indexmod(tile_column, p.lanes)
             weight = dot.weight_at(weights, tile, k, vectors * vector_of(p.lanes) + lane)
             number = tirx.Cast("int32", data[row, k]) - data_zero(inputs)
             return te.sum(number * weight, axis=k)
@@ -80,35 +84,55 @@ class DenseInt8(Dense):
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The loops written out; `function` says what they compute."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         share = share_of(dot_product(spec))
         return multiply(workload, GemmShape.of(workload, spec), values, True, share)
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """(out, in) → (tiles, 1 + steps, lanes of a tile), see
-        `targets.cpu.kernels.int8_dot_product.DotProduct.pack`; zeros where columns fill no
-        vector."""
+        """Pack weights for dot products, as `DotProduct.pack` does.
+
+        Zeros fill up incomplete vectors.
+
+        Args:
+            weights: shape (out, in).
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+
+        Returns:
+            Shape (tiles, 1 + steps, lanes of a tile).
+        """
         w, p, dot = workload, GemmShape.of(workload, spec), dot_product(spec)
         starts = tile_starts(w.out_channels, p.width(values))
         columns = starts[:, None] + np.arange(p.width(values))
         lanes, count = vector_of(p.lanes), values["tile_vectors"]
         numbers = dot.steps(w.in_channels) * dot.numbers
-        whole = np.zeros((len(starts), numbers, count, lanes), np.int16)
-        taken = weights.reshape(w.out_channels, w.in_channels)[columns].transpose(0, 2, 1)
-        whole[:, : w.in_channels, :, : p.lanes] = taken.reshape(*taken.shape[:2], count, p.lanes)
-        return dot.pack(whole.reshape(*whole.shape[:2], count * lanes), w.dequantises)
+        padded = np.zeros((len(starts), numbers, count, lanes), np.int16)
+        by_tile = weights.reshape(w.out_channels, w.in_channels)[columns].transpose(0, 2, 1)
+        padded[:, : w.in_channels, :, : p.lanes] = by_tile.reshape(
+            *by_tile.shape[:2], count, p.lanes
+        )
+        return dot.pack(padded.reshape(*padded.shape[:2], count * lanes), w.dequantises)
 
 
 def must_pack(w: Workload, dot: DotProduct) -> bool:
-    """Whether data are not read where they lie."""
+    """Return whether data cannot be read without being packed first.
+
+    Args:
+        w: the workload.
+        dot: the dot product.
+    """
     return w.in_channels % dot.numbers > 0 or dot is TWOS
 
 
 class DotShare(Share):
-    """A step is a dot product; of the data each number is one step of it. Sums begin as the packed
-    weights say."""
+    """Share of a matrix product that is computed with int8 dot products.
+
+    One step is one dot product per lane, of a step of the data and a vector of packed weights. The
+    packed weights also contain the initial values of the sums.
+    """
 
     sums_type = "int32"
     dot = FOURS
@@ -125,7 +149,7 @@ class DotShare(Share):
         return self.dot.begin(self.a.workload, buffer[(*place, 0, at)], self.a.zero, 1)
 
     def _packed(self, column: Expression) -> tuple[TirBuffer, list[Expression]]:
-        """Where the packed weights of a tile of columns are: a buffer, and the place in it."""
+        """Return the buffer with a tile's packed weights, and the tile's place in it."""
         if self.weights is None:
             return self.a.weights, [column]
         return self.weights, [column - self.columns[0]]
@@ -135,10 +159,10 @@ class DotShare(Share):
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
         w, data, place = self.a.workload, self.a.data, [*self.lead, self.first_row(row) + r]
-        each, zero = self.dot.numbers, self.a.zero
-        if w.in_channels % each == 0:
-            return self.dot.loaded(w, data, [*place, k * each], zero)
-        return self.dot.gathered(w, data, [*place, 0], zero, k * each, w.in_channels)
+        step_numbers, zero = self.dot.numbers, self.a.zero
+        if w.in_channels % step_numbers == 0:
+            return self.dot.loaded(w, data, [*place, k * step_numbers], zero)
+        return self.dot.gathered(w, data, [*place, 0], zero, k * step_numbers, w.in_channels)
 
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
@@ -152,52 +176,64 @@ class DotShare(Share):
                 self.dot.add(buffer, at, step, weights, self.vector)
 
     def pack_weights(self) -> TirBuffer:
-        """A buffer of the columns of the share, tile behind tile, in steps; before them, where
-        their sums begin."""
-        lanes, vectors, each = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
+        """Pack the second operand's columns of the share, tile by tile.
+
+        Returns:
+            A buffer of shape (tiles, 1 + steps, lanes of a tile). The first vectors are the initial
+                values of the sums.
+        """
+        lanes, vectors, step_numbers = self.p.lanes, self.v["tile_vectors"], self.dot.numbers
         depth, width = int(self.a.weights.shape[-2]), vectors * self.vector
         packed = T.alloc_buffer((self.most_columns, 1 + self.p.depth, width), "int32")
         zero, ones = tirx.const(0, "int32"), tirx.const(self.dot.ones, "int32")
         flip = self.dot.flip(self.a.workload.data_dtype)
         with T.serial(*self.columns) as column:
-            place = column - self.columns[0]
-            begin = T.alloc_buffer((width,), "int32")
+            tile_index = column - self.columns[0]
+            weight_sums = T.alloc_buffer((width,), "int32")
             with Nest.tile(vectors, self.vector) as (c, i):
-                T.buffer_store(begin, zero, [c * self.vector + i])
+                T.buffer_store(weight_sums, zero, [c * self.vector + i])
 
             def step(k: Expression, numbers: int) -> None:
                 with Nest.tile(vectors, lanes) as (c, i):
                     start = tile_start(column, self.p.columns, self.width)
                     source = start + c * lanes + i
-                    found = zero
+                    word_bits = zero
                     for number in range(numbers):
-                        value = self.a.weights[(*self.lead, k * each + number, source)]
-                        found = tirx.bitwise_or(found, self.dot.placed(value, number))
-                    T.buffer_store(packed, found, [place, 1 + k, c * self.vector + i])
+                        value = self.a.weights[(*self.lead, k * step_numbers + number, source)]
+                        word_bits = tirx.bitwise_or(word_bits, self.dot.placed(value, number))
+                    T.buffer_store(packed, word_bits, [tile_index, 1 + k, c * self.vector + i])
                 for c in range(vectors if flip else 0):
                     at = c * self.vector
-                    words = vector(packed, [place, 1 + k, at], self.vector)
-                    self.dot.add(begin, at, ones, words, self.vector)
+                    words = vector(packed, [tile_index, 1 + k, at], self.vector)
+                    self.dot.add(weight_sums, at, ones, words, self.vector)
 
-            with T.serial(0, depth // each) as k:
-                step(k, each)
-            if depth % each:
-                step(depth // each, depth % each)
+            with T.serial(0, depth // step_numbers) as k:
+                step(k, step_numbers)
+            if depth % step_numbers:
+                step(depth // step_numbers, depth % step_numbers)
             with Nest.tile(vectors, self.vector) as (c, i):
                 at = c * self.vector + i
-                factor = tirx.const(flip, "int32")
-                T.buffer_store(packed, zero - begin[at] * factor, [place, 0, at])
+                flip_offset = tirx.const(flip, "int32")
+                T.buffer_store(packed, zero - weight_sums[at] * flip_offset, [tile_index, 0, at])
         return packed
 
 
 class _TwosShare(DotShare):
+    """`DotShare` for two products per step."""
+
     dot = TWOS
 
 
 class _SignedFoursShare(DotShare):
+    """`DotShare` for four signed products per step."""
+
     dot = SIGNED_FOURS
 
 
 def share_of(dot: DotProduct) -> type[DotShare]:
-    """What writes a task by these dot products."""
+    """Return the class that builds a task with the given dot product.
+
+    Args:
+        dot: the dot product.
+    """
     return {TWOS: _TwosShare, FOURS: DotShare, SIGNED_FOURS: _SignedFoursShare}[dot]

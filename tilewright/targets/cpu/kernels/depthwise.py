@@ -1,4 +1,4 @@
-"""Implements depthwise convolutions: a vector is a block of channels."""
+"""Depthwise convolution: one vector holds one block of channels."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ te = lazy_module("tvm.te")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 25
-"""Taps that a config may write out: those of a kernel of 5×5."""
+"""Largest number of taps that a config may unroll: those of a 5×5 kernel."""
 MAX_TILE_ROWS = 4
-"""Rows of a register tile that a config may have."""
+"""Largest number of rows of a register tile."""
 
 
 @dataclass(frozen=True)
 class _ChannelTaps:
-    """Keeps `targets.cpu.kernels.grouped_loops.Taps`."""
+    """Implementation of `targets.cpu.kernels.grouped_loops.Taps`."""
 
     w: Workload
     tasks: int
@@ -84,39 +84,46 @@ class _ChannelTaps:
 
 
 class Depthwise:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for as many groups as channels, in and out."""
+    """`Kernel` for convolutions with as many groups as input and output channels."""
 
     def serves(self, workload: Workload) -> bool:
-        """One input and one output channel a group."""
         w = workload
         return w.operator == "conv2d" and 1 < w.groups == w.in_channels == w.out_channels
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.grouped_loops`. Raises `WorkloadError` as `check_dots`."""
+        """Return the knobs of a grouped convolution: see `targets.cpu.kernels.grouped_loops`.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+
+        Raises:
+            WorkloadError: the processor has no instructions for int8.
+        """
         check_dots(workload, spec)
         return window_knobs(workload, _block(workload, spec), MAX_TILE_ROWS, MAX_TAPS)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """Return the rule schedule.
 
-        Half of the registers hold sums, the others data and weights. This limit, and those of what
-        is written out, are choices of ours. `python -m benchmarks.cpu.networks --networks
-        mobilenet_v1,mobilenet_v2,efficientnet_b0` measures networks of such layers.
+        Half of the registers hold sums, the others hold data and weights. This limit and the limit
+        on unrolled code are our choices. `python -m benchmarks.cpu.networks --networks
+        mobilenet_v1,mobilenet_v2,efficientnet_b0` measures networks with such layers.
         """
         w = workload
         knobs = {knob.name: knob.values for knob in self.knobs(w, spec)}
-        each = vectors(_block(w, spec), spec.lanes)
+        block_registers = vectors(_block(w, spec), spec.lanes)
 
         def cost(tile: tuple[int, int]) -> float:
             rows, columns = tile
-            done = tiles(w.out_height, rows) * rows * tiles(w.out_width, columns) * columns
-            return done * (1 + 1 / (rows * columns))
+            computed = tiles(w.out_height, rows) * rows * tiles(w.out_width, columns) * columns
+            return computed * (1 + 1 / (rows * columns))
 
         fits = [
             (rows, columns)
             for rows in knobs["tile_rows"][:2]
             for columns in knobs["tile_columns"]
-            if rows * columns * each <= spec.registers // 2
+            if rows * columns * block_registers <= spec.registers // 2
             and rows * columns * w.kernel_h * w.kernel_w <= 128
         ] or [(1, 1)]
         rows, columns = min(fits, key=cost)
@@ -130,17 +137,14 @@ class Depthwise:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(n, c / block, h, w, block)."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(n, c / block, oh, ow, block)."""
         w, block = workload, _block(workload, spec)
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """The convolution as a tensor expression."""
         w, block = workload, _block(workload, spec)
         data = te.placeholder(self.data_shape(w, spec), w.data_dtype, name="data")
         filters = (w.in_channels // block, w.kernel_h, w.kernel_w, block)
@@ -164,7 +168,7 @@ class Depthwise:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The loops written out; `function` says what they compute."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         w, block = workload, _block(workload, spec)
         taps = _ChannelTaps(w, w.out_channels // block, block, multiplies_pairs(spec, block))
         windows = WindowLoops(w, values, taps, block, block)
@@ -174,7 +178,17 @@ class Depthwise:
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """(c, 1, kh, kw) → (c / block, kh, kw, block)."""
+        """Pack weights in blocks of channels.
+
+        Args:
+            weights: shape (c, 1, kh, kw).
+            workload: the workload.
+            spec: the processor.
+            values: not used.
+
+        Returns:
+            Shape (c / block, kh, kw, block).
+        """
         w, block = workload, _block(workload, spec)
         blocked = weights.reshape(w.out_channels // block, block, w.kernel_h, w.kernel_w)
         ordered = np.ascontiguousarray(blocked.transpose(0, 2, 3, 1))

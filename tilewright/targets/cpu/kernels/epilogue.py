@@ -1,12 +1,11 @@
-"""Writes a kernel's epilogue: the fused steps on a sum, from the bias to the activation.
+"""Epilogue of a kernel: the fused operations on a sum, from the bias to the activation.
 
-The steps are computed in float32, in integers as the reference does, or on reals that integers
-stand for. Here is also what their data and weights are as numbers.
+They are computed in float32, in integers like the reference, or on reals that integers represent.
+The module also defines how data and weights are converted before they are multiplied.
 
-Activations are expressions of arithmetic alone, so that LLVM computes them in vectors. A call of
-the C library would take one number at a time. `exp` is 2 to a whole number times a polynomial
-(Cephes' expf), `erf` a quotient of polynomials (Eigen's). Both are within 4 units of the last place
-of 1.
+Activations are arithmetic expressions, so that LLVM vectorises them. A call of the C library would
+compute one number at a time. `exp` is a power of two times a polynomial (Cephes' expf), and `erf`
+is a quotient of polynomials (Eigen's). The error of both is at most 4 units in the last place of 1.
 """
 
 from __future__ import annotations
@@ -33,8 +32,14 @@ tirx = lazy_module("tvm.tirx")
 def with_epilogue(
     w: Workload, sums: Tensor, shape: tuple[int, ...], inputs: Mapping[str, Tensor]
 ) -> Tensor:
-    """The result of all steps of the epilogue on `sums`, a te tensor of `shape` (n, channel block,
-    y, x, channel of a block), or larger; `inputs` are those of `epilogue_inputs`."""
+    """Apply the epilogue to a tensor expression of sums.
+
+    Args:
+        w: the workload.
+        sums: the sums, of at least `shape`.
+        shape: shape of the output, (n, channel block, y, x, channel of a block).
+        inputs: operands of the epilogue, from `epilogue_inputs`.
+    """
 
     def value(
         n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
@@ -45,7 +50,13 @@ def with_epilogue(
 
 
 def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, Tensor]:
-    """The placeholders of `epilogue_tensors`."""
+    """Return placeholders for the operands of the epilogue.
+
+    Args:
+        w: the workload.
+        shape: shape of the output.
+        ob: output channels per block.
+    """
     channels = (w.out_channels // ob, ob)
     return {
         name: te.placeholder(shape_of_tensor(w, name, channels, shape), dtype, name=name)
@@ -56,49 +67,87 @@ def epilogue_inputs(w: Workload, shape: tuple[int, ...], ob: int) -> dict[str, T
 def shape_of_tensor(
     w: Workload, name: str, channels: tuple[int, ...], out: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Of what an epilogue takes by that name, given the shapes of values a channel and of the
-    output."""
+    """Return the shape of an operand of the epilogue.
+
+    Args:
+        w: the workload.
+        name: name of the operand.
+        channels: shape of values per output channel.
+        out: shape of the output.
+    """
     if name == QUANTISATION:
         return (1 + sum(NUMBERS.get(step.kind, 0) for step in w.epilogue),)
     return channels if name in A_CHANNEL else out
 
 
 def sums_type(w: Workload) -> str:
-    """Of the sums of products. Few products a sum are as fast in float32, and it holds their sums
-    exactly up to 2^24."""
+    """Return the element type of sums of products.
+
+    Quantised convolutions with groups use float32: they sum few products, which is as fast in
+    float32, and exact up to 2^24.
+
+    Args:
+        w: the workload.
+    """
     if w.dtype == "int8":
         return "float32" if w.dequantises and w.groups > 1 else "int32"
     return "float32"
 
 
 def widened(w: Workload, number: Expression) -> Expression:
-    """A number of the data or the weights, as its products are summed."""
+    """Convert a number of the data or the weights to the type of the sums.
+
+    Args:
+        w: the workload.
+        number: the number.
+    """
     return number if w.dtype == "float32" else tirx.Cast(sums_type(w), number)
 
 
 def real(number: Expression, zero: Expression) -> Expression:
-    """The number that an integer of the data stands for, times its scale, in float32; `zero` is
-    the zero point, an int32."""
+    """Subtract the zero point from an integer of the data, in float32.
+
+    Args:
+        number: the integer.
+        zero: the zero point, an int32.
+
+    Returns:
+        The real number that the integer represents, divided by the scale.
+    """
     return tirx.Cast("float32", tirx.Cast("int32", number) - zero)
 
 
 def multiplied(w: Workload, number: Expression, weight: Expression) -> Expression:
-    """A number of the data times a weight of `packed_words`."""
+    """Multiply a number of the data by a weight from `packed_words`.
+
+    Args:
+        w: the workload.
+        number: the number.
+        weight: the weight.
+    """
     if sums_type(w) == "float32":
         return number * weight
     return tirx.Cast("int32", number) * word_at(weight)
 
 
 def packed_words(w: Workload, weights: Array, pairs: bool) -> Array:
-    """Weights of any shape, each as a kernel multiplies it, integers by `pairs` or not."""
+    """Convert weights to the form in which a kernel multiplies them.
+
+    Args:
+        w: the workload.
+        weights: weights of any shape.
+        pairs: whether integers are multiplied in pairs: see `pack_words`.
+    """
     if sums_type(w) == "float32":
         return weights.astype(np.float32, copy=False)
     return pack_words(weights, pairs)
 
 
 QUANTISATION = "quantisation"
+"""Name of the operand with scales and zero points of quantised tensors."""
 A_CHANNEL = frozenset({"bias", "shr_channel", "scale"})
-"""Tensors with one value an output channel; others but `QUANTISATION` are like the output."""
+"""Names of operands with one value per output channel. Others, except `QUANTISATION`, have the
+output's shape."""
 _STEPS = {
     "bias", "add", "residual", "offset", "shr", "shr_channel", "shl", "min", "max", "dequantise",
     "add_dequantised", "round", "quantise",
@@ -108,8 +157,13 @@ _INTEGERS = {"bias": "int32", "shr_channel": "int32", "add": "int32", "residual"
 
 
 def computes(step: EpilogueOp) -> bool:
-    """Whether kernels compute a step: those known by name, and those that ALU operations make
-    up."""
+    """Return whether the kernels can compute a step of an epilogue.
+
+    These are the steps that this module knows by name, and those that consist of ALU operations.
+
+    Args:
+        step: the step.
+    """
     return (
         step.kind in _STEPS
         or step.kind in FUNCTIONS
@@ -118,16 +172,23 @@ def computes(step: EpilogueOp) -> bool:
 
 
 def epilogue_tensors(w: Workload) -> dict[str, str]:
-    """The element types of what the epilogue's steps take, in the order a kernel takes them."""
+    """Return the operands of the epilogue in the order in which kernels take them.
+
+    Args:
+        w: the workload.
+
+    Returns:
+        Element types by name.
+    """
     kinds = {step.kind for step in w.epilogue}
     if w.dequantises:
-        found = {QUANTISATION: "float32", "scale": "float32"}
+        dtypes = {QUANTISATION: "float32", "scale": "float32"}
         if "bias" in kinds:
-            found["bias"] = "float32"
+            dtypes["bias"] = "float32"
         added = next((step for step in w.epilogue if step.kind == "add_dequantised"), None)
-        return found if added is None else found | {"added": BYTES[added.value]}
-    known = _INTEGERS if w.dtype == "int8" else _FLOATS
-    return {name: dtype for name, dtype in known.items() if name in kinds}
+        return dtypes if added is None else dtypes | {"added": BYTES[added.value]}
+    possible_dtypes = _INTEGERS if w.dtype == "int8" else _FLOATS
+    return {name: dtype for name, dtype in possible_dtypes.items() if name in kinds}
 
 
 def epilogue_value(
@@ -137,8 +198,16 @@ def epilogue_value(
     at: Place,
     channel: Place | None = None,
 ) -> Expression:
-    """All steps on `found`, the sum at the place `at`: (n, channel block, y, x, channel), or others
-    where `channel`, the place in the bias, is given."""
+    """Apply all steps of the epilogue to one sum.
+
+    Args:
+        w: the workload.
+        inputs: operands of the epilogue by name.
+        found: the sum.
+        at: indices of the output: (n, channel block, y, x, channel of a block), or others if
+            `channel` is given.
+        channel: indices of values per output channel, such as the bias.
+    """
     place = (at[1], at[-1]) if channel is None else channel
     if w.dequantises:
         return _in_reals(w, inputs, found, at, place)
@@ -158,8 +227,10 @@ def epilogue_value(
 
 
 def _clipped(step: EpilogueOp, number: Expression) -> Expression:
-    """The larger or the smaller of a constant and a float32, NaN of NaN: TVM's maximum and minimum
-    are their second operand where one is NaN."""
+    """Return the larger or the smaller of a constant and a float32, or NaN for NaN.
+
+    If one operand is NaN, TVM's maximum and minimum return the second operand.
+    """
     clip = tirx.max if step.kind == "max" else tirx.min
     return clip(tirx.const(float(step.value), "float32"), number)
 
@@ -167,102 +238,118 @@ def _clipped(step: EpilogueOp, number: Expression) -> Expression:
 def _in_reals(
     w: Workload,
     inputs: Mapping[str, Tensor | TirBuffer],
-    found: Expression,
+    value: Expression,
     at: Place,
     channel: Place,
 ) -> Expression:
-    """All steps of an epilogue that begins with `dequantise`."""
+    """Apply all steps of an epilogue that begins with `dequantise`."""
 
     place = 1
 
     def number(offset: int) -> Expression:
         return inputs[QUANTISATION][place + offset]
 
-    def rounded(found: Expression) -> Expression:
-        return _rounded_bits(tirx.max(tirx.min(found * number(0), number(2)), number(1)))
+    def rounded(value: Expression) -> Expression:
+        return _rounded_bits(tirx.max(tirx.min(value * number(0), number(2)), number(1)))
 
     for step in w.epilogue:
         if step.kind == "dequantise":
-            found = tirx.Cast("float32", found) * inputs["scale"][channel]
+            value = tirx.Cast("float32", value) * inputs["scale"][channel]
         elif step.kind == "bias":
-            found = found + inputs["bias"][channel]
+            value = value + inputs["bias"][channel]
         elif step.kind == "add_dequantised":
             real = tirx.Cast("float32", inputs["added"][at]) - number(0)
-            found = found + real * number(1)
+            value = value + real * number(1)
         elif step.kind == "round":
-            integer = rounded(found) - int(np.float32(_ROUNDS).view(np.int32))
-            found = tirx.Cast("float32", integer) * number(3)
+            integer = rounded(value) - int(np.float32(_ROUNDS).view(np.int32))
+            value = tirx.Cast("float32", integer) * number(3)
         elif step.kind == "quantise":
-            integer = rounded(found) + tirx.reinterpret("int32", number(3))
-            found = tirx.Cast(w.out_dtype, integer)
+            integer = rounded(value) + tirx.reinterpret("int32", number(3))
+            value = tirx.Cast(w.out_dtype, integer)
         else:
-            found = _clipped(step, found)
+            value = _clipped(step, value)
         place += NUMBERS.get(step.kind, 0)
-    return found
+    return value
 
 
 _ROUNDS = 1.5 * 2**23
+"""Number that rounds a small float32 to an integer when it is added: see `_rounded_bits`."""
 
 
 def _rounded_bits(number: Expression) -> Expression:
-    """An int32: the integer nearest to a small float32, ties to even, plus the bits of `_ROUNDS`,
-    of which the lowest eight are 0.
+    """Round a small float32 to the nearest integer, with ties to even.
 
-    TVM computes `nearbyint` one by one. `_ROUNDS` has no bits behind the point: a number that is
-    added to it is rounded, and the lowest bits of the sum are the integer's."""
+    The result is an int32: the integer plus the bits of `_ROUNDS`, of which the lowest eight are 0.
+    A float32 as large as `_ROUNDS` has no fractional bits. A number that is added to it is
+    therefore rounded, and the lowest bits of the sum are the integer's. TVM would compute
+    `nearbyint` for one number at a time.
+    """
     return tirx.reinterpret("int32", number + tirx.const(_ROUNDS, "float32"))
 
 
 def data_zero(inputs: Mapping[str, Tensor | TirBuffer]) -> Expression:
-    """The zero point of the data, an int32; of epilogues without a `dequantise` step 0."""
+    """Return the zero point of the data as an int32, which is 0 without a `dequantise` step.
+
+    Args:
+        inputs: operands of the epilogue by name.
+    """
     if QUANTISATION not in inputs:
         return tirx.const(0, "int32")
     return tirx.reinterpret("int32", inputs[QUANTISATION][0])
 
 
-def _in_integers(w: Workload, tensors: Mapping[str, Expression], found: Expression) -> Expression:
-    """All steps on an int32 sum, which wrap as the reference's do, and its lowest eight bits;
-    `tensors` are the values at its place."""
+def _in_integers(w: Workload, tensors: Mapping[str, Expression], value: Expression) -> Expression:
+    """Apply all steps to an int32 sum, wrapping like the reference.
+
+    Return its lowest eight bits. `tensors` are the values of the operands at the sum's place.
+    """
     for step in w.epilogue:
         constant = tirx.const(step.value, "int32")
         if step.kind in ("bias", "add"):
-            found = wrapping_sum(found, tensors[step.kind])
+            value = wrapping_sum(value, tensors[step.kind])
         elif step.kind == "residual":
             residual = tirx.shift_left(tirx.Cast("int32", tensors["residual"]), constant)
-            found = wrapping_sum(found, residual)
+            value = wrapping_sum(value, residual)
         elif step.kind == "offset":
-            found = wrapping_sum(found, constant)
+            value = wrapping_sum(value, constant)
         elif step.kind == "shr_channel":
-            found = tirx.shift_right(found, tensors["shr_channel"])
+            value = tirx.shift_right(value, tensors["shr_channel"])
         elif step.kind in ("shr", "shl"):
             shift = tirx.shift_right if step.kind == "shr" else tirx.shift_left
-            found = shift(found, constant)
+            value = shift(value, constant)
         elif step.kind in ("min", "max"):
-            found = (tirx.max if step.kind == "max" else tirx.min)(found, constant)
+            value = (tirx.max if step.kind == "max" else tirx.min)(value, constant)
         else:
-            found = _composed(STEP_KINDS[step.kind].operations(step.value), found)
-    return tirx.Cast("int8", found)
+            value = _composed(STEP_KINDS[step.kind].operations(step.value), value)
+    return tirx.Cast("int8", value)
 
 
-def _composed(operations: Sequence[AluOperation], found: Expression) -> Expression:
-    """A step on an int32 sum that ALU operations make up."""
-    of = {
+def _composed(operations: Sequence[AluOperation], value: Expression) -> Expression:
+    """Apply a step that consists of ALU operations to an int32 sum."""
+    functions = {
         "add": wrapping_sum, "min": tirx.min, "max": tirx.max, "shr": tirx.shift_right
     }  # fmt: skip
-    copy = found
-    for each in operations:
-        constant = tirx.const(each.value, "int32")
-        if each.place == "take":
-            copy = found
-        elif each.place == "aside":
-            copy = of[each.operation](copy, constant)
+    copy = value
+    for operation in operations:
+        constant = tirx.const(operation.value, "int32")
+        if operation.place == "take":
+            copy = value
+        elif operation.place == "aside":
+            copy = functions[operation.operation](copy, constant)
         else:
-            found = of[each.operation](found, copy if each.place == "back" else constant)
-    return found
+            value = functions[operation.operation](
+                value, copy if operation.place == "back" else constant
+            )
+    return value
 
 
 def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """The placeholders of `epilogue_tensors`, of an output of `shape` (..., channels)."""
+    """Return placeholders for the operands of the epilogue of a matrix product.
+
+    Args:
+        w: the workload.
+        shape: shape of the output, (..., channels).
+    """
     return {
         name: te.placeholder(shape_of_tensor(w, name, (w.out_channels,), shape), dtype, name=name)
         for name, dtype in epilogue_tensors(w).items()
@@ -270,8 +357,13 @@ def row_inputs(w: Workload, shape: tuple[int, ...]) -> dict[str, Tensor]:
 
 
 def with_row_epilogue(w: Workload, sums: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """What `with_epilogue` does, on rows of output channels: `sums` of shape (..., channels), the
-    bias of shape (channels,)."""
+    """Apply the epilogue to a tensor expression of sums of a matrix product.
+
+    Args:
+        w: the workload.
+        sums: the sums, shape (..., channels).
+        inputs: operands of the epilogue, from `row_inputs`.
+    """
 
     def value(*place: Expression) -> Expression:
         return epilogue_value(w, inputs, sums[place], place, place[-1:])
@@ -283,20 +375,25 @@ def with_row_epilogue(w: Workload, sums: Tensor, inputs: Mapping[str, Tensor]) -
 
 
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+"""Coefficients of Cephes' expf, from highest to lowest degree."""
 _EXP_BOUNDS = -88.0, 89.0
+"""Arguments of `exp` are clipped to this range."""
 _ERF_ABOVE = (
     -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
     -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
 )  # fmt: skip
+"""Coefficients of the numerator of Eigen's erf, from highest to lowest degree."""
 _ERF_BELOW = (
     -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
     -1.42647390514189e-02,
 )  # fmt: skip
+"""Coefficients of its denominator, from highest to lowest degree."""
 _ERF_MOST = 4.0
+"""Arguments of `erf` are clipped to this absolute value."""
 
 
-def _named(value: Expression, use: Callable[[Expression], Expression]) -> Expression:
-    """`use` of a value that is computed once."""
+def _let(value: Expression, use: Callable[[Expression], Expression]) -> Expression:
+    """Bind a value to a variable, so that it is computed once, and return `use` of the variable."""
     name = tirx.Var("v", "float32")
     return tirx.Let(name, value, use(name))
 
@@ -306,49 +403,67 @@ def _number(value: float) -> Expression:
 
 
 def _polynomial(x: Expression, coefficients: tuple[float, ...]) -> Expression:
-    """The highest power's first."""
-    found = _number(coefficients[0])
-    for each in coefficients[1:]:
-        found = found * x + _number(each)
-    return found
+    """Evaluate a polynomial; coefficients are ordered from highest to lowest degree."""
+    value = _number(coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + _number(coefficient)
+    return value
 
 
-def _cut(x: Expression, least: float, most: float) -> Expression:
-    """x within two bounds, NaN of NaN: TVM's maximum and minimum are their second operand then."""
+def _clip(x: Expression, least: float, most: float) -> Expression:
+    """Clip x to a range; NaN stays NaN, since TVM then returns the second operand."""
     return tirx.max(_number(least), tirx.min(_number(most), x))
 
 
 def exp(x: Expression) -> Expression:
-    """Of arguments above −88; infinite above 88.3, where the power is 2^128, NaN of NaN."""
+    """Return the exponential of a float32 expression.
+
+    It is correct for arguments above −88, infinite above 88.3, where the power of two is 2^128, and
+    NaN for NaN.
+
+    Args:
+        x: the argument.
+    """
 
     def split(x: Expression) -> Expression:
-        return _named(tirx.floor(x * _number(log2(e)) + _number(0.5)), lambda n: parts(x, n))
+        return _let(tirx.floor(x * _number(log2(e)) + _number(0.5)), lambda n: parts(x, n))
 
     def parts(x: Expression, n: Expression) -> Expression:
+        # log 2 in two parts. The first has few bits, so that its product with n is exact.
         rest = x - n * _number(0.693359375)
         rest = rest - n * _number(log(2) - 0.693359375)
-        # n is in the lowest bits of the sum. A conversion to an integer has no value for NaN.
+        # n is in the lowest bits of the sum. Converting NaN to an integer would be undefined.
         bits = tirx.reinterpret("int32", n + _number(1.5 * 2**23 + 127))
         power = tirx.reinterpret("float32", tirx.shift_left(bits, 23))
         series = lambda r: (_polynomial(r, _EXP) * r * r + r + _number(1)) * power  # noqa: E731
-        return _named(rest, series)
+        return _let(rest, series)
 
-    return _named(_cut(x, *_EXP_BOUNDS), split)
+    return _let(_clip(x, *_EXP_BOUNDS), split)
 
 
 def sigmoid(x: Expression) -> Expression:
-    """1 / (1 + exp(−x))."""
+    """Return 1 / (1 + exp(−x)).
+
+    Args:
+        x: the argument.
+    """
     return _number(1) / (_number(1) + exp(-x))
 
 
 def erf(x: Expression) -> Expression:
-    """Of arguments that are cut at ±4, where float32 knows no number between it and ±1."""
+    """Return the error function of a float32 expression.
+
+    Arguments are clipped to ±4, beyond which the result is ±1 in float32.
+
+    Args:
+        x: the argument.
+    """
 
     def quotient(x: Expression) -> Expression:
         ratio = lambda s: x * _polynomial(s, _ERF_ABOVE) / _polynomial(s, _ERF_BELOW)  # noqa: E731
-        return _named(x * x, ratio)
+        return _let(x * x, ratio)
 
-    return _named(_cut(x, -_ERF_MOST, _ERF_MOST), quotient)
+    return _let(_clip(x, -_ERF_MOST, _ERF_MOST), quotient)
 
 
 def _hard_sigmoid(x: Expression) -> Expression:
@@ -370,9 +485,15 @@ CYCLES: Mapping[str, float] = {
     "sigmoid": 14.0, "tanh": 15.0, "swish": 15.0, "gelu": 16.0, "gelu_tanh": 18.0,
     "hard_sigmoid": 2.0, "hard_swish": 2.5,
 }  # fmt: skip
-"""Of a vector, by the operations that it takes, two a cycle, and half of a division's time."""
+"""Cycles per vector of each activation: its operations at two per cycle, plus half of a division's
+time."""
 
 
 def activated(kind: str, x: Expression) -> Expression:
-    """An activation (`targets.steps.float_activations`) of a float32 expression."""
-    return _named(x, _EXPRESSIONS[kind])
+    """Return an activation function of a float32 expression: see `targets.steps.float_activations`.
+
+    Args:
+        kind: name of the function.
+        x: the argument.
+    """
+    return _let(x, _EXPRESSIONS[kind])

@@ -1,11 +1,11 @@
-"""Implements convolutions in groups.
+"""Grouped convolution.
 
-A tile of output channels reads the input channels of all its groups. Where a tile is in several,
-the weights between an output channel and other groups are zeros. Groups whose output channels are
-whole blocks waste nothing. Where a border of groups lies within some tiles, only those read several
-groups. With smaller groups (four channels, say) a block computes products of
-zeros, as many times more as groups share it, in whole vectors. That costs less than gathering
-single numbers.
+A tile of output channels reads the input channels of all groups that it covers. If it covers
+several, weights between an output channel and other groups are zeros. There are no such weights if
+the output channels of each group are whole blocks. If a boundary between groups lies within some
+tiles, only these tiles read several groups. With smaller groups, of four channels for example, a
+block multiplies by zeros: it computes as many times the necessary products as groups share the
+block. It still takes less time, because it uses whole vectors instead of gathering single numbers.
 """
 
 from __future__ import annotations
@@ -53,17 +53,22 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_TAPS = 9
-"""Taps that a config may write out: those of a kernel of 3×3."""
+"""Largest number of taps that a config may unroll: those of a 3×3 kernel."""
 MAX_TILE_ROWS = 3
-"""Rows of a register tile that a config may have."""
+"""Largest number of rows of a register tile."""
 MAX_TILE_BLOCKS = 4
-"""Blocks of output channels that a register tile may have."""
+"""Largest number of blocks of output channels of a register tile."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Which input channels tiles of `tile` output channels read: at most `span` from `start(task)`
-    on, in blocks of `block`."""
+    """Input channels that tiles of output channels read.
+
+    Attributes:
+        workload: the workload.
+        tile: output channels per tile.
+        block: input channels per block.
+    """
 
     workload: Workload
     tile: int
@@ -71,48 +76,59 @@ class Reach:
 
     @property
     def _sizes(self) -> tuple[int, int]:
+        """Input channels and output channels per group."""
         w = self.workload
         return w.in_channels // w.groups, w.out_channels // w.groups
 
     @property
     def tasks(self) -> int:
-        """Tiles of output channels."""
+        """Number of tiles of output channels."""
         return self.workload.out_channels // self.tile
 
     @property
     def spans(self) -> NDArray[np.int64]:
-        """Input channels that each tile needs, shape (tasks,)."""
+        """Number of input channels that each tile needs, shape (tasks,)."""
         each_in, each_out = self._sizes
         first = np.arange(self.tasks, dtype=np.int64) * self.tile
         return ((first + self.tile - 1) // each_out - first // each_out + 1) * each_in
 
     @property
     def span(self) -> int:
-        """Input channels that a tile has weights for."""
+        """Number of input channels for which a tile has weights: the largest of `spans`."""
         return int(self.spans.max())
 
     @property
     def is_even(self) -> bool:
-        """Whether all tiles need equally many channels."""
+        """Whether all tiles need the same number of input channels."""
         return int(self.spans.min()) == self.span
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Shape (tasks,)."""
+        """First input channel for which each tile has weights, shape (tasks,)."""
         each_in, each_out = self._sizes
         first = np.arange(self.tasks, dtype=np.int64) * self.tile // each_out * each_in
         return np.minimum(first, self.workload.in_channels - self.span)
 
     def start(self, task: Expression) -> Expression:
-        """An element of `starts` in TensorIR."""
+        """Return an element of `starts` as a TensorIR expression.
+
+        Args:
+            task: number of the tile.
+        """
         each_in, each_out = self._sizes
         first = tirx.indexdiv(task * self.tile, each_out) * each_in
         last = self.workload.in_channels - self.span
         return first if int(first_of_last(self)) <= last else tirx.min(first, last)
 
     def needed(self, task: Expression) -> tuple[Expression, Expression]:
-        """The first and the number of those of its `span` channels that a tile needs, in
-        TensorIR."""
+        """Return which of its `span` input channels a tile needs, as TensorIR expressions.
+
+        Args:
+            task: number of the tile.
+
+        Returns:
+            The first channel, counted from `start(task)`, and the number of channels.
+        """
         each_in, each_out = self._sizes
         first = tirx.indexdiv(task * self.tile, each_out)
         groups = tirx.indexdiv(task * self.tile + self.tile - 1, each_out) - first + 1
@@ -120,25 +136,29 @@ class Reach:
 
     @property
     def step(self) -> int:
-        """What the channels that are added in one loop are a multiple of."""
+        """Number that divides the number of channels that one loop adds."""
         if not self.is_even:
             return self._sizes[0]
         return self.block if self.aligned else self.span
 
     @property
     def aligned(self) -> bool:
-        """Whether tiles read whole blocks."""
+        """Whether each tile reads whole blocks of input channels."""
         return self.span % self.block == 0 and not (self.starts % self.block).any()
 
     @property
     def blocks(self) -> int:
-        """Blocks a tile reads, whole or in part."""
+        """Number of blocks of input channels that a tile reads, in whole or in part."""
         starts = self.starts
         return int(((starts + self.span - 1) // self.block - starts // self.block + 1).max())
 
 
 def first_of_last(reach: Reach) -> int:
-    """The first input channel of the last tile's first group."""
+    """Return the first input channel of the last tile's first group.
+
+    Args:
+        reach: the tiles.
+    """
     w = reach.workload
     first = (reach.tasks - 1) * reach.tile // (w.out_channels // w.groups)
     return first * (w.in_channels // w.groups)
@@ -146,7 +166,7 @@ def first_of_last(reach: Reach) -> int:
 
 @dataclass(frozen=True)
 class _GroupTaps:
-    """Keeps `targets.cpu.kernels.grouped_loops.Taps`."""
+    """Implementation of `targets.cpu.kernels.grouped_loops.Taps`."""
 
     reach: Reach
     out_block: int
@@ -210,20 +230,36 @@ class _GroupTaps:
 
 
 class Grouped:
-    """Keeps `targets.cpu.kernels.kernel.Kernel` for convolutions in groups of any sizes."""
+    """`Kernel` for convolutions with groups of any size."""
 
     def serves(self, workload: Workload) -> bool:
-        """Any groups, also one a channel with several output channels each."""
+        """Return whether the kernel computes this workload.
+
+        It also computes depthwise convolutions with several output channels per input channel.
+
+        Args:
+            workload: the workload.
+        """
         w = workload
         return w.operator == "conv2d" and w.groups > 1
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.grouped_loops`. Raises `WorkloadError` as `check_dots`."""
+        """Return the knobs of a grouped convolution: see `targets.cpu.kernels.grouped_loops`.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+
+        Raises:
+            WorkloadError: the processor has no instructions for int8.
+        """
         check_dots(workload, spec)
         w = workload
         _, ob = _blocks(w, spec)
-        each = w.out_channels // w.groups
-        blocks = divisors((each if each % ob == 0 else w.out_channels) // ob, MAX_TILE_BLOCKS)
+        group_outputs = w.out_channels // w.groups
+        blocks = divisors(
+            (group_outputs if group_outputs % ob == 0 else w.out_channels) // ob, MAX_TILE_BLOCKS
+        )
         sizes = [_reach(w, spec, v).step for v in blocks]
         return (
             Knob("tile_blocks", blocks),
@@ -234,7 +270,7 @@ class Grouped:
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
         """Return the rule schedule.
 
-        The weights of loads and short tiles in the cost are choices of ours, as in
+        In the cost of a tile, the weights of loads and of small tiles are our choices, as in
         `matrix_product`. `python -m benchmarks.cpu.networks --networks shufflenet` measures a
         network with groups.
         """
@@ -245,8 +281,8 @@ class Grouped:
         def cost(tile: tuple[int, int]) -> float:
             blocks, columns = tile
             spans = _reach(w, spec, blocks).spans
-            done = tiles(w.out_width, columns) * columns * float(spans.mean())
-            return done * (1 + (1 / columns + 1 / blocks) / 2) * (1 + 3 / (columns * blocks))
+            computed = tiles(w.out_width, columns) * columns * float(spans.mean())
+            return computed * (1 + (1 / columns + 1 / blocks) / 2) * (1 + 3 / (columns * blocks))
 
         fits = [
             (blocks, columns)
@@ -255,7 +291,7 @@ class Grouped:
             if per_block * blocks * (columns + 1) + 1 <= spec.registers
         ] or [(knobs["tile_blocks"][0], 1)]
         blocks, columns = min(fits, key=cost)
-        # LLVM loads the weights of all unrolled channels first: in registers, or it spills.
+        # LLVM loads the weights of all unrolled channels first, and spills what has no register.
         free = spec.registers - 1 - per_block * blocks * columns
         unrolled = min(4, max(1, free // (per_block * blocks)))
         tasks = _reach(w, spec, blocks).tasks
@@ -270,22 +306,28 @@ class Grouped:
         }  # fmt: skip
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(n, c / block, h, w, block)."""
         w, block = workload, _blocks(workload, spec)[0]
         return w.batch, w.in_channels // block, w.height, w.width, block
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """(n, o / block, oh, ow, block)."""
         w, block = workload, _blocks(workload, spec)[1]
         return w.batch, w.out_channels // block, w.out_height, w.out_width, block
 
     def weights_shape(self, w: Workload, spec: CpuSpec, values: KnobValues) -> tuple[int, ...]:
-        """(tiles of output channels, kh, kw, input channels a tile, output channels a tile)."""
+        """Return the shape of packed weights.
+
+        Args:
+            w: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+
+        Returns:
+            (tiles of output channels, kh, kw, input channels per tile, output channels per tile).
+        """
         reach = _reach(w, spec, values["tile_blocks"])
         return reach.tasks, w.kernel_h, w.kernel_w, reach.span, reach.tile
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """The convolution as a tensor expression."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         each_in, each_out = w.in_channels // w.groups, w.out_channels // w.groups
@@ -318,7 +360,7 @@ class Grouped:
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The loops written out; `function` says what they compute."""
+        """Build a function with explicit loops that is equivalent to `function`."""
         w, (ib, ob) = workload, _blocks(workload, spec)
         reach = _reach(w, spec, values["tile_blocks"])
         pairs = multiplies_pairs(spec, ob)
@@ -330,15 +372,25 @@ class Grouped:
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """(o, c / groups, kh, kw) → `weights_shape`, zeros between different groups."""
+        """Pack weights, with zeros between different groups.
+
+        Args:
+            weights: shape (o, c / groups, kh, kw).
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+
+        Returns:
+            The shape of `weights_shape`.
+        """
         w, reach = workload, _reach(workload, spec, values["tile_blocks"])
         packed = np.zeros(self.weights_shape(w, spec, values), weights.dtype)
         out = np.arange(w.out_channels)
-        task, inside = np.divmod(out, reach.tile)
+        task, channel_of_tile = np.divmod(out, reach.tile)
         each_in = w.in_channels // w.groups
         first = out // (w.out_channels // w.groups) * each_in - reach.starts[task]
         for c in range(each_in):
-            packed[task, :, :, first + c, inside] = weights[:, c]
+            packed[task, :, :, first + c, channel_of_tile] = weights[:, c]
         return packed_words(w, packed, multiplies_pairs(spec, _blocks(w, spec)[1]))
 
 

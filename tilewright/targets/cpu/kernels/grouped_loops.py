@@ -1,16 +1,15 @@
-"""Implements what convolutions with groups have in common: tasks, tiles of rows × columns, and
-padding.
+"""Loops that depthwise and grouped convolutions share: tasks, tiles of rows × columns, padding.
 
     parallel (images, output channels, shares of the rows)
-      rows of tiles, columns of tiles     or the other way round
+      rows of tiles, columns of tiles     or in the opposite order
         kernel rows, kernel columns       unrolled or not
-          what a tap adds to the tile     by the kernel: `Taps`
-        bias, residual, clip
+          add one tap to the tile         implemented by the kernel: `Taps`
+        bias, residual, bounds
 
-Padding is done in one of three ways (`padding`): all data is copied into a padded tensor first (0).
-A task copies the rows it reads (1). Or nothing is copied (2). Then tiles at the left and right
-border are written out separately, without the taps that fall outside. Rows of tiles at the upper
-and lower border test each kernel row.
+The knob `padding` selects one of three ways to treat padding. All data are copied to a padded
+tensor first (0). Each task copies the rows that it reads (1). Nothing is copied (2): tiles at the
+left and right border have their own code without the taps in the padding, and rows of tiles at the
+upper and lower border test each kernel row.
 """
 
 from __future__ import annotations
@@ -45,13 +44,20 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 COPY_ALL, COPY_SHARE, COPY_NOTHING = range(3)
+"""Values of the knob `padding`."""
 TILE_COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
-"""Columns of a register tile that a config may have."""
+"""Possible numbers of columns of a register tile."""
 
 
 def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, ...]:
-    """The decisions that do not depend on what a tap is; tiles of at most `rows` rows, and no more
-    than `taps` unrolled."""
+    """Return the knobs that do not depend on how a tap is computed.
+
+    Args:
+        w: the workload.
+        block: output channels per block.
+        rows: largest number of rows of a tile.
+        taps: largest number of unrolled taps.
+    """
     fits = STACK_BYTES // (4 * block)
     return (
         Knob("tile_columns", tuple(t for t in TILE_COLUMNS if t <= min(w.out_width, fits))),
@@ -65,50 +71,78 @@ def window_knobs(w: Workload, block: int, rows: int, taps: int) -> tuple[Knob, .
 
 
 def even_shares(w: Workload, tasks: int, threads: int, offered: tuple[int, ...]) -> int:
-    """Of the numbers of shares of the rows `offered` the one that gives all threads equally much,
-    or nearly; the fewest."""
+    """Choose a number of shares of the rows that gives all threads about the same work.
+
+    Args:
+        w: the workload.
+        tasks: number of tasks of output channels.
+        threads: number of threads.
+        offered: possible numbers of shares.
+
+    Returns:
+        The largest possible number up to the smallest one that divides the work evenly.
+    """
     wanted = threads // gcd(w.batch * tasks, threads)
     return max(s for s in offered if s <= wanted)
 
 
 TilePixels = tuple[Expression, Callable[[Expression], Expression], tuple[int, int]]
-"""Pixels of a row of a tile: the image row, the image column of a pixel of the tile, and which of
-the tile's pixels there are (first, past the last)."""
+"""Pixels of a row of a tile: the image row, a function that returns the image column of a pixel of
+the tile, and the first pixel to compute with the one after the last."""
 
 
 class Taps(Protocol):
-    """What differs between kernels."""
+    """Computation of a tap, which differs between kernels."""
 
     @property
     def tasks(self) -> int:
-        """Of output channels."""
+        """Number of tasks of output channels."""
 
     @property
     def blocks(self) -> int:
-        """Of input channels, read by one task."""
+        """Number of blocks of input channels that a task reads."""
 
     @property
     def sums(self) -> int:
-        """Blocks of output channels of a tile, each a vector a pixel."""
+        """Number of blocks of output channels per tile. Each has one vector of sums per pixel."""
 
     @property
     def unrolled(self) -> int:
-        """Multiply-adds of a tap, pixel and vector that are written out."""
+        """Number of unrolled multiply-adds per tap, pixel and vector."""
 
     def first_block(self, task: Expression) -> Expression:
-        """Of input channels."""
+        """Return the first block of input channels that a task reads.
+
+        Args:
+            task: number of the task.
+        """
 
     def add(
         self, arguments: Arguments, task: Expression, source: PaddedSource, sums: list[TirBuffer],
         tap: tuple[Expression, Expression], pixels: TilePixels,
     ) -> None:  # fmt: skip
-        """Adds one tap, (kernel row, kernel column), to a row of the tile: `sums` a buffer a vector
-        of output channels; `pixels` the image row, the image column of a pixel of the tile, and
-        which of its pixels there are."""
+        """Add one tap to a row of the tile.
+
+        Args:
+            arguments: parameters of the function.
+            task: number of the task.
+            source: source of the data.
+            sums: one buffer per block of output channels.
+            tap: kernel row and kernel column.
+            pixels: pixels of the row that the tap is added to.
+        """
 
 
 class WindowLoops:
-    """Writes the loops of one kernel."""
+    """Builder of the loops of one kernel.
+
+    Args:
+        w: the workload.
+        values: the config, by knob name.
+        taps: computation of a tap.
+        in_block: input channels per block.
+        out_block: output channels per block.
+    """
 
     def __init__(
         self, w: Workload, values: KnobValues, taps: Taps, in_block: int, out_block: int
@@ -124,6 +158,7 @@ class WindowLoops:
         self._check()
 
     def _check(self) -> None:
+        """Raise `DoesNotApply` if a register tile or the unrolled code is too large."""
         v, w = self.v, self.w
         tile = self.height * self.width * self.taps.sums
         kernel = (1, w.kernel_w, w.kernel_h * w.kernel_w)[v["unroll_kernel"]]
@@ -134,35 +169,43 @@ class WindowLoops:
         check_tile(tile, tile * self.taps.unrolled * written)
 
     def _tests_rows(self) -> bool:
+        """Return whether tiles test if kernel rows lie in the padding."""
         return not self.copies and bool(self.w.pad_top or self._beyond(self.w.out_height - 1, True))
 
     def _beyond(self, at: int, vertical: bool) -> bool:
-        """Whether the window of the output row or column `at` ends beyond the image."""
+        """Return whether the window of the output row or column `at` ends outside the image."""
         w = self.w
         if vertical:
             return at * w.stride_h - w.pad_top + self.reach_h > w.height
         return at * w.stride_w - w.pad_left + self.reach_w > w.width
 
     def _pieces(self) -> list[tuple[int, int]]:
-        """Tiles of columns: (first, past the last) of those that a loop can do, and each of the
-        others, which the padding touches or which begins earlier, as (x, -1)."""
+        """Divide the columns of tiles into those of a loop and those with their own code.
+
+        The loop's tiles are (first, one past the last). The other tiles touch the padding or begin
+        earlier, and are given as (column, -1).
+        """
         w, count = self.w, tiles(self.w.out_width, self.width)
         inner = []
         for tile in range(count):
-            whole = (tile + 1) * self.width <= w.out_width
+            is_whole = (tile + 1) * self.width <= w.out_width
             touches = tile * self.width * w.stride_w < w.pad_left or self._beyond(
                 min((tile + 1) * self.width, w.out_width) - 1, False
             )
-            if whole and (self.copies or not touches):
+            if is_whole and (self.copies or not touches):
                 inner.append(tile)
-        found = [] if not inner else [(inner[0], inner[-1] + 1)]
+        pieces = [] if not inner else [(inner[0], inner[-1] + 1)]
         for tile in range(count):
             if tile not in inner:
-                found.append((min(tile * self.width, w.out_width - self.width), -1))
-        return found
+                pieces.append((min(tile * self.width, w.out_width - self.width), -1))
+        return pieces
 
     def write(self, arguments: Arguments) -> None:
-        """The whole kernel, into the function that is being built."""
+        """Add the whole kernel to the function that is being built.
+
+        Args:
+            arguments: parameters of the function.
+        """
         w, v = self.w, self.v
         self.a = arguments
         kind = "float32" if w.dequantises else w.dtype
@@ -171,7 +214,7 @@ class WindowLoops:
             return real(number, arguments.zero) if w.dequantises else number
 
         copies = Copies(w, arguments.data, self.in_block, kind, converted)
-        whole = copies.of_everything() if v["padding"] == COPY_ALL else None
+        full_copy = copies.of_everything() if v["padding"] == COPY_ALL else None
         with T.parallel(0, w.batch * self.taps.tasks * v["row_shares"]) as chunk:
             if v["channels_first"]:
                 n, task, part = split_index(chunk, w.batch, self.taps.tasks, v["row_shares"])
@@ -180,14 +223,14 @@ class WindowLoops:
             rows = share(part, v["row_shares"], self.row_tiles)
             first = self.taps.first_block(task)
 
-            def plain(c: Expression, y: Expression, x: Expression, i: Expression) -> Expression:
+            def read_data(c: Expression, y: Expression, x: Expression, i: Expression) -> Expression:
                 return converted(arguments.data[n, first + c, y, x, i])
 
-            def copied(c: Expression, y: Expression, x: Expression, i: Expression) -> Expression:
-                assert whole is not None
-                return whole[n, first + c, y + w.pad_top, x + w.pad_left, i]
+            def read_copy(c: Expression, y: Expression, x: Expression, i: Expression) -> Expression:
+                assert full_copy is not None
+                return full_copy[n, first + c, y + w.pad_top, x + w.pad_left, i]
 
-            source = PaddedSource(plain if whole is None else copied)
+            source = PaddedSource(read_data if full_copy is None else read_copy)
             if v["padding"] == COPY_SHARE:
                 source = self._share_copy(copies, n, first, rows)
             self._task(n, task, rows, source)
@@ -234,7 +277,7 @@ class WindowLoops:
             row_of(row, all_columns)
 
     def _inner(self, row: Expression) -> Condition:
-        """Whether no window of a row of tiles touches the padding above or below."""
+        """Return whether no window of a row of tiles touches the padding above or below."""
         w = self.w
         top = tile_start(row, w.out_height, self.height) * w.stride_h - w.pad_top
         bottom = top + (self.height - 1) * w.stride_h + self.reach_h
@@ -244,7 +287,10 @@ class WindowLoops:
         self, n: Expression, task: Expression, source: PaddedSource,
         at: tuple[Expression, Expression], border: bool, tests: bool,
     ) -> None:  # fmt: skip
-        """One register tile whose first pixel is `at`; a `border` tile has a constant column."""
+        """Build one register tile whose first pixel is `at`.
+
+        A tile at the left or right border (`border`) has a constant column.
+        """
         size, kind = self.width * self.out_block, sums_type(self.w)
         sums = [
             [T.alloc_buffer((size,), kind) for _ in range(self.taps.sums)]
@@ -260,13 +306,14 @@ class WindowLoops:
             for v, buffer in enumerate(buffers):
                 with Nest.tile(self.width, self.out_block) as (x, i):
                     block = task * self.taps.sums + v
-                    where = n, block, at[0] + r, at[1] + x, i
-                    self.a.finish(buffer[x * self.out_block + i], where, (block, i))
+                    place = n, block, at[0] + r, at[1] + x, i
+                    self.a.finish(buffer[x * self.out_block + i], place, (block, i))
 
     def _kernel_rows(
         self, task: Expression, source: PaddedSource, sums: list[list[TirBuffer]],
         at: tuple[Expression, Expression], border: bool, tests: bool,
     ) -> None:  # fmt: skip
+        """Build the loops over the kernel's rows and columns of one register tile."""
         w, unroll = self.w, self.v["unroll_kernel"]
 
         def column(kh: Expression, kw: Expression) -> None:
@@ -305,7 +352,10 @@ class WindowLoops:
                 row(kh)
 
     def _pixels(self, x: int, kw: int) -> tuple[int, int]:
-        """Which pixels of a tile at column `x` a kernel column has inside the image."""
+        """Return which pixels of a tile at column `x` lie inside the image for a kernel column.
+
+        The result is the first pixel and one past the last.
+        """
         w = self.w
         inside = [
             pixel
@@ -317,7 +367,7 @@ class WindowLoops:
     def _share_copy(
         self, copies: Copies, n: Expression, first: Expression, rows: tuple[Expression, Expression]
     ) -> PaddedSource:
-        """What a task reads, between its padding."""
+        """Copy the data that a task reads, with padding."""
         most = tiles(self.row_tiles, self.v["row_shares"]) * self.height
         top = tile_start(rows[0], self.w.out_height, self.height)
         return copies.of_rows((n, first), self.taps.blocks, top, min(most, self.w.out_height))
@@ -326,7 +376,14 @@ class WindowLoops:
 def written(
     windows: WindowLoops, data: tuple[int, ...], weights: tuple[int, ...], out: tuple[int, ...]
 ) -> PrimFunc:
-    """The function of TensorIR with those shapes of arguments."""
+    """Build the TensorIR function of a kernel.
+
+    Args:
+        windows: the loops.
+        data: shape of the data.
+        weights: shape of the packed weights.
+        out: shape of the output.
+    """
     with ir_builder.IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("main")
         bias = (out[1], out[-1])

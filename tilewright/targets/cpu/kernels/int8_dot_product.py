@@ -1,17 +1,18 @@
-"""Computes dot products of several pairs of int8 at once, by the processor's instructions.
+"""Dot products of int8 pairs with the processor's instructions.
 
-`FOURS`: `vpdpbusd` of x86 (AVX512-VNNI, AVX-VNNI) adds, in each lane of int32, the products of four
-bytes of data by four weights. It takes unsigned data and signed weights. So 128 is added to signed
-data (the highest bit of each is flipped) where they are copied or read. The sums begin at -128
-times the sum of their weights, which is packed before the weights themselves.
+`FOURS`: `vpdpbusd` of x86 (AVX512-VNNI, AVX-VNNI) adds the products of four bytes of data by four
+weights to each int32 lane. It takes unsigned data and signed weights. Signed data are therefore
+increased by 128, by flipping the highest bit of each when they are copied or read. The sums start
+at -128 times the sum of their weights. These initial values are packed in front of the weights.
 
-`SIGNED_FOURS`: `sdot` of AArch64 does the same with signed data. There unsigned data are made
-signed, by the same bit, and sums of signed ones begin at 0.
+`SIGNED_FOURS`: `sdot` of AArch64 does the same with signed data. Unsigned data are made signed by
+flipping the same bit, and sums of signed data start at 0.
 
-`TWOS`: `vpmaddwd` of all x86 adds the products of two pairs of 16 bits. Data and weights are
-widened to those, and the zero point of the data is subtracted where they are copied.
+`TWOS`: `vpmaddwd`, which all x86 processors have, adds the products of two pairs of 16-bit numbers.
+Data and weights are widened to 16 bits, and the zero point of the data is subtracted when they are
+copied.
 
-Nothing saturates: sums wrap modulo 2^32.
+No sum saturates: sums wrap modulo 2^32.
 """
 
 from __future__ import annotations
@@ -33,53 +34,89 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 WIDTHS = (4, 8, 16)
 """Lanes of vectors of 128, 256 and 512 bits."""
 SIGN = 128
-"""What makes an int8 an unsigned number."""
+"""Offset between an int8 and the unsigned number that results from flipping its highest bit."""
 _VPDPBUSD, _SDOT = "llvm.x86.avx512.vpdpbusd", "llvm.aarch64.neon.sdot.v4i32.v16i8"
 _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 
 
 @dataclass(frozen=True)
 class DotProduct:
-    """An instruction that adds `numbers` products to each lane of a vector of int32. It takes data
-    of the type `takes`."""
+    """Instruction that adds dot products to the lanes of an int32 vector.
+
+    Attributes:
+        numbers: products per lane.
+        takes: element type of the data that the instruction takes.
+    """
 
     numbers: int
     takes: str
 
     def steps(self, numbers: int) -> int:
-        """Instructions that so many products take; the last one with zeros."""
+        """Return the number of instructions for a number of products per lane, rounded up.
+
+        Args:
+            numbers: number of products.
+        """
         return -(-numbers // self.numbers)
 
     def flip(self, data_type: str) -> int:
-        """What the numbers that it takes are larger by than data of a type, once their highest bit
-        is flipped; 0 where it is not."""
+        """Return the offset that is added by flipping the highest bit of the data.
+
+        Args:
+            data_type: element type of the data.
+
+        Returns:
+            128 or -128, or 0 if the instruction takes the data unchanged.
+        """
         if self is TWOS or data_type == self.takes:
             return 0
         return SIGN if self.takes == "uint8" else -SIGN
 
     @property
     def products(self) -> int:
-        """Vector registers that hold products before they are added: `vpmaddwd` only multiplies."""
+        """Number of registers that hold products before they are added.
+
+        `vpmaddwd` only multiplies, so that it needs one.
+        """
         return 1 if self is TWOS else 0
 
     def offset(self, w: Workload, zero: Expression) -> Expression:
-        """What the numbers of the data are larger by in `prepared` than the real ones, an int32;
-        `zero` is their zero point."""
+        """Return the offset between numbers as they are multiplied and the reals they represent.
+
+        Args:
+            w: the workload.
+            zero: zero point of the data.
+
+        Returns:
+            An int32 expression.
+        """
         if self is TWOS:
             return tirx.const(0, "int32")
         return zero + tirx.const(self.flip(w.data_dtype), "int32")
 
     def begin(self, w: Workload, packed: Expression, zero: Expression, lanes: int) -> Expression:
-        """What so many sums begin with; `packed` is what the weights say of it, a vector."""
+        """Return the initial values of sums.
+
+        Args:
+            w: the workload.
+            packed: initial values from the packed weights, a vector.
+            zero: zero point of the data.
+            lanes: number of sums.
+        """
         if self is TWOS:
             return _spread(tirx.const(0, "int32"), lanes)
         return packed * _spread(self.offset(w, zero), lanes) if w.dequantises else packed
 
     def border(self, w: Workload, zero: Expression) -> Expression:
-        """The step of numbers in the padding: each is the zero point."""
+        """Return a step of data in the padding, where each number is the zero point.
+
+        Args:
+            w: the workload.
+            zero: zero point of the data.
+        """
         if self is TWOS or not (w.dequantises or self.flip(w.data_dtype)):
-            return tirx.const(0, "int32")  # TVM reinterprets no constant 0
-        byte = tirx.Cast("uint32", self.offset(w, zero))  # TVM knows no int32 that wraps
+            return tirx.const(0, "int32")  # TVM cannot reinterpret a constant 0
+        byte = tirx.Cast("uint32", self.offset(w, zero))  # TVM assumes that an int32 never wraps
         if self is SIGNED_FOURS:
             byte = tirx.bitwise_and(byte, tirx.const(0xFF, "uint32"))
         return tirx.reinterpret("int32", byte * tirx.const(0x01010101, "uint32"))
@@ -92,8 +129,18 @@ class DotProduct:
         zero: Expression,
         lanes: int = 1,
     ) -> Expression:
-        """`lanes` steps of a buffer of bytes from `place` on, each as the instruction takes it, an
-        int32."""
+        """Load steps of data from a buffer of bytes.
+
+        Args:
+            w: the workload.
+            data: the buffer.
+            place: indices of the first number.
+            zero: zero point of the data.
+            lanes: number of steps.
+
+        Returns:
+            One int32 per step, as the instruction takes it.
+        """
         count = self.numbers * lanes
         value = data.vload(place, f"{w.data_dtype}x{count}")
         kind = "int32" if lanes == 1 else f"int32x{lanes}"
@@ -113,45 +160,81 @@ class DotProduct:
         first: Expression,
         end: int,
     ) -> Expression:
-        """A step of numbers read one by one, number `first` of those behind `place` and its next;
-        from number `end` on they are any, for their weights are zero."""
-        found = tirx.const(0, "int32")
-        for each in range(self.numbers):
-            value = data[(*place[:-1], place[-1] + first + each)]
-            value = tirx.if_then_else(first + each < end, value, tirx.const(0, w.data_dtype))
+        """Read the numbers of a step one by one.
+
+        Args:
+            w: the workload.
+            data: buffer of the data.
+            place: indices of number 0.
+            zero: zero point of the data.
+            first: number of the first one to read.
+            end: number from which on the values are arbitrary, since their weights are zero.
+
+        Returns:
+            An int32, as the instruction takes it.
+        """
+        step = tirx.const(0, "int32")
+        for offset in range(self.numbers):
+            value = data[(*place[:-1], place[-1] + first + offset)]
+            value = tirx.if_then_else(first + offset < end, value, tirx.const(0, w.data_dtype))
             if self is TWOS and w.dequantises:
                 value = tirx.Cast("int32", value) - zero
-            found = tirx.bitwise_or(found, self.placed(value, each))
-        return self._flipped(w, found)
+            step = tirx.bitwise_or(step, self.placed(value, offset))
+        return self._flipped(w, step)
 
     def placed(self, number: Expression, place: int) -> Expression:
-        """A number as that of a step, an int32 that is zero else."""
+        """Put a number at its place in a step, with zeros elsewhere.
+
+        Args:
+            number: the number.
+            place: its place in the step.
+
+        Returns:
+            An int32 expression.
+        """
         bits = 32 // self.numbers
         wide = tirx.bitwise_and(tirx.Cast("int32", number), tirx.const((1 << bits) - 1, "int32"))
         return tirx.shift_left(wide, tirx.const(bits * place, "int32"))
 
     @property
     def ones(self) -> int:
-        """A step of data that are one."""
+        """Step of data in which each number is one."""
         return 0x00010001 if self is TWOS else 0x01010101
 
     def add(
         self, sums: TirBuffer, at: int, step: Expression, weights: Expression, lanes: int
     ) -> None:
-        """Adds to `lanes` sums, from place `at` of a buffer on, the products of a step of data, an
-        int32, and of weights, a vector of them."""
-        before, spread = vector(sums, [at], lanes), tirx.Broadcast(step, lanes)
+        """Add the products of a step of data by weights to sums.
+
+        Args:
+            sums: buffer of the sums.
+            at: place of the first sum.
+            step: step of the data, an int32.
+            weights: weights of the step, a vector with one int32 per lane.
+            lanes: number of sums.
+        """
+        old_sums, data = vector(sums, [at], lanes), tirx.Broadcast(step, lanes)
         if self is TWOS:
-            found = _twos(before, spread, weights, lanes)
+            new_sums = _twos(old_sums, data, weights, lanes)
         else:
             name = _SDOT if self is SIGNED_FOURS else f"{_VPDPBUSD}.{32 * lanes}"
-            found = _fours(name, before, spread, weights, lanes)
-        store(sums, found, [at], lanes)
+            new_sums = _fours(name, old_sums, data, weights, lanes)
+        store(sums, new_sums, [at], lanes)
 
     def pack(self, weights: Array, per_offset: bool = False) -> NDArray[np.int32]:
-        """(tiles, numbers, width), numbers in whole steps → (tiles, 1 + steps, width): where the
-        sums begin, then the weights of a step as an int32. Sums of `TWOS` begin at 0, others at
-        minus the sum of their weights times `flip` of int8, or, `per_offset`, times 1."""
+        """Pack weights for dot products.
+
+        Initial values of the sums are minus the sum of the weights times the offset `flip` of int8
+        data, or times 1 with `per_offset`. They are 0 for `TWOS`.
+
+        Args:
+            weights: shape (tiles, numbers, width). The numbers fill whole steps.
+            per_offset: whether the kernel multiplies the initial values by the offset.
+
+        Returns:
+            Shape (tiles, 1 + steps, width): the initial values, then the weights of each step as an
+                int32.
+        """
         tiles, numbers, width = weights.shape
         begin = np.zeros((tiles, 1, width), np.int32)
         if self is not TWOS:
@@ -165,16 +248,24 @@ class DotProduct:
     def weight_at(
         self, weights: Tensor, tile: Expression, number: Expression, lane: Expression
     ) -> Expression:
-        """A weight out of what `pack` packed, as an int32."""
+        """Return a weight from the array that `pack` returned, as an int32.
+
+        Args:
+            weights: the packed weights.
+            tile: number of the tile.
+            number: number of the weight along the depth.
+            lane: lane within the tile.
+        """
         bits = 32 // self.numbers
         word = weights[tile, 1 + tirx.indexdiv(number, self.numbers), lane]
         shift = tirx.Cast("int32", tirx.indexmod(number, self.numbers)) * bits
         return tirx.Cast("int32", tirx.Cast(f"int{bits}", tirx.shift_right(word, shift)))
 
     def _flipped(self, w: Workload, step: Expression, lanes: int = 1) -> Expression:
-        """Numbers of data in an int32, or `lanes` of such, as it takes them."""
+        """Flip the highest bit of each number in `lanes` int32 if the instruction requires it."""
         if not self.flip(w.data_dtype):
             return step
+        # 0x80808080 as a signed number: the highest bit of each byte.
         return tirx.bitwise_xor(step, _spread(tirx.const(-0x7F7F7F80, "int32"), lanes))
 
 
@@ -183,19 +274,35 @@ FOURS, SIGNED_FOURS = DotProduct(4, "uint8"), DotProduct(4, "int8")
 
 
 def dot_product(spec: CpuSpec) -> DotProduct:
-    """The widest that a processor has."""
+    """Return the widest dot product that a processor has.
+
+    Args:
+        spec: the processor.
+    """
     if spec.dots == ARM_DOTS:
         return SIGNED_FOURS
     return FOURS if spec.dots else TWOS
 
 
 def computes_int8(spec: CpuSpec) -> bool:
-    """Whether kernels here compute int8 on a processor."""
+    """Return whether the kernels support int8 on a processor.
+
+    Args:
+        spec: the processor.
+    """
     return bool(spec.dots) or spec.architecture == "x86_64"
 
 
 def check_dots(workload: Workload, spec: CpuSpec) -> None:
-    """Raises `WorkloadError` for int8 on a processor without such an instruction."""
+    """Check that a processor can compute a workload if it is in int8.
+
+    Args:
+        workload: the workload.
+        spec: the processor.
+
+    Raises:
+        WorkloadError: the processor has no suitable instruction, or its precision is `f32`.
+    """
     if workload.dtype == "int8" and not computes_int8(spec):
         raise WorkloadError(
             f"{spec.name} computes no int8: {spec.model or 'this processor'} is no x86, and has no "
@@ -209,16 +316,22 @@ def check_dots(workload: Workload, spec: CpuSpec) -> None:
 
 
 def vector_of(numbers: int) -> int:
-    """Lanes of the narrowest vector that holds `numbers`."""
+    """Return the lanes of the narrowest vector that holds a number of values.
+
+    Args:
+        numbers: number of values.
+    """
     return next(width for width in WIDTHS if width >= numbers)
 
 
 def _fours(
     name: str, before: Expression, spread: Expression, weights: Expression, lanes: int
 ) -> Expression:
+    """Return sums to which `vpdpbusd` or `sdot` has added its products."""
+
     def as_bytes(
         value: Expression,
-    ) -> Expression:  # LLVM took int32 once, as TVM's own intrinsics still do
+    ) -> Expression:  # older versions of LLVM took int32, as TVM's own intrinsics do
         return tirx.reinterpret(f"int8x{4 * lanes}", value)
 
     return tirx.call_llvm_pure_intrin(
@@ -227,10 +340,12 @@ def _fours(
 
 
 def _twos(before: Expression, one: Expression, other: Expression, lanes: int) -> Expression:
-    """With the products of two pairs of 16 bits in each of so many lanes. LLVM makes one
-    instruction of both additions where there is one (`vpdpwssd`). Without the fence, which is no
-    instruction, it would add the products of several steps first, for which there are no
-    registers."""
+    """Return sums to which the products of two pairs of 16-bit numbers per lane are added.
+
+    LLVM combines both additions into one instruction if there is one (`vpdpwssd`). The fence
+    generates no instruction. Without it, LLVM would first add the products of several steps to each
+    other, for which there are not enough registers.
+    """
 
     def as_words(value: Expression) -> Expression:
         return tirx.reinterpret(f"int16x{2 * lanes}", value)
@@ -238,14 +353,23 @@ def _twos(before: Expression, one: Expression, other: Expression, lanes: int) ->
     products = tirx.call_llvm_pure_intrin(
         f"int32x{lanes}", f"llvm.x86.{_PAIRS[lanes]}", as_words(one), as_words(other)
     )
-    total = tirx.reinterpret(f"float32x{lanes}", wrapping_sum(before, products, lanes))
-    fenced = tirx.call_llvm_pure_intrin(f"float32x{lanes}", "llvm.arithmetic.fence", total)
+    new_sums = tirx.reinterpret(f"float32x{lanes}", wrapping_sum(before, products, lanes))
+    fenced = tirx.call_llvm_pure_intrin(f"float32x{lanes}", "llvm.arithmetic.fence", new_sums)
     return tirx.reinterpret(f"int32x{lanes}", fenced)
 
 
 def wrapping_sum(one: Expression, other: Expression, lanes: int = 1) -> Expression:
-    """Of two int32, or vectors of them, modulo 2^32. TVM tells LLVM that sums of signed numbers
-    never wrap, and takes what is cast from unsigned ones for positive: neither is so."""
+    """Add two int32 expressions modulo 2^32.
+
+    TVM tells LLVM that sums of signed numbers do not wrap, and assumes that numbers that are cast
+    from unsigned ones are positive. Neither holds here, so that the sum is computed in unsigned
+    numbers and reinterpreted.
+
+    Args:
+        one: an int32, or a vector.
+        other: an int32, or a vector.
+        lanes: lanes of the vectors.
+    """
     kind = "int32" if lanes == 1 else f"int32x{lanes}"
     unsigned = tirx.reinterpret(f"u{kind}", one) + tirx.reinterpret(f"u{kind}", other)
     return tirx.reinterpret(kind, unsigned)
@@ -256,18 +380,37 @@ def _spread(number: Expression, lanes: int) -> Expression:
 
 
 def vector(buffer: TirBuffer, place: list[Expression], lanes: int) -> Expression:
-    """`lanes` int32 of a buffer from `place` on."""
+    """Load a vector of int32 from a buffer.
+
+    Args:
+        buffer: the buffer.
+        place: indices of the first element.
+        lanes: number of elements.
+    """
     return buffer.vload(place, f"int32x{lanes}")
 
 
 def store(buffer: TirBuffer, value: Expression, place: list[Expression], lanes: int) -> None:
-    """Puts a vector of `lanes`, or one number, into a buffer of int32 from `place` on."""
+    """Store a vector of int32, or one number, in a buffer.
+
+    Args:
+        buffer: the buffer.
+        value: the vector or number.
+        place: indices of the first element.
+        lanes: number of elements.
+    """
     T.buffer_store(buffer, value, [*place[:-1], lanes_at(place[-1], lanes)])
 
 
 def multiplies_pairs(spec: CpuSpec, lanes: int) -> bool:
-    """Whether `add_products` of so many lanes uses `vpmaddwd`: other multiplications of int32 are
-    slow on x86."""
+    """Return whether `add_products` uses `vpmaddwd`.
+
+    Other multiplications of int32 are slow on x86.
+
+    Args:
+        spec: the processor.
+        lanes: number of sums.
+    """
     return spec.architecture == "x86_64" and lanes in WIDTHS
 
 
@@ -279,34 +422,66 @@ def add_products(
     lanes: int,
     pairs: bool,
 ) -> None:
-    """Adds to `lanes` sums, from place `at` of a buffer on, int32 `numbers` of 16 bits times
-    `weights` of `pack_words`, vectors of so many. `vpmaddwd` adds the products of two `pairs` of 16
-    bits, and the upper half of these weights is zero."""
-    before = vector(sums, [at], lanes)
-    found = _twos(before, numbers, weights, lanes) if pairs else before + numbers * weights
-    store(sums, found, [at], lanes)
+    """Add products of int8 numbers, stored as int32, to sums.
+
+    Args:
+        sums: buffer of the sums.
+        at: place of the first sum.
+        numbers: the numbers, a vector of int32 whose values fit 16 bits.
+        weights: weights from `pack_words`, a vector of int32.
+        lanes: number of sums.
+        pairs: use `vpmaddwd`, which adds the products of two pairs of 16-bit numbers. The upper
+            half of each weight is then zero.
+    """
+    old_sums = vector(sums, [at], lanes)
+    new_sums = _twos(old_sums, numbers, weights, lanes) if pairs else old_sums + numbers * weights
+    store(sums, new_sums, [at], lanes)
 
 
 def words(numbers: Expression, lanes: int) -> Expression:
-    """A vector of so many int8 as int32."""
+    """Convert a vector of int8 to int32.
+
+    Args:
+        numbers: the vector.
+        lanes: its lanes.
+    """
     return tirx.Cast("int32" if lanes == 1 else f"int32x{lanes}", numbers)
 
 
 def spread(number: Expression, lanes: int) -> Expression:
-    """One int8 as so many int32."""
+    """Copy one int8 to all lanes of an int32 vector.
+
+    Args:
+        number: the number.
+        lanes: lanes of the vector.
+    """
     return _spread(tirx.Cast("int32", number), lanes)
 
 
 def lanes_at(place: Expression, lanes: int) -> Expression:
-    """The index of so many elements from `place` on."""
+    """Return the index of a vector in a buffer.
+
+    Args:
+        place: index of the first element.
+        lanes: number of elements.
+    """
     return tirx.Ramp(place, 1, lanes) if lanes > 1 else place
 
 
 def pack_words(weights: Array, pairs: bool) -> NDArray[np.int32]:
-    """Weights of any shape for `add_products`, by `pairs` or not."""
+    """Convert weights to int32 for `add_products`.
+
+    Args:
+        weights: int8 weights of any shape.
+        pairs: whether `add_products` uses pairs. The upper half of each word is then zero.
+    """
     return weights.astype(np.int32) & np.int32(0xFFFF if pairs else -1)
 
 
 def word_at(word: Expression) -> Expression:
-    """The weight that is in an int32 of `pack_words`, as an int32."""
+    """Return the weight in an int32 of `pack_words`, as an int32.
+
+    Args:
+        word: the int32.
+    """
     return tirx.Cast("int32", tirx.Cast("int16", word))

@@ -1,4 +1,4 @@
-"""Defines a kernel: knobs, a function of TensorIR without a schedule, and the schedule."""
+"""Protocol of a kernel: its knobs, an unscheduled TensorIR function, and its schedule."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from tilewright.targets.cpu.spec import CpuSpec
 from tilewright.targets.workload import Workload
 
 KnobValues = Mapping[str, int]
-"""A config by its knobs' names."""
+"""A config: the value of each knob, by the knob's name."""
 
 
 class DoesNotApply(Exception):
-    """A schedule that the kernel cannot have; the message names the knob. `failure` is the class
-    of the failure: `schedule`, or `code_too_large` for one that would unroll too much."""
+    """Raised if a config is not a valid schedule of a kernel. The message names the knob.
+
+    Args:
+        reason: the message.
+        failure: class of the failure: `schedule`, or `code_too_large` for a schedule that would
+            unroll too much.
+    """
 
     def __init__(self, reason: str, failure: str = "schedule") -> None:
         super().__init__(reason)
@@ -24,41 +29,79 @@ class DoesNotApply(Exception):
 
 
 class Kernel(Protocol):
-    """A way to compute an operator.
+    """Implementation of an operator.
 
-    A compiled kernel is called with the data, the packed weights, what its epilogue reads in the
-    order of `kernels.epilogue.epilogue_tensors`, and the output.
+    A compiled kernel is called with the data, the packed weights, the operands of its epilogue in
+    the order of `kernels.epilogue.epilogue_tensors`, and the output.
     """
 
     def serves(self, workload: Workload) -> bool:
-        """Return whether the kernel computes this workload."""
+        """Return whether the kernel computes this workload.
+
+        Args:
+            workload: the workload.
+        """
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """Return the decisions of a schedule.
+        """Return the knobs, which are the decisions of a schedule.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
 
         Raises:
             WorkloadError: the processor lacks the instructions.
         """
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """Return the rule schedule: a good config, by the names of the knobs, without measuring."""
+        """Return the rule schedule, which is a good config that is chosen without measuring.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+
+        Returns:
+            The value of each knob, by its name.
+        """
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape in which the kernel takes the data: that of
-        `targets.cpu.layouts.pack_channels`, perhaps with other axes. The values lie in the same
-        order."""
+        """Return the shape in which the kernel takes the data.
+
+        Values lie in the order of `targets.cpu.layouts.pack_channels`, but the axes may be split or
+        merged differently.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+        """
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        """Return the shape of the output, which is also that of a residual."""
+        """Return the shape of the output, which is also the shape of a residual.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+        """
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """Return the computation as a TensorIR function without a schedule. Its layouts may depend
-        on the knobs."""
+        """Return the computation as an unscheduled TensorIR function.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name. The layout of the weights may depend on it.
+        """
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
         """Return the function with the schedule that the knobs select.
+
+        Args:
+            function: what `define` returned.
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
 
         Raises:
             DoesNotApply: the knobs contradict each other, or unroll too much.
@@ -67,12 +110,12 @@ class Kernel(Protocol):
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Return weights in the layout that this schedule reads.
+        """Return weights in the layout that the schedule reads.
 
         Args:
-            weights: as the model has them, (o, c / groups, kh, kw), (out, in) of a dense layer, or
-                (batch, depth, columns) of a batched product.
-            workload: what is computed.
+            weights: the weights as the model has them: (o, c / groups, kh, kw), (out, in) of a
+                dense layer, or (batch, depth, columns) of a batched product.
+            workload: the workload.
             spec: the processor.
-            values: the config, by the names of the knobs.
+            values: the config, by knob name.
         """

@@ -1,4 +1,4 @@
-"""Lists the kernels there are. A further one is a file beside this and a name below."""
+"""Registry of the kernels. To add one, write a file in this folder and list its class here."""
 
 from __future__ import annotations
 
@@ -23,12 +23,22 @@ KERNELS: tuple[Kernel, ...] = (
     Convolution(), Depthwise(), Grouped(), Dense(), BatchMatmul(), ConvolutionInt8(), DenseInt8(),
     BatchMatmulInt8(),
 )  # fmt: skip
+"""Kernels in the order in which they are tried, without those for tile instructions."""
 BY_TILES: tuple[Kernel, ...] = (ConvolutionTiles(), MatmulTiles())
+"""Kernels that use tile instructions, or dot products of bfloat16."""
 
 
 def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | None:
-    """What tiles compute of a workload, in blocks of two tiles by two, and how many numbers are
-    copied; None if its kernel has no tiles."""
+    """Return the matrix product that a kernel with tiles computes for a workload.
+
+    Args:
+        workload: the workload.
+        spec: the processor.
+
+    Returns:
+        The product in blocks of two by two tiles, and the number of data values that are copied
+            first. None if the workload's kernel does not use tiles.
+    """
     if kernel_for(workload, spec) not in BY_TILES:
         return None
     convolution = workload.operator == "conv2d"
@@ -37,12 +47,20 @@ def tile_product(workload: Workload, spec: CpuSpec) -> tuple[TileBlocks, int] | 
 
 
 def kernel_for(workload: Workload, spec: CpuSpec) -> Kernel:
-    """The kernel that computes a workload. Raises `WorkloadError` if there is none."""
+    """Return the kernel that computes a workload.
+
+    Args:
+        workload: the workload.
+        spec: the processor.
+
+    Raises:
+        WorkloadError: no kernel computes the workload.
+    """
     kernels = KERNELS
     if workload.dtype == "bfloat16":
-        kernels = BY_TILES  # the others multiply float32, and would say nothing of it
+        kernels = BY_TILES  # the others would silently multiply float32
         if spec.bfloat16 == DOTS_BFLOAT16 and workload.groups > 1:
-            kernels = ()  # zeros between groups cost more than what they save
+            kernels = ()  # multiplying zeros between groups costs more than dot products save
     elif workload.dtype == "int8" and spec.int8_tiles:
         kernels = (*BY_TILES, *KERNELS)
     for kernel in kernels:

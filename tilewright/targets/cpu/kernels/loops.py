@@ -1,8 +1,9 @@
-"""Writes loops of TensorIR for kernels whose tiles overlap or whose borders are special.
+"""Loops of TensorIR for kernels whose tiles overlap or treat the border differently.
 
-A tile that would reach beyond the last row begins earlier and computes some rows twice. So any tile
-serves any size without a guard. A tile at the border leaves out what falls into the padding.
-Neither can be said by splitting loops of a whole tensor, as `Schedule` does.
+A tile that would reach beyond the last row begins earlier and computes some rows twice. Any tile
+size therefore works for any number of rows without bounds checks. A tile at the border leaves out
+what lies in the padding. `Schedule` of TVM cannot express either, as it only splits loops over a
+whole tensor.
 """
 
 from __future__ import annotations
@@ -27,17 +28,26 @@ tirx = lazy_module("tvm.tirx")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 MAX_ACCUMULATORS = 64
-"""Vectors a register tile may have: twice the registers, beyond that all is spills."""
+"""Largest number of vectors per register tile: twice the registers. Beyond that, everything
+spills."""
 STACK_BYTES = 1023
-"""A buffer larger than this TVM does not put on the stack, and only what is there LLVM puts into
-registers: sums are kept in several buffers where they are more."""
+"""Largest buffer in bytes that TVM puts on the stack. LLVM keeps only such buffers in registers, so
+that larger sums are divided between several buffers."""
 MAX_UNROLLED = 1024
-"""Multiply-adds written out one by one: more compile for seconds
+"""Largest number of unrolled multiply-adds; more take seconds to compile
 (docs/decisions/measuring-on-a-cpu.md)."""
 
 
 def check_tile(accumulators: int, unrolled: int) -> None:
-    """Raises `DoesNotApply` for register tiles and unrolled code beyond our limits."""
+    """Check a register tile against our limits.
+
+    Args:
+        accumulators: number of vectors of the tile.
+        unrolled: number of unrolled multiply-adds.
+
+    Raises:
+        DoesNotApply: a limit is exceeded.
+    """
     if accumulators > MAX_ACCUMULATORS:
         raise DoesNotApply(f"a register tile of {accumulators} vectors, over {MAX_ACCUMULATORS}")
     if unrolled > MAX_UNROLLED:
@@ -47,18 +57,36 @@ def check_tile(accumulators: int, unrolled: int) -> None:
 
 
 def tiles(size: int, tile: int) -> int:
-    """How many tiles cover `size`."""
+    """Return the number of tiles that cover a size.
+
+    Args:
+        size: the size to cover.
+        tile: size of a tile.
+    """
     return -(-size // tile)
 
 
 def tile_start(index: Expression, size: int, tile: int) -> Expression:
-    """Where tile number `index` of `size` begins: the last one earlier where it would reach beyond
-    the end."""
+    """Return the index at which a tile begins.
+
+    If the last tile would reach beyond the end, it begins earlier.
+
+    Args:
+        index: number of the tile.
+        size: the size that the tiles cover.
+        tile: size of a tile.
+    """
     return index * tile if size % tile == 0 else tirx.min(index * tile, size - tile)
 
 
 def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expression]:
-    """Begin and end of part `index` of `whole` things divided evenly into `parts`."""
+    """Return the begin and the end of one of several even parts.
+
+    Args:
+        index: number of the part.
+        parts: number of parts.
+        whole: number of items that are divided.
+    """
     if whole % parts == 0:
         return index * (whole // parts), (index + 1) * (whole // parts)
     return tirx.indexdiv(index * whole, parts), tirx.indexdiv((index + 1) * whole, parts)
@@ -66,40 +94,68 @@ def share(index: Expression, parts: int, whole: int) -> tuple[Expression, Expres
 
 @contextmanager
 def within(index: Expression, parts: int, whole: int) -> Iterator[Expression]:
-    """A loop over a `share`. It begins at 0 where all parts have equally many: TVM cannot bound one
-    of a single turn that begins elsewhere."""
+    """Open a loop over one of several even parts, as from `share`.
+
+    If all parts have equally many items, the loop begins at 0, since TVM cannot determine bounds
+    for a loop of a single iteration that begins elsewhere.
+
+    Args:
+        index: number of the part.
+        parts: number of parts.
+        whole: number of items that are divided.
+
+    Yields:
+        The index of an item.
+    """
     begin, end = share(index, parts, whole)
     if whole % parts:
-        with T.serial(begin, end) as found:
-            yield found
+        with T.serial(begin, end) as item:
+            yield item
     else:
-        with T.serial(0, whole // parts) as found:
-            yield begin + found
+        with T.serial(0, whole // parts) as item:
+            yield begin + item
 
 
 def split_index(index: Expression, *sizes: int) -> list[Expression]:
-    """The indices that one fused index stands for, the last fastest."""
-    found = []
+    """Split one index of a fused loop into indices of the original loops.
+
+    Args:
+        index: the index of the fused loop.
+        *sizes: extents of the original loops, innermost last.
+    """
+    indices = []
     for size in reversed(sizes):
-        found.append(tirx.indexmod(index, size) if size > 1 else 0)
+        indices.append(tirx.indexmod(index, size) if size > 1 else 0)
         index = tirx.indexdiv(index, size)
-    return found[::-1]
+    return indices[::-1]
 
 
 class Nest:
-    """`with Nest.unrolled(3, 4) as (i, j)`: several loops at once."""
+    """Several nested loops in one statement: `with Nest.unrolled(3, 4) as (i, j)`.
+
+    Args:
+        frames: the loops, outermost first.
+    """
 
     def __init__(self, frames: Sequence[AbstractContextManager[Expression]]) -> None:
         self._frames, self._stack = frames, ExitStack()
 
     @classmethod
     def unrolled(cls, *extents: int) -> Nest:
-        """Loops that are written out."""
+        """Create unrolled loops.
+
+        Args:
+            *extents: extents of the loops.
+        """
         return cls([T.unroll(0, extent) for extent in extents])
 
     @classmethod
     def tile(cls, *extents: int) -> Nest:
-        """Unrolled loops around a vector, whose lanes are the last extent."""
+        """Create unrolled loops around a vectorised loop.
+
+        Args:
+            *extents: extents of the loops. The last one is the number of lanes.
+        """
         loops = [T.unroll(0, extent) for extent in extents[:-1]]
         return cls([*loops, T.vectorized(0, extents[-1])])
 
@@ -116,9 +172,17 @@ class Nest:
 
 
 class Arguments:
-    """A kernel's parameters while its function is being written, in the order they are passed;
-    weights of int8 are packed in int32 (`targets.cpu.kernels.int8_dot_product`), unless another
-    type is given, and so are the data of the workload's type.
+    """Parameters of a kernel whose function is being built, in the order in which they are passed.
+
+    Args:
+        workload: the workload.
+        data: shape of the data.
+        weights: shape of the packed weights.
+        bias: shape of values per output channel.
+        out: shape of the output.
+        weights_type: element type of the weights. By default the type of the sums: int32 for int8
+            workloads, whose weights are packed (`targets.cpu.kernels.int8_dot_product`).
+        data_type: element type of the data, by default the workload's.
     """
 
     def __init__(
@@ -140,13 +204,18 @@ class Arguments:
 
     @property
     def zero(self) -> Expression:
-        """The zero point of the data, an int32."""
+        """Zero point of the data, as an int32 expression."""
         return data_zero(self._inputs)
 
     def finish(
         self, value: Expression, place: tuple[Expression, ...], channel: tuple[Expression, ...]
     ) -> None:
-        """Stores `value` at `place` of the output after the epilogue; `channel` is the place in the
-        bias."""
-        found = epilogue_value(self.workload, self._inputs, value, place, channel)
-        T.buffer_store(self.out, found, list(place))
+        """Apply the epilogue to a sum and store the result.
+
+        Args:
+            value: the sum.
+            place: indices into the output.
+            channel: indices into values per output channel, such as the bias.
+        """
+        result = epilogue_value(self.workload, self._inputs, value, place, channel)
+        T.buffer_store(self.out, result, list(place))

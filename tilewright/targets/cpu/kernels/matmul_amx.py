@@ -1,5 +1,7 @@
-"""Implements dense layers in bfloat16 and int8, and products of two activations in bfloat16, by
-tiles of AMX."""
+"""Matrix products with AMX tiles.
+
+They compute dense layers in bfloat16 and int8, and products of two activations in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +30,37 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 class MatmulTiles:
-    """Implements `targets.cpu.kernels.kernel.Kernel` for `dense`, data (rows, in), out (rows, out),
-    and for `batch_matmul`, data (batch, rows, depth), weights (batch, depth, columns)."""
+    """`Kernel` for `dense` in bfloat16 and int8, and for `batch_matmul` in bfloat16.
+
+    Shapes are (rows, in) for the data and (rows, out) for the output of `dense`. For `batch_matmul`
+    they are (batch, rows, depth) for the data, and (batch, depth, columns) for the weights.
+    """
 
     def serves(self, workload: Workload) -> bool:
-        """Dense layers of any size, and batches of products that fill a tile: operands of smaller
-        ones take longer to copy than to multiply in vectors."""
+        """Return whether the kernel computes this workload.
+
+        Products of a batch must fill a tile: smaller operands take longer to copy than to multiply
+        with vectors.
+
+        Args:
+            workload: the workload.
+        """
         if workload.operator == "batch_matmul":
             rows = _sizes(workload)[1]
             return workload.dtype == "bfloat16" and min(rows, workload.out_channels) >= TILE
         return workload.operator == "dense" and workload.dtype in ("bfloat16", "int8")
 
     def knobs(self, workload: Workload, spec: CpuSpec) -> tuple[Knob, ...]:
-        """See `targets.cpu.kernels.amx_product`."""
+        """Return the knobs of a product with tiles: see `targets.cpu.kernels.amx_product`.
+
+        Args:
+            workload: the workload.
+            spec: the processor.
+        """
         rows = _sizes(workload)[1]
         return amx_product.knobs(tiles(rows, TILE), workload.out_channels)
 
     def baseline_values(self, workload: Workload, spec: CpuSpec) -> dict[str, int]:
-        """A good config without any measurement."""
         space = self.knobs(workload, spec)
         b, _ = product_of(workload)
         column = b.steps * b.words * WORD
@@ -53,39 +68,58 @@ class MatmulTiles:
         return amx_product.baseline_values(space, b, spec, sizes)
 
     def data_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        return (*_lead(workload), _sizes(workload)[1], workload.in_channels)
+        return (*_batch_axes(workload), _sizes(workload)[1], workload.in_channels)
 
     def out_shape(self, workload: Workload, spec: CpuSpec) -> tuple[int, ...]:
-        return (*_lead(workload), _sizes(workload)[1], workload.out_channels)
+        return (*_batch_axes(workload), _sizes(workload)[1], workload.out_channels)
 
     def define(self, workload: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-        """The loops written out, which are their own schedule."""
+        """Build the function with explicit loops, which need no schedule."""
         b = _blocks(workload, values)
         return product_function(b, values, spec, _Matrices(workload, spec, b))
 
     def schedule(
         self, function: PrimFunc, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> PrimFunc:
-        """The function as it is."""
+        """Return the function unchanged."""
         return function
 
     def pack_weights(
         self, weights: Array, workload: Workload, spec: CpuSpec, values: KnobValues
     ) -> Array:
-        """Of a dense: (out, in) or (out, in, 1, 1) → as `pack_columns` of (in, out). Activations
-        stay as they are, and are packed by the kernel."""
+        """Pack weights of a dense layer for tiles: see `pack_columns`.
+
+        Activations are returned unchanged, and are packed by the kernel.
+
+        Args:
+            weights: shape (out, in) or (out, in, 1, 1); of a batched product (batch, depth,
+                columns).
+            workload: the workload.
+            spec: the processor.
+            values: the config, by knob name.
+
+        Returns:
+            Shape (words,), or (batch, depth, columns).
+        """
         w = workload
         if w.operator == "batch_matmul":
             return weights.reshape(w.batch, w.in_channels, w.out_channels)
         b = _blocks(w, values)
-        plain = weights.reshape(w.out_channels, w.in_channels).T
+        matrix = weights.reshape(w.out_channels, w.in_channels).T
         numbers = numbers_of(w)
         missing = b.steps * b.words * numbers.each - w.in_channels
-        return pack_columns(np.pad(plain, ((0, missing), (0, 0))), b, numbers)
+        return pack_columns(np.pad(matrix, ((0, missing), (0, 0))), b, numbers)
 
 
 def product_of(workload: Workload) -> tuple[TileBlocks, int]:
-    """The product in blocks of two tiles by two, and how many numbers are copied."""
+    """Return the matrix product of a workload, and the number of values that are copied.
+
+    Args:
+        workload: the workload.
+
+    Returns:
+        The product in blocks of two by two tiles, and the number of copied values.
+    """
     b = _blocks(workload, {"tiles_down": 2, "tiles_across": 2})
     depth = b.steps * b.words * numbers_of(workload).each
     copied = b.matrices * b.rows * depth
@@ -94,60 +128,62 @@ def product_of(workload: Workload) -> tuple[TileBlocks, int]:
     return b, copied
 
 
-def _lead(w: Workload) -> tuple[int, ...]:
+def _batch_axes(w: Workload) -> tuple[int, ...]:
+    """Return the leading axis of a batch, or no axes."""
     return (w.batch,) if w.operator == "batch_matmul" else ()
 
 
 def _sizes(w: Workload) -> tuple[int, int]:
-    """Matrices, and rows of each."""
+    """Return the number of matrices, and the rows of each."""
     return (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
 
 
 def _blocks(w: Workload, v: KnobValues) -> TileBlocks:
     matrices, rows = _sizes(w)
     numbers = numbers_of(w)
-    each = min(numbers.in_row, numbers.whole_words(w.in_channels))
-    depth = tiles(w.in_channels, each), each // numbers.each
+    step_numbers = min(numbers.in_row, numbers.whole_words(w.in_channels))
+    depth = tiles(w.in_channels, step_numbers), step_numbers // numbers.each
     return blocks_of(matrices, 1, rows, w.out_channels, depth, v)
 
 
 class _Matrices:
-    """Implements `targets.cpu.kernels.amx_product.TileOperands`."""
+    """`TileOperands` for matrix products."""
 
     def __init__(self, w: Workload, spec: CpuSpec, b: TileBlocks) -> None:
         self.w, self.b, self.spec, self.numbers = w, b, spec, numbers_of(w)
         self.own_weights = w.operator == "batch_matmul"
         self.row = self.numbers.each * b.words
-        self.rows = (*_lead(w), b.rows)
+        self.rows = (*_batch_axes(w), b.rows)
 
     def take(self) -> None:
-        """Writes the parameters."""
+        """Declare the function's parameters."""
         w, b = self.w, self.b
         self.size = weight_words(b, self.numbers)
-        plain = (w.batch, w.in_channels, w.out_channels)
-        weights = (plain, "float32") if self.own_weights else ((self.size,), "int32")
+        activation_shape = (w.batch, w.in_channels, w.out_channels)
+        weights = (activation_shape, "float32") if self.own_weights else ((self.size,), "int32")
         self.a = Arguments(
             w, (*self.rows, w.in_channels), weights[0], (b.columns,), (*self.rows, b.columns),
             weights[1],
         )  # fmt: skip
 
     def pack(self) -> None:
-        """Copies the data: matrices, steps, rows, numbers of a step."""
+        """Copy the data, ordered by matrices, steps, rows and numbers of a step."""
         b, width = self.b, self.row
         self.data = T.alloc_buffer((b.matrices * b.steps * b.rows * width,), self.numbers.kind)
         with T.parallel(0, b.matrices * b.steps) as index, T.serial(0, b.rows) as row:
             matrix, step = split_index(index, b.matrices, b.steps)
             place = [matrix, row] if self.own_weights else [row]
             start = (index * b.rows + row) * width
-            self._row(place, step, start)
+            self._copy_row(place, step, start)
         if self.own_weights:
             self._pack_weights()
         else:
             self.weights = self.a.weights
 
-    def _row(self, place: list[Expression], step: Expression, start: Expression) -> None:
+    def _copy_row(self, place: list[Expression], step: Expression, start: Expression) -> None:
+        """Copy one row of a step."""
         width, depth = self.row, self.w.in_channels
-        held = depth - (self.b.steps - 1) * width
+        last_numbers = depth - (self.b.steps - 1) * width
 
         def move(first: Expression, count: int) -> None:
             for begin in range(0, count, TILE):
@@ -161,19 +197,23 @@ class _Matrices:
                     zero = tirx.const(0, self.numbers.kind)
                     T.buffer_store(self.data, zero, [start + count + i])
 
-        if held == width:
+        if last_numbers == width:
             move(step * width, width)
         elif self.b.steps == 1:
-            move(0, held)
+            move(0, last_numbers)
         else:
             with T.If(step < self.b.steps - 1):
                 with T.Then():
                     move(step * width, width)
                 with T.Else():
-                    move(depth - held, held)
+                    move(depth - last_numbers, last_numbers)
 
     def _pack_weights(self) -> None:
-        """Matrices, blocks of columns, steps, tiles of a block, words, columns of a tile."""
+        """Pack activations that are the second operand.
+
+        Their order is matrices, blocks of columns, steps, tiles of a block, words, columns of a
+        tile.
+        """
         b = self.b
         self.weights = T.alloc_buffer((b.matrices * self.size,), "int32")
         with T.parallel(0, b.matrices * b.column_blocks * b.steps) as index:
@@ -184,13 +224,15 @@ class _Matrices:
                 for tile in range(b.across):
                     start = ((index * b.across + tile) * b.words + word) * TILE
                     left = min(TILE, b.columns - tile * TILE)
-                    self._pair(start, (matrix, k, first + tile * TILE), max(left, 0))
+                    self._pack_pair(start, (matrix, k, first + tile * TILE), max(left, 0))
 
-    def _pair(
+    def _pack_pair(
         self, start: Expression, place: tuple[Expression, Expression, Expression], count: int
     ) -> None:
-        """Two rows of `count` columns from `place` (matrix, row, column) on; zeros where there are
-        none."""
+        """Pack two rows of `count` columns, starting at `place` (matrix, row, column).
+
+        Missing rows and columns are zeros.
+        """
         depth, (matrix, k, column) = self.w.in_channels, place
         zero = tirx.const(0, "float32")
 
@@ -211,7 +253,7 @@ class _Matrices:
     def step(
         self, matrix: Expression, place: tuple[Expression, Expression], at: Expression
     ) -> Expression:
-        """See `TileOperands`."""
+        """Return the place in the copy of the first row of a block: see `TileOperands`."""
         return ((matrix * self.b.steps + at) * self.b.rows + place[1]) * self.row
 
     def finish(
@@ -221,7 +263,7 @@ class _Matrices:
         place: tuple[Expression, Expression],
         across: Expression,
     ) -> None:
-        """See `TileOperands`."""
+        """Compute the output from a block's sums: see `TileOperands`."""
         b, column = self.b, self.b.first_column(across)
         width = min(b.block_columns, b.columns)
         with T.serial(0, b.block_rows) as r:

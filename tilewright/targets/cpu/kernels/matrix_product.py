@@ -1,17 +1,18 @@
-"""Multiplies matrices, rows × depth by depth × columns, in register tiles of rows × vectors.
+"""Matrix products, (rows, depth) by (depth, columns), in register tiles of rows × vectors.
 
     parallel (batch, shares of the rows, shares of the columns)
-      data and weights of the share packed   if asked for
-      depth in tiles                         partial sums kept beside
-        tiles of columns, tiles of rows      or the other way round
+      pack the share's data and weights     if the knobs say so
+      depth in tiles                        partial sums are kept in a buffer
+        tiles of columns, tiles of rows      or in the opposite order
           depth, unrolled
-            rows × vectors                   one broadcast number, one vector, an instruction
-          bias, residual, clip
+            rows × vectors                   one broadcast number times one vector per instruction
+          bias, residual, bounds
 
-Tiles overlap at the end, see `targets.cpu.kernels.loops`. A single row keeps several sums of a
-number apart (`chains`), since one multiply-add has to wait for the one before.
+Tiles overlap at the end: see `targets.cpu.kernels.loops`. With few rows, several partial sums per
+result (`chains`) are accumulated independently, since a multiply-add has to wait for the previous
+one on the same sum.
 
-`GemmShape` has the sizes of a product, the decisions of its schedule, and the rule that makes them.
+`GemmShape` holds the sizes of a product, and defines the knobs and the rule schedule.
 """
 
 from __future__ import annotations
@@ -43,23 +44,34 @@ ir_builder = lazy_module("tvm.script.ir_builder")
 T = lazy_module("tvm.script.ir_builder.tirx")
 
 TILE_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
+"""Possible numbers of rows of a register tile."""
 TILE_VECTORS = (1, 2, 3, 4, 6, 8)
+"""Possible numbers of vectors of a register tile, from left to right."""
 TILE_DEPTH = (32, 64, 128, 256, 512)
-"""Rows and vectors of a register tile, and parts of the depth, that a config may have."""
+"""Possible lengths of the parts into which the depth is cut."""
 
 FAR = 1 << 20
-"""Bytes of weights that no second-level cache keeps beside data: half of the 2 MiB of the Xeon of
-docs/evidence/cpu.md. `python -m benchmarks.cpu.networks --networks vit_tiny,bert_6_128 --threads 2`
-measures rules for several threads."""
+"""Bytes of weights that no second-level cache holds together with data: half of the 2 MiB of the
+Xeon of docs/evidence/cpu.md. `python -m benchmarks.cpu.networks --networks vit_tiny,bert_6_128
+--threads 2` measures the rule schedule with several threads."""
 FAR_APART, OFTEN = 512, 8
-"""Columns, and tiles of rows: with fewer of either, packing gains nothing. With 1,024 columns,
-scores of 1,024 tokens took 52 ms in place of 25 without it (`python -m benchmarks.cpu.networks
---networks bert_2_512,bert_2_1024 --threads 1`, on the Xeon of docs/evidence/cpu.md)."""
+"""Smallest number of columns and of tiles of rows for which packing weights pays off. With 1,024
+columns, the scores of 1,024 tokens took 52 ms unpacked and 25 ms packed (`python -m
+benchmarks.cpu.networks --networks bert_2_512,bert_2_1024 --threads 1`, on the Xeon of
+docs/evidence/cpu.md)."""
 
 
 @dataclass(frozen=True)
 class GemmShape:
-    """`batch` products of `rows` × `depth` by `depth` × `columns`; `lanes` numbers a vector."""
+    """Sizes of `batch` matrix products, (rows, depth) by (depth, columns).
+
+    Attributes:
+        batch: number of products.
+        rows: rows of the result.
+        depth: numbers per sum; for int8, steps of dot products.
+        columns: columns of the result.
+        lanes: numbers per vector.
+    """
 
     batch: int
     rows: int
@@ -69,18 +81,30 @@ class GemmShape:
 
     @classmethod
     def of(cls, w: Workload, spec: CpuSpec) -> GemmShape:
-        """What a dense or a batch_matmul computes. The rows of a dense are its batch; the depth of
-        int8 counts steps of dot products."""
+        """Return the sizes of a dense layer or a batched product.
+
+        Args:
+            w: the workload. The rows of a dense layer are its batch.
+            spec: the processor.
+        """
         batch, rows = (w.batch, w.height) if w.operator == "batch_matmul" else (1, w.batch)
         depth = dot_product(spec).steps(w.in_channels) if w.dtype == "int8" else w.in_channels
         return cls(batch, rows, depth, w.out_channels, min(spec.lanes, w.out_channels))
 
     def width(self, values: KnobValues) -> int:
-        """Columns of a register tile."""
+        """Return the columns of a register tile.
+
+        Args:
+            values: the config, by knob name.
+        """
         return values["tile_vectors"] * self.lanes
 
     def knobs(self, packed: bool) -> tuple[Knob, ...]:
-        """The schedule's decisions; `packed`: whether weights come in tiles already."""
+        """Return the knobs of a schedule.
+
+        Args:
+            packed: whether the weights are packed in tiles already.
+        """
         most = tiles(self.columns, 3 * self.lanes)
         fits = tuple(v for v in TILE_VECTORS if v * self.lanes <= self.columns)
         rows = tuple(r for r in TILE_ROWS if r <= self.rows)
@@ -100,61 +124,79 @@ class GemmShape:
         )
 
     def baseline_values(self, spec: CpuSpec, packed: bool, products: int = 0) -> dict[str, int]:
-        """A schedule that is good without having been tuned: of the tiles that fit the registers
-        the one that computes least twice and loads least, a share a thread. Many weights,
-        more than the data, are shared: each thread would read all from memory. `products` are the
-        registers that hold products before they are added.
+        """Choose the rule schedule.
 
-        In the cost of a tile, the weight of loads and that of the wait for few sums are choices of
-        ours. `python -m benchmarks.cpu.peak --networks vit_tiny,mixer_s16,bert_6_128` measures
-        layers by this rule."""
+        It uses one share per thread, and, of the tiles that fit the registers, the one with the
+        fewest repeated computations and loads. Weights that are large, and larger than the data,
+        are divided between the threads, because otherwise each thread would read all of them from
+        memory.
+
+        In the cost of a tile, the weights of loads and of the wait for few sums are our choices.
+        `python -m benchmarks.cpu.peak --networks vit_tiny,mixer_s16,bert_6_128` measures layers
+        with the rule schedule.
+
+        Args:
+            spec: the processor.
+            packed: whether the weights are packed in tiles already.
+            products: registers that hold products before they are added.
+
+        Returns:
+            The value of each knob, by its name.
+        """
         knobs = {knob.name: knob.values for knob in self.knobs(packed)}
 
         def cost(tile: tuple[int, int]) -> float:
             rows, vectors = tile
-            done = (
+            computed = (
                 tiles(self.rows, rows) * rows * tiles(self.columns, vectors * self.lanes) * vectors
             )
             loads = (1 / rows + 1 / vectors) / 2
-            return done * (1 + loads) * (1 + 3 / (rows * vectors))
+            return computed * (1 + loads) * (1 + 3 / (rows * vectors))
 
         rows, vectors = min(
             (
                 (rows, vectors)
                 for rows in knobs["tile_rows"]
                 for vectors in knobs["tile_vectors"]
+                # One register remains for the broadcast number.
                 if rows * vectors + vectors + products < spec.registers
             ),
             key=cost,
         )
         shares = spec.threads // gcd(self.batch, spec.threads)
 
-        def near(name: str, wanted: int) -> int:
+        def largest_up_to(name: str, wanted: int) -> int:
             return max(v for v in knobs[name] if v <= max(wanted, 1))
 
-        by_rows, by_columns = near("row_shares", shares), near("column_shares", shares)
-        far = packed and 4 * self.depth * self.columns > FAR and self.columns > self.rows
-        if far and self._is_even(rows, vectors, by_columns):
-            by_rows = near("row_shares", shares if by_columns == 1 else 1)
+        by_rows, by_columns = (
+            largest_up_to("row_shares", shares),
+            largest_up_to("column_shares", shares),
+        )
+        divide_weights = packed and 4 * self.depth * self.columns > FAR and self.columns > self.rows
+        if divide_weights and self._is_even(rows, vectors, by_columns):
+            by_rows = largest_up_to("row_shares", shares if by_columns == 1 else 1)
         else:
-            by_columns = near("column_shares", shares if by_rows == 1 else 1)
+            by_columns = largest_up_to("column_shares", shares if by_rows == 1 else 1)
         return {
             "tile_rows": rows, "tile_vectors": vectors, "row_shares": by_rows,
             "column_shares": by_columns, "columns_first": 0, "rows_inside": 1,
             "tile_depth": self.depth, "unroll_depth": 4,
-            "chains": near("chains", 8 // (rows * vectors)), "pack_data": 0,
+            "chains": largest_up_to("chains", 8 // (rows * vectors)), "pack_data": 0,
             "pack_weights": max(knobs["pack_weights"]) if self._far_apart(rows) else 0,
         }  # fmt: skip
 
     def _is_even(self, rows: int, vectors: int, shares: int) -> bool:
-        """Whether so many shares of the columns are as even as those of the rows."""
+        """Return whether shares of the columns would be at least as even as shares of the rows."""
         counts = tiles(self.columns, vectors * self.lanes), tiles(self.rows, rows)
         by_columns, by_rows = (tiles(count, shares) / count for count in counts)
         return by_columns <= by_rows
 
     def _far_apart(self, tile_rows: int) -> bool:
-        """Whether the rows of a tile's columns lie so far apart that a cache holds few of them, and
-        are read often enough to be moved together first: 0.5 of the time with 1,024 columns."""
+        """Return whether packing the weights pays off.
+
+        The numbers of a tile's columns lie so far apart in memory that a cache holds few of them,
+        and they are read often. With 1,024 columns, packing halves the time.
+        """
         return self.columns >= FAR_APART and tiles(self.rows, tile_rows) >= OFTEN
 
 
@@ -165,8 +207,18 @@ def multiply(
     packed: bool,
     share_of: type[Share] | None = None,
 ) -> PrimFunc:
-    """The function that computes `product`, as a schedule says; `share_of` writes what a task does,
-    in float32 unless it is given. Raises `DoesNotApply`."""
+    """Build the TensorIR function of a product with the schedule of a config.
+
+    Args:
+        w: the workload.
+        product: sizes of the product.
+        values: the config, by knob name.
+        packed: whether the weights are packed in tiles already.
+        share_of: class that builds a task; by default `Share`, for float32.
+
+    Raises:
+        DoesNotApply: the register tile or the unrolled code is too large.
+    """
     p, v = product, values
     check_tile(
         v["tile_rows"] * v["tile_vectors"] * v["chains"],
@@ -192,13 +244,28 @@ def multiply(
 
 
 class Share:
-    """What one task of the parallel loop does, written into the function that is being built."""
+    """Builder of one task of the parallel loop.
+
+    Args:
+        arguments: parameters of the function that is being built.
+        p: sizes of the product.
+        v: the config, by knob name.
+        lead: index of the product in a batch, or empty.
+        row: number of the share of the rows.
+        column: number of the share of the columns.
+    """
 
     sums_type = "float32"
+    """Element type of the sums."""
 
     @staticmethod
     def weights_shape(p: GemmShape, v: KnobValues) -> tuple[int, ...]:
-        """Of packed weights."""
+        """Return the shape of packed weights.
+
+        Args:
+            p: sizes of the product.
+            v: the config, by knob name.
+        """
         return tiles(p.columns, p.width(v)), p.depth, p.width(v)
 
     def __init__(
@@ -213,19 +280,37 @@ class Share:
         self.columns = share(column, v["column_shares"], self.column_tiles)
 
     def vector_of(self, p: GemmShape) -> int:
-        """Lanes of a vector of sums."""
+        """Return the lanes of a vector of sums.
+
+        Args:
+            p: sizes of the product.
+        """
         return p.lanes
 
     def begin(self, column: Expression, at: Expression) -> Expression:
-        """What the sum number `at` of a tile of columns begins with."""
+        """Return the initial value of a sum.
+
+        Args:
+            column: number of the tile of columns.
+            at: number of the sum within the tile.
+        """
         return tirx.const(0, self.sums_type)
 
     def plus(self, one: Expression, other: Expression) -> Expression:
-        """Of two sums."""
+        """Return the sum of two partial sums.
+
+        Args:
+            one: a partial sum.
+            other: another partial sum.
+        """
         return one + other
 
     def write(self, packed: bool) -> None:
-        """The whole task."""
+        """Build the whole task.
+
+        Args:
+            packed: whether the weights are packed in tiles already.
+        """
         p, v = self.p, self.v
         self.height, self.width = v["tile_rows"], p.width(v)
         self.most_rows = tiles(self.row_tiles, v["row_shares"])
@@ -244,41 +329,45 @@ class Share:
         shape = (self.most_rows, self.most_columns, self.height, sums_each)
         partial = T.alloc_buffer(shape, self.sums_type)
 
-        def before(
+        def partial_or_zero(
             step: Expression, row: Expression, column: Expression
         ) -> Callable[[int, Expression], Expression]:
             place, zero = self._place(row, column), tirx.const(0, self.sums_type)
             return lambda r, at: tirx.if_then_else(step > 0, partial[(*place, r, at)], zero)
 
-        def before_last(
+        def partial_and_initial(
             row: Expression, column: Expression
         ) -> Callable[[int, Expression], Expression]:
             place = self._place(row, column)
             return lambda r, at: self.plus(partial[(*place, r, at)], self.begin(column, at))
 
         with T.serial(0, steps - 1) as step, self._tiles() as (row, column):
-            sums = self._sums(before(step, row, column))
+            sums = self._sums(partial_or_zero(step, row, column))
             self._add_all(sums, row, column, step * v["tile_depth"], v["tile_depth"])
             for r in range(self.height):
                 with Nest.tile(v["tile_vectors"], self.vector) as (c, i):
                     at = c * self.vector + i
                     place = [*self._place(row, column), r, at]
                     T.buffer_store(partial, self._total(sums, r, at), place)
+        # The last part of the depth adds the initial values and applies the epilogue.
         done = (steps - 1) * v["tile_depth"]
         with self._tiles() as (row, column):
-            sums = self._sums(before_last(row, column))
+            sums = self._sums(partial_and_initial(row, column))
             self._add_all(sums, row, column, done, p.depth - done)
             self._finish(sums, row, column)
 
     def _place(self, row: Expression, column: Expression) -> tuple[Expression, Expression]:
-        """Of a tile within the share."""
+        """Return the indices of a tile within the share."""
         return row - self.rows[0], column - self.columns[0]
 
     def _tiles(self) -> Nest:
-        """Loops over the share's tiles: the indices of a row tile and of a column tile."""
+        """Return loops over the share's tiles.
 
-        def count(whole: int, parts: int, of: tuple[Expression, Expression]) -> Expression:
-            return of[1] - of[0] if whole % parts else whole // parts
+        Their indices are those of a row tile and of a column tile.
+        """
+
+        def count(whole: int, parts: int, ends: tuple[Expression, Expression]) -> Expression:
+            return ends[1] - ends[0] if whole % parts else whole // parts
 
         counts = [
             count(self.row_tiles, self.v["row_shares"], self.rows),
@@ -287,13 +376,15 @@ class Share:
         return _Tiles(counts, (self.rows[0], self.columns[0]), bool(self.v["rows_inside"]))
 
     def _sums(self, before: Callable[[int, Expression], Expression]) -> list[list[TirBuffer]]:
-        """A buffer a chain and row of the tile, from what was `before` at (row, column), all but
-        the first chain from zero: registers, since TVM puts what is below 1024 bytes on the stack,
-        from where LLVM takes them."""
+        """Allocate and initialise one buffer per chain and row of the tile.
 
-        each = self.v["tile_vectors"] * self.vector
+        The first chain starts with `before(row, column)`, the others with zero. TVM puts buffers
+        below 1024 bytes on the stack, so that LLVM keeps them in registers.
+        """
+
+        tile_columns = self.v["tile_vectors"] * self.vector
         sums = [
-            [T.alloc_buffer((each,), self.sums_type) for _ in range(self.height)]
+            [T.alloc_buffer((tile_columns,), self.sums_type) for _ in range(self.height)]
             for _ in range(self.v["chains"])
         ]
         for chain, rows in enumerate(sums):
@@ -312,21 +403,28 @@ class Share:
         begin: Expression,
         depth: int,
     ) -> None:
-        """Multiply-adds of one register tile over a part of the depth."""
+        """Add the products of one register tile over a part of the depth."""
         chains, unroll = self.v["chains"], self.v["unroll_depth"]
-        whole = depth // (chains * unroll)
-        if whole:
-            with T.serial(0, whole) as outer, T.unroll(0, unroll) as inner:
+        iterations = depth // (chains * unroll)
+        if iterations:
+            with T.serial(0, iterations) as outer, T.unroll(0, unroll) as inner:
                 for chain in range(chains):
                     k = begin + (outer * unroll + inner) * chains + chain
                     self.add(sums[chain], row, column, k)
-        for k in range(whole * chains * unroll, depth):
+        for k in range(iterations * chains * unroll, depth):
             self.add(sums[k % chains], row, column, begin + k)
 
     def add(
         self, sums: list[TirBuffer], row: Expression, column: Expression, k: Expression
     ) -> None:
-        """One step of a register tile: `sums` a buffer a row."""
+        """Add the products of one step of a register tile.
+
+        Args:
+            sums: one buffer per row of the tile.
+            row: number of the tile of rows.
+            column: number of the tile of columns.
+            k: step of the depth.
+        """
         lanes = self.p.lanes
         for r, buffer in enumerate(sums):
             left = self.left(row, r, k)
@@ -342,7 +440,13 @@ class Share:
                 T.buffer_store(buffer, buffer[at] + left * right, [at])
 
     def left(self, row: Expression, r: int, k: Expression) -> Expression:
-        """`number`, from where it was packed."""
+        """Return `number` from the packed data, or from the data if they are not packed.
+
+        Args:
+            row: number of the tile of rows.
+            r: row of the tile.
+            k: step of the depth.
+        """
         if self.data is None:
             return self.number(row, r, k)
         return self.data[row - self.rows[0], k, r]
@@ -362,15 +466,25 @@ class Share:
                 self.a.finish(self._total(sums, r, c * self.vector + i), place, (channel,))
 
     def first_row(self, row: Expression) -> Expression:
-        """Of a tile."""
+        """Return the first row of a tile.
+
+        Args:
+            row: number of the tile of rows.
+        """
         return tile_start(row, self.p.rows, self.height)
 
     def number(self, row: Expression, r: Expression, k: Expression) -> Expression:
-        """Of the data, as a step takes it: row `r` of a tile, place `k` of the depth."""
+        """Return the number of the data that a step multiplies.
+
+        Args:
+            row: number of the tile of rows.
+            r: row of the tile.
+            k: step of the depth.
+        """
         return self.a.data[(*self.lead, self.first_row(row) + r, k)]
 
     def _pack_data(self) -> TirBuffer:
-        """The rows of the share, one number of each row of a tile beside the other."""
+        """Pack the share's rows, so that the numbers of a tile's rows are next to each other."""
         shape = (self.most_rows, self.p.depth, self.height)
         packed = T.alloc_buffer(shape, self.sums_type)
         loops = [T.serial(*self.rows), T.serial(0, self.p.depth), T.unroll(0, self.height)]
@@ -380,7 +494,11 @@ class Share:
         return packed
 
     def pack_weights(self) -> TirBuffer:
-        """A buffer of the columns of the share, tile behind tile."""
+        """Pack the share's columns, tile by tile.
+
+        Returns:
+            A buffer of shape (tiles, depth, columns of a tile).
+        """
         packed = T.alloc_buffer((self.most_columns, self.p.depth, self.width), "float32")
         lanes = self.p.lanes
         tile = Nest.tile(self.v["tile_vectors"], lanes)
@@ -392,9 +510,11 @@ class Share:
 
 
 class _Tiles(Nest):
-    """Loops over so many rows and columns of tiles, rows inside of columns or the other way round,
-    and their indices, which begin at `first`. The loops begin at 0: a loop of one iteration that
-    begins elsewhere is what TVM's features of stores cannot be made of."""
+    """Nested loops over tiles of rows and columns, whose indices begin at `first`.
+
+    The loops themselves begin at 0, because TVM cannot compute features of stores in a loop of one
+    iteration that begins elsewhere.
+    """
 
     def __init__(
         self, counts: Sequence[Expression], first: tuple[Expression, Expression], rows_inside: bool

@@ -1,4 +1,4 @@
-"""Copies tensors in blocks of channels between their padding."""
+"""Copy tensors, whose channels lie in blocks, to buffers that include the padding."""
 
 from __future__ import annotations
 
@@ -17,13 +17,23 @@ T = lazy_module("tvm.script.ir_builder.tirx")
 
 
 def is_padded(w: Workload) -> bool:
-    """Whether there is any padding."""
+    """Return whether a workload has padding.
+
+    Args:
+        w: the workload.
+    """
     return any((w.pad_top, w.pad_left, w.pad_bottom, w.pad_right))
 
 
 def padded(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-    """A te tensor in blocks of channels between its padding; with as many zeros behind it as make
-    it of that size (rows, columns), if one is given."""
+    """Return a tensor expression for the data with padding.
+
+    Args:
+        w: the workload.
+        data: the data, shape (n, c / block, h, w, block).
+        size: rows and columns of the result, which may include further zeros at the end. Default:
+            the data with their padding.
+    """
     if size is None:
         if not is_padded(w):
             return data
@@ -31,14 +41,14 @@ def padded(w: Workload, data: Tensor, size: tuple[int, int] | None = None) -> Te
     n, c, _, _, block = data.shape
     shape = (n, c, *size, block)
 
-    def inside(
+    def padded_value(
         n: Expression, c: Expression, y: Expression, x: Expression, i: Expression
     ) -> Expression:
         row, column = y - w.pad_top, x - w.pad_left
-        within = tirx.all(row >= 0, row < w.height, column >= 0, column < w.width)
-        return tirx.if_then_else(within, data[n, c, row, column, i], tirx.const(0, data.dtype))
+        in_image = tirx.all(row >= 0, row < w.height, column >= 0, column < w.width)
+        return tirx.if_then_else(in_image, data[n, c, row, column, i], tirx.const(0, data.dtype))
 
-    return te.compute(shape, inside, name="padded")
+    return te.compute(shape, padded_value, name="padded")
 
 
 def real_data(
@@ -47,8 +57,17 @@ def real_data(
     inputs: Mapping[str, Tensor | TirBuffer],
     size: tuple[int, int] | None = None,
 ) -> Tensor:
-    """`padded` data; the integers of an epilogue with a `dequantise` step as the numbers that they
-    stand for times their scale, in float32. `inputs` are what the epilogue takes."""
+    """Return a tensor expression for the data with padding, as the kernel multiplies them.
+
+    If the epilogue has a `dequantise` step, integers are converted to float32 after their zero
+    point is subtracted. The result is not multiplied by the scale.
+
+    Args:
+        w: the workload.
+        data: the data, shape (n, c / block, h, w, block).
+        inputs: operands of the epilogue by name.
+        size: as in `padded`.
+    """
     if not w.dequantises:
         return padded(w, data, size)
     zero = data_zero(inputs)
@@ -59,14 +78,28 @@ def real_data(
 
 @dataclass(frozen=True)
 class PaddedSource:
-    """Where a task reads: `at(block, y, x, i)` in coordinates of the unpadded image."""
+    """Source from which a task reads padded data.
+
+    Attributes:
+        at: returns the value at (block, y, x, i), in coordinates of the image without padding.
+    """
 
     at: Callable[[Expression, Expression, Expression, Expression], Expression]
 
 
 class Copies:
-    """Written into the function that is being built; `data` its parameter, in blocks of `block`
-    channels; copies are of the element type `kind`, as `convert` makes them of the data's."""
+    """Copies of the data with padding, whose loops are added to the function that is being built.
+
+    Args:
+        w: the workload.
+        data: the function's parameter, with channels in blocks.
+        block: channels per block.
+        kind: element type of the copies.
+        convert: converts a value of the data to that type.
+
+    Attributes:
+        width: columns of a copy.
+    """
 
     def __init__(
         self,
@@ -80,12 +113,20 @@ class Copies:
         self.width = (w.out_width - 1) * w.stride_w + w.dilation_w * (w.kernel_w - 1) + 1
 
     def height(self, rows: int) -> int:
-        """Rows of data that so many rows of output read."""
+        """Return the rows of data that a number of output rows reads.
+
+        Args:
+            rows: number of output rows.
+        """
         w = self.w
         return (rows - 1) * w.stride_h + w.dilation_h * (w.kernel_h - 1) + 1
 
     def of_everything(self) -> TirBuffer:
-        """A buffer of all data between its padding, as far as anything reads it."""
+        """Copy all data to a buffer, as far as they are read.
+
+        Returns:
+            The buffer, shape (n, blocks, rows, columns, block).
+        """
         w, blocks, rows = self.w, self.w.in_channels // self.block, self.height(self.w.out_height)
         copy = T.alloc_buffer((w.batch, blocks, rows, self.width, self.block), self.kind)
         with T.parallel(0, w.batch * blocks * rows) as chunk:
@@ -96,8 +137,14 @@ class Copies:
     def of_rows(
         self, place: tuple[Expression, Expression], blocks: int, first: Expression, rows: int
     ) -> PaddedSource:
-        """What `rows` rows of output from `first` on read of so many `blocks` of channels, from
-        `place` (image, block) on."""
+        """Copy the data that some output rows read.
+
+        Args:
+            place: image and first block of channels.
+            blocks: number of blocks of channels.
+            first: first output row.
+            rows: number of output rows.
+        """
         w, (n, block) = self.w, place
         top, height = first * w.stride_h - w.pad_top, self.height(rows)
         copy = T.alloc_buffer((blocks, height, self.width, self.block), self.kind)

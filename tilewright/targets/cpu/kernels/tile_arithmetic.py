@@ -1,29 +1,52 @@
-"""Computes sizes of tiles: divisors, even parts, vectors, and what a cache holds."""
+"""Arithmetic on tile sizes: divisors, even parts, and registers per block."""
 
 from __future__ import annotations
 
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of shares into which a knob may cut a loop between threads."""
+"""Numbers of shares into which a knob may divide a loop between threads."""
 SECOND_CACHE = 1 << 21
-"""Bytes of the second cache of a core with AMX."""
+"""Bytes of the second-level cache of a core with AMX."""
 
 
 def divisors(number: int, at_most: int) -> tuple[int, ...]:
-    """Of `number`, rising, none above `at_most`."""
+    """Return the divisors of a number in ascending order.
+
+    Args:
+        number: the number.
+        at_most: largest divisor to return.
+    """
     return tuple(d for d in range(1, min(number, at_most) + 1) if number % d == 0)
 
 
 def nearest_divisor(number: int, wanted: int) -> int:
-    """The divisor of `number` that is nearest to `wanted` by factor."""
+    """Return the divisor of `number` that is nearest to `wanted` in ratio.
+
+    Args:
+        number: the number.
+        wanted: the wanted divisor.
+    """
     return min(divisors(number, number), key=lambda d: max(d / wanted, wanted / d))
 
 
 def even_parts(length: int, at_most: int) -> int:
-    """The length of each of the fewest equal parts, none longer than `at_most`, that cover
-    `length`; the last one may reach over it."""
+    """Return the length of equal parts that cover a length.
+
+    There are as few parts as possible. The last one may reach beyond the end.
+
+    Args:
+        length: the length to cover.
+        at_most: largest length of a part.
+    """
     return -(-length // -(-length // at_most))
 
 
 def vectors(block: int, lanes: int) -> int:
-    """Vector registers that `block` numbers take: a rest takes one for each power of two in it."""
+    """Return the number of vector registers that a block of numbers takes.
+
+    A remainder takes one register per power of two in it.
+
+    Args:
+        block: numbers per block.
+        lanes: numbers per vector.
+    """
     return block // lanes + (block % lanes).bit_count()

@@ -1,20 +1,21 @@
-"""Implements Winograd's convolution F(m×m, 3×3) of stride 1: fewer products, for transforms of
-tiles.
+"""Winograd's convolution F(m×m, 3×3) with stride 1: fewer products, but transforms of tiles.
 
-    input transform      patches of m + 2 pixels a side → as many products' left sides
-    products             (m + 2)² of them: tiles of pixels × channels, register tiles as in `direct`
-    inverse transform    → m × m pixels, with bias, residual and clip
+    input transform      patches of (m + 2)² pixels → left operands of (m + 2)² products
+    products             (m + 2)² matrix products, in register tiles like the direct algorithm's
+    inverse transform    → m × m pixels, with bias, residual and bounds
 
-All three a chunk of image rows (`stages` 0), or each over the whole image (1). Where images of a
-batch are more than a cache holds, each has its stages in turn, in the same memory.
+All three are computed for one chunk of image rows at a time (`stages` 0), or each for the whole
+image (1). If the images of a batch do not fit a cache together, each image passes through the
+stages in turn, in the same buffers.
 
-Weights become 1.8 (m = 2) or 4 times as many numbers when they are packed; where those would be
-many, in the kernel. It reads fewer bytes then, and takes about 3 % longer. It transforms the
-weights of some input channels after others (`parts_ic`), so that they stay in a cache.
+Transformed weights are 1.8 (m = 2) or 4 (m = 4) times as many numbers. They are transformed when
+they are packed. If they would be too many, the kernel transforms them: it then reads fewer bytes,
+and takes about 3 % longer. It transforms the weights of a part of the input channels at a time
+(`parts_ic`), so that they stay in a cache.
 
-Each transform is applied to the columns of a square, then to its rows. Common parts are written
-alike, so that LLVM computes them once. Source: Lavin and Gray, Fast Algorithms for Convolutional
-Neural Networks (2016).
+Each transform is applied to the columns of a square, then to its rows. Common subexpressions are
+written identically, so that LLVM computes them once. Source: Lavin and Gray, Fast Algorithms for
+Convolutional Neural Networks (2016).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ s_tir = lazy_module("tvm.s_tir")
 tvm = lazy_module("tvm")
 
 WINOGRAD_SIZES = (2, 4)
-"""Pixels a side that one tile gives (m)."""
+"""Possible numbers of output pixels per side of a tile (m)."""
 
 _Matrix = tuple[tuple[float, ...], ...]
 
@@ -60,36 +61,49 @@ _FILTER: dict[int, _Matrix] = {
         (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
     ),
 }  # fmt: skip
+"""Matrices of the filter transform, by m."""
 NUMBER = 4
 """Bytes of a float32."""
 LINE = 16
-"""Numbers in a line of a cache."""
+"""Float32 numbers per cache line."""
 MOST_STORED = 1 << 23
-"""Bytes of a layer's transformed weights that are worth storing: our choice. Those of ResNet-34 and
-U-Net made their libraries take more memory than onnxruntime (`tilewright benchmark`)."""
+"""Largest size in bytes of a layer's transformed weights that are stored. It is our choice: larger
+ones made the libraries of ResNet-34 and U-Net take more memory than onnxruntime (`tilewright
+benchmark`)."""
 MUCH_MORE = 8
-"""Times the transformed data: at 16 times, transforming weights in the kernel took 1.03 of the
-time, at 5 times 1.12 (`python -m benchmarks.cpu.peak --networks resnet18,resnet50`, on the Xeon of
-docs/evidence/cpu.md)."""
+"""Ratio of transformed weights to transformed data above which the kernel transforms weights. At a
+ratio of 16 it took 1.03 times as long, at 5 1.12 times (`python -m benchmarks.cpu.peak --networks
+resnet18,resnet50`, on the Xeon of docs/evidence/cpu.md)."""
 
 
 def serves(workload: Workload) -> bool:
-    """Whether the algorithm computes it: 3×3, stride 1, no dilation."""
+    """Return whether the algorithm can compute a workload: 3×3, stride 1, no dilation.
+
+    Args:
+        workload: the workload.
+    """
     w = workload
     rest = (w.stride_h, w.stride_w, w.dilation_h, w.dilation_w)
     return (w.kernel_h, w.kernel_w) == (3, 3) and set(rest) == {1}
 
 
 def rule_size(w: Workload, spec: CpuSpec) -> int:
-    """Of Winograd's sizes the one that pays: products must outnumber transforms, and its weights,
-    two to four times as many, must not take longer to read from memory than they save.
+    """Return the size m for the rule schedule, or 0 if the direct algorithm is faster.
 
-    Chosen on the Xeon of docs/evidence/cpu.md, with vectors of 512 and 256 bits. `python -m
-    benchmarks.cpu.peak --networks resnet18,vgg11,unet` measures the layers again."""
+    Products must outnumber transforms. Reading the weights, which are two to four times as many,
+    must not take longer than is saved.
+
+    The rule was chosen on the Xeon of docs/evidence/cpu.md, with vectors of 512 and of 256 bits.
+    `python -m benchmarks.cpu.peak --networks resnet18,vgg11,unet` measures the layers again.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+    """
     integers = w.dtype == "int8"
     if not serves(w) or (integers and (spec.dots or not w.dequantises)):
         return 0
-    fewest = 32 if integers else spec.lanes // 2  # vectors that are mostly empty
+    fewest = 32 if integers else spec.lanes // 2  # with fewer channels, vectors are mostly empty
     if min(w.in_channels, w.out_channels) < fewest:
         return 0
     smaller = min(w.out_height, w.out_width)
@@ -97,8 +111,15 @@ def rule_size(w: Workload, spec: CpuSpec) -> int:
 
 
 def transforms_weights(workload: Workload, m: int) -> bool:
-    """Whether the kernel transforms the weights itself: transformed, they would be many, and many
-    times the data, whose partial sums then hardly count."""
+    """Return whether the kernel transforms the weights, instead of storing them transformed.
+
+    It does if there are many transformed weights, compared with the data. Storing partial sums then
+    hardly matters.
+
+    Args:
+        workload: the workload.
+        m: output pixels per side of a tile.
+    """
     w, area = workload, NUMBER * (m + 2) ** 2
     stored = w.out_channels * w.in_channels * area
     tiles = -(-w.out_height // m) * -(-w.out_width // m)
@@ -106,15 +127,17 @@ def transforms_weights(workload: Workload, m: int) -> bool:
 
 
 def _images_take_turns(w: Workload, t: CpuTiling, values: KnobValues) -> bool:
-    """Whether the transformed data is that of one image after the other: of all, it would be more
-    than a second cache holds."""
+    """Return whether images share the buffers of transformed data, one image after the other.
+
+    The transformed data of all images would not fit a second-level cache.
+    """
     rows, columns = t.covered
     size = NUMBER * (values["algorithm"] + 2) ** 2 * w.in_channels * rows * columns
     return bool(values["stages"]) and w.batch > 1 and size * w.batch > SECOND_CACHE
 
 
 def _rounds(w: Workload, t: CpuTiling, m: int) -> int:
-    """Parts of the input channels whose weights are transformed one after the other."""
+    """Return the number of parts of the input channels whose weights are transformed in turn."""
     return w.in_channels // t.ib // t.channels if transforms_weights(w, m) else 1
 
 
@@ -124,7 +147,13 @@ def _tiling(w: Workload, spec: CpuSpec, values: KnobValues) -> CpuTiling:
 
 
 def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """The convolution as a TensorIR function; weights as `pack` lays them."""
+    """Define the convolution as an unscheduled TensorIR function.
+
+    Args:
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name. The function's weights are packed by `pack`.
+    """
     m, t = values["algorithm"], _tiling(w, spec, values)
     a = m + 2
     blocks = t.tile[0]
@@ -132,14 +161,14 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
     in_shape, out_shape = packed_shape(w, spec), packed_shape(w, spec, out=True)
     n, in_blocks = in_shape[:2]
     data = image = te.placeholder(in_shape, name="data")
-    if w.dequantises:  # whose kernels see rows
+    if w.dequantises:  # the kernel takes rows
         _, _, height, width, _ = in_shape
         data = te.placeholder((n, in_blocks, height, width * t.ib), w.data_dtype, name="data")
         image = te.compute(
             in_shape, lambda n, c, y, x, i: data[n, c, y, x * t.ib + i], name="image"
         )
     inputs = epilogue_inputs(w, out_shape, t.ob)
-    given, weights = _weights(w, t, values)
+    weights_parameter, weights = _weights(w, t, values)
     source = real_data(w, image, inputs, (rows * m + 2, columns * m + 2))
     patch = te.compute(
         (n, in_blocks, rows, columns, a, a, t.ib),
@@ -180,23 +209,23 @@ def define(w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
         n: Expression, o: Expression, y: Expression, x: Expression, b: Expression
     ) -> Expression:
         div, mod = tirx.indexdiv, tirx.indexmod
-        found = square[n, o, div(y, m), div(x, m), mod(y, m), mod(x, m), b]
-        return epilogue_value(w, inputs, found, (n, o, y, x, b))
+        result = square[n, o, div(y, m), div(x, m), mod(y, m), mod(x, m), b]
+        return epilogue_value(w, inputs, result, (n, o, y, x, b))
 
     out = te.compute(out_shape, value, name="out")
-    return te.create_prim_func([data, given, *inputs.values(), out])
+    return te.create_prim_func([data, weights_parameter, *inputs.values(), out])
 
 
 def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Tensor]:
-    """The parameter as `pack` lays it, and the transformed weights."""
+    """Return the parameter of the weights, as `pack` returns them, and the transformed weights."""
     m, tile = values["algorithm"], t.tile[0] * t.ob
     a, in_blocks = m + 2, w.in_channels // t.ib
     shape = (t.tiles[0], a, a, in_blocks, t.ib, tile)
     if not transforms_weights(w, m):
         weights = te.placeholder(shape, name="weights")
         return weights, weights
-    shape_as_given = (t.tiles[0], in_blocks, t.ib, 3, 3, tile)
-    filters = te.placeholder(shape_as_given, _filter_type(w), name="weights")
+    shape_untransformed = (t.tiles[0], in_blocks, t.ib, 3, 3, tile)
+    filters = te.placeholder(shape_untransformed, _filter_type(w), name="weights")
 
     def read(
         o: Expression, c: Expression, j: int, k: Expression, i: Expression, b: Expression
@@ -221,16 +250,19 @@ def _weights(w: Workload, t: CpuTiling, values: KnobValues) -> tuple[Tensor, Ten
 
 
 def _filter_type(w: Workload) -> str:
-    """Of filters that the kernel transforms; an int8 without its zero point has nine bits."""
+    """Return the element type of weights that the kernel transforms.
+
+    An int8 minus its zero point needs nine bits.
+    """
     return "int16" if w.dequantises else "float32"
 
 
 def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tensor:
-    """Sums over the input channels, of one part of them after the other if there are several."""
+    """Define the products. With several rounds, parts of the input channels are summed in turn."""
     n, a, _, in_blocks, rows, columns, _ = (int(size) for size in left.shape)
-    blocks, each = t.tile[0], in_blocks // rounds
+    blocks, blocks_each = t.tile[0], in_blocks // rounds
     shape = (n, a, a, t.tiles[0] * blocks, rows, columns, t.ob)
-    c, i = te.reduce_axis((0, each), "c"), te.reduce_axis((0, t.ib), "i")
+    c, i = te.reduce_axis((0, blocks_each), "c"), te.reduce_axis((0, t.ib), "i")
 
     def product(first: Expression, at: Place) -> Expression:
         n, p, q, o, y, x, b = at
@@ -241,24 +273,37 @@ def _products(t: CpuTiling, rounds: int, left: Tensor, weights: Tensor) -> Tenso
     if rounds == 1:
         return te.compute(shape, lambda *at: product(0, at), name="part")
     r = te.reduce_axis((0, rounds), "r")
-    partial = te.compute((rounds, *shape), lambda r, *at: product(r * each, at), name="partial")
+    partial = te.compute(
+        (rounds, *shape), lambda r, *at: product(r * blocks_each, at), name="partial"
+    )
     return te.compute(shape, lambda *at: te.sum(partial[(r, *at)], axis=r), name="part")
 
 
 def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues) -> PrimFunc:
-    """The scheduled function. Raises `DoesNotApply`."""
+    """Apply the schedule of a config to the function of `define`.
+
+    Args:
+        function: the function.
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+
+    Raises:
+        DoesNotApply: the config unrolls too much.
+    """
     t = _tiling(w, spec, values)
     check_unrolled(t, values, (1, 1))
     sch = s_tir.Schedule(tvm.IRModule({"main": function}))
     names = ("padded", "patch", "half", "left", "part", "back", "square", "out")
     if w.dequantises:
+        # Integers are converted where the data are read, without a buffer.
         for name in ("image", "reals"):
             sch.compute_inline(sch.get_sblock(name))
     border, patch, half, left, part, back, square, out = map(sch.get_sblock, names)
     *_, o, y, x, p, q, b = sch.get_loops(square)
     sizes = [
         [None, t.chunk[0], t.tile[0]],
-        *([None, each * tile] for each, tile in zip(t.chunk[1:], t.tile[1:], strict=True)),
+        *([None, count * tile] for count, tile in zip(t.chunk[1:], t.tile[1:], strict=True)),
     ]
     (oc, ot, oi), (yc, yt), (xc, xt) = (
         sch.split(loop, size) for loop, size in zip((o, y, x), sizes, strict=True)
@@ -266,14 +311,14 @@ def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues)
     chunks = [yc, xc, oc] if values["chunks_first"] else [oc, yc, xc]
     sch.reorder(*chunks, ot, yt, xt, oi, p, q, b)
     image, *loops = sch.get_loops(square)[:4]
-    turns = _images_take_turns(w, t, values)
-    chunk = sch.fuse(*loops) if turns else sch.fuse(image, *loops)
+    in_turns = _images_take_turns(w, t, values)
+    chunk = sch.fuse(*loops) if in_turns else sch.fuse(image, *loops)
     if values["parallel"]:
         sch.parallel(chunk)
     sch.reverse_compute_at(out, oi, preserve_unit_loops=True)
     sch.compute_at(back, oi, preserve_unit_loops=True)
     for block in (back, square, out):
-        _unrolled(sch, block, 2)
+        _unroll_and_vectorise(sch, block, 2)
     for block in (back, square):
         sch.set_scope(block, 0, "local")
     sch.compute_at(part, ot, preserve_unit_loops=True)
@@ -285,44 +330,49 @@ def schedule(function: PrimFunc, w: Workload, spec: CpuSpec, values: KnobValues)
     if transforms_weights(w, values["algorithm"]):
         _schedule_weights(sch, place)
     data = border, patch, half, left
-    _input(sch, values, chunk, data, image if turns else None)
+    _schedule_input(sch, values, chunk, data, image if in_turns else None)
     for block in (left, part):
-        _spread(sch, block)
+        _align_planes(sch, block)
     return sch.mod["main"]
 
 
 def _schedule_products(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> None:
-    """Register tiles of the products of a chunk."""
+    """Schedule the register tiles of a chunk's products."""
     *spatial, b, c, i = sch.get_loops(part)[-8:]
-    tiles, inner = _tiled(sch, spatial, t, values)
+    tiles, inner = _split_tiles(sch, spatial, t, values)
     sch.reorder(*tiles, c, i, *inner, b)
     copy = sch.cache_write(part, 0, "local")
     sch.reverse_compute_at(copy, tiles[-1], preserve_unit_loops=True)
-    _unrolled(sch, copy, 3)
-    _multiply(sch, part, values, (c, i), inner, b)
+    _unroll_and_vectorise(sch, copy, 3)
+    _schedule_tile(sch, part, values, (c, i), inner, b)
 
 
 def _schedule_rounds(sch: Schedule, part: Block, t: CpuTiling, values: KnobValues) -> Loop:
-    """The same, one part of the input channels after the other. Returns the loop over them."""
+    """Schedule the products of one part of the input channels after the other.
+
+    Return the loop over the parts.
+    """
     *spatial, b, rounds = sch.get_loops(part)[-7:]
-    tiles, inner = _tiled(sch, spatial, t, values)
+    tiles, inner = _split_tiles(sch, spatial, t, values)
     sch.reorder(rounds, *tiles, *inner, b)
     partial = sch.get_sblock("partial")
     sch.compute_at(partial, tiles[-1], preserve_unit_loops=True)
-    _unrolled(sch, part, 3)
+    _unroll_and_vectorise(sch, part, 3)
     *_, o, y, x, b, c, i = sch.get_loops(partial)
-    _multiply(sch, partial, values, (c, i), _ordered((o, y, x), values), b)
+    _schedule_tile(sch, partial, values, (c, i), _ordered((o, y, x), values), b)
     sch.set_scope(partial, 0, "local")
     initial = sch.decompose_reduction(part, rounds)
     sch.vectorize(sch.get_loops(initial)[-1])
     return rounds
 
 
-def _tiled(
+def _split_tiles(
     sch: Schedule, spatial: Sequence[Loop], t: CpuTiling, values: KnobValues
 ) -> tuple[list[Loop], list[Loop]]:
-    """Loops over products and register tiles, and those of a tile, of the loops (p, q, channel
-    block, row, column)."""
+    """Split the loops (p, q, channel block, row, column) into register tiles.
+
+    Return the loops over the tiles, and the loops within a tile.
+    """
     p, q, o, y, x = spatial
     yt, yi = sch.split(y, [None, t.tile[1]])
     xt, xi = sch.split(x, [None, t.tile[2]])
@@ -335,7 +385,7 @@ def _ordered(tile: tuple[Loop, Loop, Loop], values: KnobValues) -> list[Loop]:
     return [y, x, o] if values["pixels_first"] else [o, y, x]
 
 
-def _multiply(
+def _schedule_tile(
     sch: Schedule,
     block: Block,
     values: KnobValues,
@@ -343,18 +393,18 @@ def _multiply(
     tile: list[Loop],
     lanes: Loop,
 ) -> None:
-    """A register tile of products, whose reduced loops are (block of channels, channel)."""
+    """Schedule one register tile of products; `reduced` is (block of channels, channel)."""
     c, i = reduced
     outer, inner = sch.split(i, [None, values["unroll_channels"]])
     sch.reorder(c, outer, inner, *tile, lanes)
     for loop in (inner, *tile):
         sch.unroll(loop)
     sch.vectorize(lanes)
-    _unrolled(sch, sch.decompose_reduction(block, c), 3)
+    _unroll_and_vectorise(sch, sch.decompose_reduction(block, c), 3)
 
 
 def _schedule_weights(sch: Schedule, place: Loop) -> None:
-    """The transform of the weights that an iteration of a loop reads."""
+    """Schedule the transform of the weights that one iteration of a loop reads."""
     columns, squares = sch.get_sblock("columns"), sch.get_sblock("squares")
     sch.compute_at(squares, place, preserve_unit_loops=True)
     *_, p, q, c, i, b = sch.get_loops(squares)
@@ -362,21 +412,27 @@ def _schedule_weights(sch: Schedule, place: Loop) -> None:
     sch.compute_at(columns, i, preserve_unit_loops=True)
     sch.set_scope(columns, 0, "local")
     for block in (columns, squares):
-        _unrolled(sch, block, 2)
-    _spread(sch, squares)
+        _unroll_and_vectorise(sch, block, 2)
+    _align_planes(sch, squares)
 
 
-def _spread(sch: Schedule, block: Block) -> None:
-    """Lays the (m + 2)² planes of a tensor an odd number of lines apart. All numbers of a transform
-    then lie in different sets of a cache, as they do not if planes are a power of two apart."""
+def _align_planes(sch: Schedule, block: Block) -> None:
+    """Store the (m + 2)² planes of a tensor an odd number of cache lines apart.
+
+    The numbers of one transform then lie in different sets of a cache. They would lie in the same
+    set if the planes were a power of two apart.
+    """
     sch.storage_align(block, 0, 2, 2 * LINE, LINE)
 
 
-def _input(
+def _schedule_input(
     sch: Schedule, values: KnobValues, chunk: Loop, blocks: tuple[Block, ...], image: Loop | None
 ) -> None:
-    """The transform of the data: of a chunk, or before of the whole image, within the loop `image`
-    or of all images."""
+    """Schedule the transform of the data.
+
+    It is computed per chunk, or for a whole image before: within the loop `image`, or for all
+    images if that is None.
+    """
     border, patch, half, left = blocks
     place = image if values["stages"] else chunk
     if place is not None:
@@ -392,7 +448,7 @@ def _input(
         sch.compute_at(block, x, preserve_unit_loops=True)
         sch.set_scope(block, 0, "local")
     for block in (left, half, patch):
-        _unrolled(sch, block, 2)
+        _unroll_and_vectorise(sch, block, 2)
     if values["copy"] == 0:
         sch.compute_inline(border)
         return
@@ -406,8 +462,8 @@ def _input(
     sch.vectorize(sch.get_loops(border)[-1])
 
 
-def _unrolled(sch: Schedule, block: Block, count: int) -> None:
-    """Vectorises the innermost loop and unrolls `count` around it."""
+def _unroll_and_vectorise(sch: Schedule, block: Block, count: int) -> None:
+    """Vectorise the innermost loop of a block and unroll `count` loops around it."""
     *loops, lanes = sch.get_loops(block)
     for loop in loops[-count:]:
         sch.unroll(loop)
@@ -415,16 +471,26 @@ def _unrolled(sch: Schedule, block: Block, count: int) -> None:
 
 
 def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Array:
-    """(o, c, 3, 3) → (o / tile, c / ib, ib, 3, 3, tile), or transformed, (o / tile, m + 2, m + 2,
-    c / ib, ib, tile)."""
+    """Pack weights, and transform them unless the kernel does.
+
+    Args:
+        weights: shape (o, c, 3, 3).
+        w: the workload.
+        spec: the processor.
+        values: the config, by knob name.
+
+    Returns:
+        Shape (o / tile, m + 2, m + 2, c / ib, ib, tile) if they are transformed, else (o / tile, c
+            / ib, ib, 3, 3, tile).
+    """
     t = _tiling(w, spec, values)
-    given = transforms_weights(w, values["algorithm"])
-    found = weights if given else transformed_filters(values["algorithm"], weights)
-    o, c, a, _ = found.shape
+    untransformed = transforms_weights(w, values["algorithm"])
+    filters = weights if untransformed else transformed_filters(values["algorithm"], weights)
+    o, c, a, _ = filters.shape
     tile = t.tile[0] * t.ob
-    blocked = found.reshape(o // tile, tile, c // t.ib, t.ib, a, a)
-    order = (0, 2, 3, 4, 5, 1) if given else (0, 4, 5, 2, 3, 1)
-    dtype = _filter_type(w) if given else "float32"
+    blocked = filters.reshape(o // tile, tile, c // t.ib, t.ib, a, a)
+    order = (0, 2, 3, 4, 5, 1) if untransformed else (0, 4, 5, 2, 3, 1)
+    dtype = _filter_type(w) if untransformed else "float32"
     return np.ascontiguousarray(blocked.transpose(order), dtype=dtype)
 
 
@@ -432,7 +498,15 @@ def pack(weights: Array, w: Workload, spec: CpuSpec, values: KnobValues) -> Arra
 
 
 def data_row(m: int, d: list[Expression]) -> list[Expression]:
-    """Sums of the m + 2 numbers `d` of a row of a patch, as many."""
+    """Transform a row of a patch.
+
+    Args:
+        m: output pixels per side of a tile.
+        d: the m + 2 numbers of the row.
+
+    Returns:
+        m + 2 sums.
+    """
     if m == 2:
         return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
     even, odd = d[4] - d[2] * _number(4), d[3] - d[1] * _number(4)
@@ -443,7 +517,15 @@ def data_row(m: int, d: list[Expression]) -> list[Expression]:
 
 
 def filter_row(m: int, w: list[Expression]) -> list[Expression]:
-    """The m + 2 sums of the three weights `w` of a filter's row."""
+    """Transform a row of a filter.
+
+    Args:
+        m: output pixels per side of a tile.
+        w: the three weights of the row.
+
+    Returns:
+        m + 2 sums.
+    """
     if m == 2:
         even, odd = (w[0] + w[2]) * _number(1 / 2), w[1] * _number(1 / 2)
         return [w[0], even + odd, even - odd, w[2]]
@@ -453,7 +535,15 @@ def filter_row(m: int, w: list[Expression]) -> list[Expression]:
 
 
 def inverse_row(m: int, p: list[Expression]) -> list[Expression]:
-    """The m sums of the m + 2 numbers `p` of a row of products."""
+    """Apply the inverse transform to a row of products.
+
+    Args:
+        m: output pixels per side of a tile.
+        p: the m + 2 numbers of the row.
+
+    Returns:
+        m sums.
+    """
     if m == 2:
         return [p[0] + p[1] + p[2], p[1] - p[2] - p[3]]
     one, other = p[1] + p[2], p[1] - p[2]
@@ -467,18 +557,31 @@ def inverse_row(m: int, p: list[Expression]) -> list[Expression]:
 
 
 def transformed_filters(m: int, filters: Array) -> NDArray[np.float64]:
-    """Of filters of shape (…, 3, 3), shape (…, m + 2, m + 2)."""
+    """Transform filters with numpy.
+
+    Args:
+        m: output pixels per side of a tile.
+        filters: shape (…, 3, 3).
+
+    Returns:
+        Shape (…, m + 2, m + 2).
+    """
     matrix = np.asarray(_FILTER[m])
-    found: NDArray[np.float64] = matrix @ filters.astype(np.float64) @ matrix.T
-    return found
+    transformed: NDArray[np.float64] = matrix @ filters.astype(np.float64) @ matrix.T
+    return transformed
 
 
 def chosen(row: Expression, values: list[Expression]) -> Expression:
-    """The value of that row; a choice that is gone once the loop over rows is unrolled."""
-    found = values[-1]
+    """Return the value of a row as nested selections, which vanish when the loop is unrolled.
+
+    Args:
+        row: number of the row.
+        values: value of each row.
+    """
+    selection = values[-1]
     for number in reversed(range(len(values) - 1)):
-        found = tirx.Select(row == number, values[number], found)
-    return found
+        selection = tirx.Select(row == number, values[number], selection)
+    return selection
 
 
 def _number(value: float) -> Expression:
