@@ -56,8 +56,8 @@ class NetworkKernels:
 
     @property
     def traits(self) -> MachineTraits:
-        """Element types of the kernels, with int8 if the processor can compute it, and the requested
-        precision."""
+        """Element types of the kernels and the requested precision. The types include int8 only if
+        the processor can compute it."""
         dtypes: tuple[DType, ...] = ("float32",)
         if computes_int8(self.spec):
             dtypes = ("float32", "int8")
