@@ -171,7 +171,7 @@ def choose_step(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def configure_array(s: UnitState, a: int, b: int) -> None:
-    """Execute a CONFIG_EX command."""
+    """Apply a CONFIG_EX command to the execute controller."""
     s[EX_A_STRIDE], s[EX_C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
     if bits(a, 7, 1) == 0:
         s[EX_DATAFLOW] = bits(a, 2, 1)
@@ -296,7 +296,10 @@ def feed(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> None:
-    """Remove the commands of a finished step. Commands without a result are marked as complete."""
+    """Remove the commands of a finished step from the controller's queue.
+
+    Commands without a result are marked as complete.
+    """
     first, second = s[head(s, m, 0) + ENTRY], s[head(s, m, 1) + ENTRY]
     s[EX_STATE] = CHOOSES
     if performs == PRELOADS:
@@ -311,7 +314,7 @@ def end_step(s: UnitState, m: GemminiMachine, performs: int, c_absent: bool) -> 
 
 @stage
 def source_of(m: GemminiMachine, address: int, offset: int) -> int:
-    """Return the bank of an operand's row.
+    """Return the number of the bank that holds an operand's row.
 
     Accumulator banks are numbered after scratchpad banks.
     """
@@ -342,7 +345,7 @@ def is_ahead(begun: int, count: int, other: int, total: int) -> bool:
 
 @stage
 def can_read(s: UnitState, m: GemminiMachine, source: int, address: int, offset: int) -> bool:
-    """Return whether a row can be read in this cycle."""
+    """Return whether the bank of an operand can deliver a row in this cycle."""
     if source < MOST_BANKS:
         return bank_ready(s, source)
     at = (address + offset) & m.address_mask & (m.accumulator_rows - 1)

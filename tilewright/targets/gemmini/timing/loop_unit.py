@@ -174,7 +174,7 @@ def count_completed(s: UnitState, end: int) -> None:
 
 @stage
 def configure_loop(s: UnitState, m: GemminiMachine, c: Commands, command: int, loop: int) -> None:
-    """Execute one configuration command of a loop."""
+    """Write the fields of a configuration command into the settings of a loop."""
     first = settings_at(loop)
     settings = s[first : first + LOOP_SETTINGS]
     set_loop(settings, c[FUNCT, command], c[RS1, command], c[RS2, command])
@@ -256,7 +256,7 @@ def is_skipped(s: UnitState, generator: int) -> bool:
 
 @stage
 def has_command(s: UnitState, m: GemminiMachine, generator: int) -> bool:
-    """Return whether a generator offers a command."""
+    """Return whether a generator has a command that it can issue in this cycle."""
     if s[LG_STATE + generator] == IDLE or is_skipped(s, generator):
         return False
     if generator == GEN_C:
@@ -348,7 +348,7 @@ def choose_operand(s: UnitState) -> int:
 
 @stage
 def emit(s: UnitState, m: GemminiMachine, c: Commands, generator: int) -> None:
-    """Emit a generator's command and advance its counters."""
+    """Issue the next command of a generator, and advance its counters."""
     first = settings_at(s[LG_LOOP + generator])
     loop = s[first : first + LOOP_SETTINGS]
     i, j, k = s[LG_I + generator], s[LG_J + generator], s[LG_K + generator]

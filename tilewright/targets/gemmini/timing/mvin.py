@@ -174,7 +174,7 @@ def step_load(s: UnitState, m: GemminiMachine, c: Commands, zero_ready: bool) ->
 
 @stage
 def configure_load(s: UnitState, a: int, b: int) -> None:
-    """Execute a CONFIG_LD command."""
+    """Apply a CONFIG_LD command to the load controller."""
     state = bits(a, 3, 2)
     if state < 3:
         s[LD_STRIDE + state] = bits(b, 0, ADDRESS_BITS)
@@ -186,7 +186,11 @@ def configure_load(s: UnitState, a: int, b: int) -> None:
 
 @stage
 def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
-    """Start tracking a command in one of two slots. Return whether a slot was free."""
+    """Start to track an MVIN in one of the load controller's two slots.
+
+    Returns:
+        Whether a slot was free.
+    """
     number = 0
     while number < LD_SLOTS and s[LD_SLOT_TABLE + number * SLOT_FIELDS + SLOT_VALID]:
         number += 1
@@ -213,10 +217,10 @@ def take_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
 
 @stage
 def send_row(s: UnitState, m: GemminiMachine, c: Commands, n: int, zero_ready: bool) -> bool:
-    """Send the next row of a command to the reader or to the zero writer.
+    """Send the next row of an MVIN to the reader, or to the zero writer if it reads zeros.
 
     Returns:
-        Whether there was room for it.
+        Whether there was room for the row.
     """
     rs1, rs2 = c[RS1, n], c[RS2, n]
     address, row = local_address(rs2), s[LD_ROW]

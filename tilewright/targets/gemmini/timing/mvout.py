@@ -153,7 +153,7 @@ def at_start(s: UnitState) -> bool:
 
 @stage
 def configure_store(s: UnitState, a: int, b: int) -> None:
-    """Execute a CONFIG_ST command."""
+    """Apply a CONFIG_ST command to the store controller."""
     s[ST_STRIDE] = bits(b, 0, 32)
     stride, size = bits(a, 4, 2), bits(a, 6, 2)
     s[ST_POOL_STRIDE], s[ST_POOL_SIZE] = stride, size
@@ -173,7 +173,11 @@ def flat(s: UnitState) -> bool:
 
 @stage
 def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
-    """Start tracking a command in one of two slots. Return whether a slot was free."""
+    """Start to track an MVOUT in one of the store controller's two slots.
+
+    Returns:
+        Whether a slot was free.
+    """
     number = 0
     while number < SLOTS and s[ST_SLOT_VALID + number]:
         number += 1
@@ -193,7 +197,11 @@ def take_store_slot(s: UnitState, c: Commands, n: int, entry: int) -> bool:
 
 @stage
 def send_block(s: UnitState, m: GemminiMachine, c: Commands, n: int) -> bool:
-    """Send the next block of a row to the dispatch queue. Return whether there was room."""
+    """Send the next block of 16 columns of an MVOUT to the dispatch queue.
+
+    Returns:
+        Whether there was room for the block.
+    """
     if not has_room(s, DISPATCH_Q, DISPATCH_ENTRIES):
         return False
     rs2 = c[RS2, n]
@@ -257,7 +265,7 @@ def place(
 
 @stage
 def advance(s: UnitState, n_rows: int, blocks: int) -> None:
-    """Advance the counters of a store: first over the blocks of a row, or over a pooling window."""
+    """Advance the store controller's counters to the next block, row or pooled pixel."""
     if s[ST_POOL_STRIDE] != 0:
         for counter, end in (
             (ST_WINDOW_COLUMN, ST_POOL_SIZE), (ST_WINDOW_ROW, ST_POOL_SIZE),

@@ -160,7 +160,7 @@ def step_station(s: UnitState, m: GemminiMachine, c: Commands) -> None:
 
 @stage
 def choose_issue(s: UnitState, m: GemminiMachine, part: int) -> int:
-    """Return the entry that a part issues next, or -1.
+    """Return the entry that a part of the reservation station issues next, or -1.
 
     It is the oldest entry that was not issued. It is issued if it waits for no other command and
     its controller's queue has room.
@@ -218,7 +218,10 @@ def return_rows(s: UnitState) -> None:
 
 @stage
 def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
-    """Pass a command to its controller. A CONFIG of the load or store unit is complete by that."""
+    """Pass a command from the reservation station to its controller.
+
+    A CONFIG of the load or store unit is complete when it is issued.
+    """
     e = station_entry(part, n)
     command = s[e + RS_COMMAND]
     remove(s, unissued(part), MOST_ENTRIES)
@@ -242,7 +245,7 @@ def issue(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> No
 
 @stage
 def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) -> None:
-    """Mark a command as complete and free its entry."""
+    """Mark a command as complete, and free its entry in the reservation station."""
     e = station_entry(part, n)
     free(s, part, n)
     c[COMPLETE, s[e + RS_COMMAND]] = s[NOW]
@@ -251,7 +254,7 @@ def complete(s: UnitState, m: GemminiMachine, c: Commands, part: int, n: int) ->
 
 @stage
 def free(s: UnitState, part: int, n: int) -> None:
-    """Remove an entry, so that no other entry waits for it any more."""
+    """Remove entry `n` of a part of the reservation station, so that no entry waits for it."""
     s[STATION_VALID + part] &= ~(1 << n)
     s[STATION_COUNT + part] -= 1
     for other in range(PARTS):
@@ -265,7 +268,11 @@ def free(s: UnitState, part: int, n: int) -> None:
 
 @stage
 def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool:
-    """Put a command into the station. Return whether its part had a free entry."""
+    """Put a command into the reservation station.
+
+    Returns:
+        Whether its part of the station had a free entry.
+    """
     funct, a, b = c[FUNCT, command], c[RS1, command], c[RS2, command]
     unit = bits(a, 0, 2)
     part = EXECUTE_PART
@@ -295,7 +302,7 @@ def allocate(s: UnitState, m: GemminiMachine, c: Commands, command: int) -> bool
 
 @stage
 def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> None:
-    """Record the strides that determine the row ranges of later commands."""
+    """Record the strides of a CONFIG command, which determine the row ranges of later commands."""
     if funct == CONFIG:
         if part == EXECUTE_PART:
             s[STATION_A_STRIDE], s[STATION_C_STRIDE] = bits(a, 16, 16), bits(b, 48, 16)
@@ -316,7 +323,10 @@ def configure_station(s: UnitState, funct: int, part: int, a: int, b: int) -> No
 
 @stage
 def set_range(s: UnitState, m: GemminiMachine, at: int, start: int, n_rows: int) -> None:
-    """Write a range of local rows: memory, first row, end row, and whether it wraps around."""
+    """Write the range of local rows that an operand covers into an entry of the station.
+
+    The fields are the memory, the first row, the end row, and whether the range wraps around.
+    """
     row = start & m.address_mask
     size = m.accumulator_rows if in_accumulator(start) else m.scratchpad_rows
     s[at] = memory_of(m, start)
@@ -335,7 +345,7 @@ def memory_of(m: GemminiMachine, start: int) -> int:
 
 @stage
 def set_ranges(s: UnitState, m: GemminiMachine, e: int, funct: int, a: int, b: int) -> None:
-    """Write the ranges of local rows that a command reads and writes."""
+    """Write the ranges of local rows that a command reads and writes into its entry."""
     if is_mvin(funct):
         state = load_state(funct)
         start, n_columns = local_address(b), move_columns(b)

@@ -125,7 +125,7 @@ def step_results(s: UnitState, m: GemminiMachine) -> None:
 
 @stage
 def write_row(s: UnitState, m: GemminiMachine, address: int, offset: int) -> None:
-    """Offer a result row to its bank."""
+    """Offer a row of a result to the bank that it is written to."""
     at = (address + offset) & m.address_mask
     if in_accumulator(address):
         at &= m.accumulator_rows - 1
@@ -207,7 +207,7 @@ def step_array(s: UnitState) -> None:
 
 @stage
 def take_request(s: UnitState, control: int, flushes: bool) -> None:
-    """Start a product, or a flush, which has no tag."""
+    """Start a product in the array, or a flush, which has no tag."""
     number = s[MESH_ID]
     s[MESH_ID] = (number + 1) % PRODUCTS
     s[MESH_VALID] = 1

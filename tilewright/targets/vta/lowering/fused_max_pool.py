@@ -178,7 +178,16 @@ def run_step(plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep
 def gemms(
     plan: PooledPlan, w: Writing, tile: PooledTile, step: ReductionStep, done: int, part: int
 ) -> None:
-    """Write one GEMM per phase of the columns, for the weights of a step after `done` elements."""
+    """Write the GEMMs for a part of a step's weights: one per phase of the columns.
+
+    Args:
+        plan: the plan.
+        w: the program.
+        tile: the tile.
+        step: the reduction step.
+        done: number of weight elements of the step before the part.
+        part: number of weight elements of the part.
+    """
     cols, o, sides = plan.pool.cols, tile.out, tile.sides
     phases = 1 if cols.single else cols.stride
     for phase in range(phases):

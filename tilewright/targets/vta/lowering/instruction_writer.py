@@ -118,9 +118,14 @@ def start(state: ProgramState) -> None:
 
 @helper
 def append(state: ProgramState, out: NDArray[np.uint64], lo: int, hi: int, carrier: int) -> None:
-    """Write one instruction.
+    """Append one instruction to the program.
 
-    `carrier` is the module whose following push may be attached to it, -1 for none.
+    Args:
+        state: counts of the program.
+        out: the instructions.
+        lo: low word of the instruction.
+        hi: high word of the instruction.
+        carrier: module whose next push may become a flag of this instruction, -1 for none.
     """
     n = state.instructions
     if n < out.shape[0]:
@@ -157,7 +162,7 @@ def noop(state: ProgramState, out: NDArray[np.uint64], module: int, flags: int) 
 
 @helper
 def commit_pops(state: ProgramState, out: NDArray[np.uint64], module: int) -> None:
-    """Convert the pending pops of a module to a no-op."""
+    """Write the pending pops of a module as a no-op instruction."""
     flags = take_pops(state, module)
     if flags:
         noop(state, out, module, flags)
@@ -189,7 +194,10 @@ def push(state: ProgramState, out: NDArray[np.uint64], module: int, target: int)
 
 @helper
 def flag(state: ProgramState, out: NDArray[np.uint64], at: int, bit: int) -> None:
-    """Make the instruction at index `at`, which is already written, push another token."""
+    """Make the instruction at index `at`, which is already written, push another token.
+
+    `bit` is the push flag that is set.
+    """
     state.tokens += 1
     if at == state.instructions - 1:
         state.pushed |= bit

@@ -219,7 +219,7 @@ def resets_all(plan: PoolPlan) -> bool:
 
 @stage
 def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Load the input window of a tile, after the last GEMM that reads its slot."""
+    """Write the LOADs of a tile's input window, after the last GEMM that reads its slot."""
     geo, state, out = plan.geo, program.state, program.out
     state.tiles += 1
     state.steps += 1
@@ -236,7 +236,7 @@ def load_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
 
 @stage
 def reset_tile(plan: PoolPlan, program: PoolProgram, tile: PoolTile) -> None:
-    """Reset the accumulators of a tile, after the last STORE from their slot."""
+    """Write the reset of a tile's accumulators, after the last STORE from their slot."""
     state, out = program.state, program.out
     if program.store_of[tile.a_slot] >= 0:
         instruction_writer.flag(state, out, program.store_of[tile.a_slot], PUSH_PREV)

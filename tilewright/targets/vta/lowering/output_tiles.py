@@ -232,9 +232,17 @@ def vector_of(plan: LoweringPlan, tile: GemmTile, number: int) -> int:
 def uop_of(
     plan: LoweringPlan, program: GemmProgram, accumulator: int, source: int, n_uops: int
 ) -> tuple[int, int]:
-    """Return the position of an ALU micro-op, and the number of micro-ops, or FULL.
+    """Return the position of an ALU micro-op, which is written if it does not exist yet.
 
-    The micro-op is written if it does not exist yet.
+    Args:
+        plan: the plan.
+        program: the program.
+        accumulator: first accumulator (destination).
+        source: first accumulator of the second operand.
+        n_uops: number of micro-ops so far.
+
+    Returns:
+        The position, and the new number of micro-ops; FULL if they do not fit into the scratchpad.
     """
     word = pack_uop(plan.lay, accumulator, source, 0)
     at = one_uop(program.uops, word, n_uops, plan.slots.acc)

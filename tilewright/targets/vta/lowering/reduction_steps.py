@@ -175,7 +175,7 @@ def wait_for_reader(program: GemmProgram, reader: int, freed: int) -> int:
 def load_input(
     plan: LoweringPlan, program: GemmProgram, tile: GemmTile, step: ReductionStep
 ) -> None:
-    """Load the input window of a step."""
+    """Write the LOADs of a step's input window."""
     geo, t = plan.geo, plan.tiling
     block = tile.group * geo.ci + step.ci
     load_window(
@@ -318,7 +318,16 @@ def run_step(
 
 @stage
 def in_blocks(part: int, block: int, done: int, whole: int) -> int:
-    """Limit a part after `done` elements, so that it is inside one block or is whole blocks."""
+    """Return the length of the next part of a step's weights, in elements.
+
+    A part lies inside one output block, or consists of whole blocks.
+
+    Args:
+        part: desired length.
+        block: number of elements per output block.
+        done: number of elements before the part.
+        whole: number of elements of the step.
+    """
     if done % block or part < block:
         part = min(part, block - done % block)
     else:

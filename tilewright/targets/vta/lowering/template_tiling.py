@@ -137,7 +137,7 @@ def group_at(geo: Geometry, t: TemplateTiling, number: int) -> ThreadGroup:
 
 @stage
 def tile_of(geo: Geometry, t: TemplateTiling, group: ThreadGroup, thread: int) -> TemplateTile:
-    """Return the tile that a thread computes."""
+    """Return the tile of a group that the given thread computes."""
     row_tile = group.row_group * t.hn + thread // group.cos
     co_tile = group.co_group * t.on + thread % group.cos
     return TemplateTile(

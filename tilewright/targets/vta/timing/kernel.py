@@ -274,7 +274,7 @@ def finished(run: TimedRun, total: int) -> bool:
 
 @stage
 def account_rest(run: TimedRun, load: TimingUnit, store: TimingUnit, total: int) -> None:
-    """Account the cycles between the last instructions of the other modules and FINISH."""
+    """Count the cycles of the load and store modules from their last instruction to FINISH."""
     if run.breakdown.shape[0] > 0:
         spend(run.breakdown, MODULE_LOAD, DONE, load.accounted, total, total)
         spend(run.breakdown, MODULE_STORE, DONE, store.accounted, total, total)
@@ -285,7 +285,7 @@ def failure(
     run: TimedRun, load: TimingUnit, compute: TimingUnit, store: TimingUnit, l2g: UnitTokens,
     s2g: UnitTokens, progress: IssueProgress,
 ) -> int:  # fmt: skip
-    """Return the code of a program that never finishes."""
+    """Determine why a program never finishes, and return the negative code of the reason."""
     outcome, stopped_at = run.sim.outcome, run.sim.fetch[FETCH_UNDECODABLE]
     if stopped_at >= 0:
         outcome[CODE], outcome[CULPRIT] = UNDECODABLE, stopped_at

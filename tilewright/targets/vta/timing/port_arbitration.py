@@ -138,11 +138,17 @@ def overtaken(sim: Simulator, insn: int) -> int:
 def join(
     sim: Simulator, sharing: Sharing, request: PortRequest, now: int
 ) -> tuple[Sharing, int, int]:
-    """Add a user to the port.
+    """Add a user to the read port.
+
+    Args:
+        sim: the simulator.
+        sharing: state of the port.
+        request: request of the client.
+        now: current cycle.
 
     Returns:
-        The port; the user's end (NEVER: not known yet, OVERTAKEN); and the client whose end was
-        known and is open again, or NOBODY.
+        The state of the port; the end of the client, NEVER if it is not known yet, or OVERTAKEN;
+        and the client whose known end is revoked, or NOBODY.
     """
     reopened = NOBODY
     if sharing.users == 0:

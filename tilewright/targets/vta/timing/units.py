@@ -279,7 +279,10 @@ def end(
 
 @stage
 def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
-    """Return a queue after an instruction that pushes a token if `flag` is set."""
+    """Return a token queue after an instruction has ended.
+
+    The instruction pushes a token if `flag` is set.
+    """
     if flag == 0:
         return queue
     since = now if queue.held == 0 else queue.since
@@ -288,7 +291,10 @@ def push(run: TimedRun, queue: UnitTokens, flag: int, now: int) -> UnitTokens:
 
 @stage
 def pop(queue: UnitTokens, pops: bool) -> UnitTokens:
-    """Return a queue after an instruction that pops a token if `pops` is set."""
+    """Return a token queue after an instruction has started.
+
+    The instruction pops a token if `pops` is set.
+    """
     return UnitTokens(queue.held - 1 if pops else queue.held, queue.since)
 
 
