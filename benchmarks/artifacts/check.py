@@ -244,8 +244,8 @@ def _fuse(
     from tilewright.tuning.build_artifact import integer_network, read_model
 
     target = make_target(options.target)
-    made = integer_network(options, target, read_model(options), apart=True)
-    problem = FusionProblem(made.graph, target)
+    network = integer_network(options, target, read_model(options), apart=True)
+    problem = FusionProblem(network.graph, target)
     evaluator = make_estimate_evaluator(problem, options.seed)
     named = search_labellings(problem, evaluator, options.seed)
     named["other"] = drop_unscheduled_labels(

@@ -74,9 +74,10 @@ def quantise_array(
 
 def _steps(values: NDArray[np.float64], factor: Any) -> NDArray[np.float64]:
     """The integers that values times a factor are in int8."""
-    steps = values * factor
+    steps: NDArray[np.float64] = values * factor
     np.rint(steps, out=steps)
-    return np.clip(steps, -128, INT8_MAX, out=steps)
+    np.clip(steps, -128, INT8_MAX, out=steps)
+    return steps
 
 
 def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
