@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -307,6 +308,13 @@ class Network:
         return Network(
             source, self.input_shapes, calibration=self._calibration, foretold=self._foretold
         )
+
+    def calibrated_by(self, samples: Path | None) -> Network:
+        """Return the same network, read once, that these samples quantise, by default those of
+        `samples_for`."""
+        other = copy(self)
+        other._calibration = samples
+        return other
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run one inference on this machine's CPU, in compiled code and in onnxruntime.

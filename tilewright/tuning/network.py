@@ -129,7 +129,7 @@ class TuningNetwork:
 def import_model(source: str, input_shapes: InputShapes) -> Model:
     """Read a built-in network or a file and check it. Raises `ModelFileError`, `UnknownName`."""
     content = source_digest(source)
-    network = _network(source, _frozen(input_shapes), "", content)
+    network = _network(source, _frozen(input_shapes), content)
     _ = network.examined  # a file that cannot be read is refused here
     return Model(source, printable(Path(network.name).stem), content)
 
@@ -145,8 +145,12 @@ def extract_subgraphs(
     """The workloads of the network that the target gets, with their multiplicity; samples in
     `calibration` quantise a float one. Raises `UnsupportedOperatorError`, `NothingToOffload` where
     there are none, and as `read_samples`."""
-    content = model.digest + weights_digest(model.source) + calibration_digest(calibration)
-    network = _network(model.source, _frozen(input_shapes), calibration, content)
+    content = model.digest + weights_digest(model.source)
+    network = _network(model.source, _frozen(input_shapes), content)
+    samples = Path(calibration) if calibration else None
+    if samples is not None:
+        sample_files(samples)  # also a network that needs none refuses a folder without samples
+    network = network.calibrated_by(samples)
     accelerator = Accelerator.of(target, epilogue, max_waste)
     found, report = network.surveyed_on(accelerator)
     if not found:
@@ -217,9 +221,6 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 @lru_cache(maxsize=1)
-def _network(
-    source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], calibration: str, content: str
-) -> Read:
+def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], content: str) -> Read:
     """`content` is the digest of all that is read: what a path names may change between calls."""
-    samples = Path(calibration) if calibration else None
-    return networks.load(source, dict(shapes) or None, sandbox=True, calibration=samples)
+    return networks.load(source, dict(shapes) or None, sandbox=True)

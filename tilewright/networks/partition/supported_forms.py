@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -219,49 +220,72 @@ def _attribute(attribute: AttributeProto) -> str | None:
     return None
 
 
+Row = tuple[str, int, str, str, tuple[str, ...]]
+"""Operator, version, attributes, outputs, and inputs with "?" for their ranks."""
+
+
 class FormTable:
-    """Set of the forms that are compiled."""
+    """The forms that are compiled. Forms of an operator that differ in the ranks of inputs only are
+    one row, which has the ranks: a row costs nothing where its operator is not looked for."""
 
     def __init__(self, forms: Iterable[OperatorForm]) -> None:
-        self.forms = frozenset(forms)
+        rows: dict[Row, set[str]] = {}
+        for form in forms:
+            row, ranks = _row_of(form)
+            rows.setdefault(row, set()).add(ranks)
+        self._rows: Mapping[Row, AbstractSet[str]] = rows
+
+    @property
+    def forms(self) -> frozenset[OperatorForm]:
+        """The forms, one by one."""
+        return frozenset(
+            OperatorForm(
+                operator, since, attributes,
+                tuple(map(_with_rank, kinds, ranks.split(" "))) if kinds else (), outputs,
+            )
+            for (operator, since, attributes, outputs, kinds), all_ranks in self._rows.items()
+            for ranks in all_ranks
+        )  # fmt: skip
 
     def __contains__(self, form: object) -> bool:
-        return form in self.forms
+        if not isinstance(form, OperatorForm):
+            return False
+        row, ranks = _row_of(form)
+        return ranks in self._rows.get(row, ())
 
     def to_json(self) -> Json:
         """Return the table as JSON.
 
         Forms that differ only in the ranks of their inputs share one row.
         """
-        rows: dict[tuple[str, int, str, str, tuple[str, ...]], set[str]] = {}
-        for form in self.forms:
-            parts = [_split_rank(text) for text in form.inputs]
-            kinds = tuple(kind for kind, _ in parts)
-            key = (form.operator, form.since, form.attributes, form.outputs, kinds)
-            rows.setdefault(key, set()).add(" ".join(rank for _, rank in parts))
         return [
             {
                 "operator": operator, "since": since, "attributes": attributes,
                 "outputs": outputs, "inputs": list(kinds), "ranks": sorted(ranks),
             }
-            for (operator, since, attributes, outputs, kinds), ranks in sorted(rows.items())
+            for (operator, since, attributes, outputs, kinds), ranks in sorted(self._rows.items())
         ]  # fmt: skip
 
     @classmethod
     def from_json(cls, rows: Json) -> FormTable:
         """Read a table that `to_json` returned."""
-        forms = []
-        for row in map(as_object, as_list(rows)):
-            kinds = list(map(as_text, as_list(row["inputs"])))
-            for ranks in map(as_text, as_list(row["ranks"])):
-                inputs = tuple(map(_with_rank, kinds, ranks.split(" "))) if kinds else ()
-                forms.append(
-                    OperatorForm(
-                        as_text(row["operator"]), as_int(row["since"]), as_text(row["attributes"]),
-                        inputs, as_text(row["outputs"]),
-                    )
-                )  # fmt: skip
-        return cls(forms)
+        table = cls(())
+        table._rows = {
+            (
+                as_text(row["operator"]), as_int(row["since"]), as_text(row["attributes"]),
+                as_text(row["outputs"]), tuple(map(as_text, as_list(row["inputs"]))),
+            ): frozenset(map(as_text, as_list(row["ranks"])))
+            for row in map(as_object, as_list(rows))
+        }  # fmt: skip
+        return table
+
+
+def _row_of(form: OperatorForm) -> tuple[Row, str]:
+    """Return the row of a form, and its ranks as the row has them."""
+    parts = [_split_rank(text) for text in form.inputs]
+    kinds = tuple(kind for kind, _ in parts)
+    row = form.operator, form.since, form.attributes, form.outputs, kinds
+    return row, " ".join(rank for _, rank in parts)
 
 
 def _split_rank(text: str) -> tuple[str, str]:

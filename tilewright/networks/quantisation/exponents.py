@@ -90,9 +90,10 @@ def quantise_array(
 
 def _steps(values: NDArray[np.float64], factor: float | NDArray[np.float64]) -> NDArray[np.float64]:
     """The integers that values times a factor are in int8."""
-    steps: NDArray[np.float64] = np.multiply(values, factor)
+    steps: NDArray[np.float64] = values * factor
     np.rint(steps, out=steps)
-    return np.clip(steps, -128, INT8_MAX, out=steps)
+    np.clip(steps, -128, INT8_MAX, out=steps)
+    return steps
 
 
 def shape_along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:

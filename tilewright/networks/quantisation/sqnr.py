@@ -94,6 +94,11 @@ class QuantisationReport:
         }
 
 
+BLOCK = 1 << 13
+"""Values of a tensor that are summed at once: they fit into a cache in float64, and are too few for
+BLAS to start threads for their dot product."""
+
+
 def float_outputs(model: onnx.ModelProto) -> list[str]:
     """Return the names of a model's outputs that are float32."""
     float_type = int(onnx.TensorProto.FLOAT)
@@ -172,9 +177,12 @@ class _Power:
         self._signal = self._noise = 0.0
 
     def add(self, real: NDArray[Any], integer: NDArray[Any]) -> None:
-        x, y = (value.ravel().astype(np.float64) for value in (real, integer))
-        self._signal += float(x @ x)
-        self._noise += float((x - y) @ (x - y))
+        x, y = real.ravel(), integer.ravel()
+        for begin in range(0, len(x), BLOCK):
+            part = x[begin : begin + BLOCK].astype(np.float64)
+            difference = part - y[begin : begin + BLOCK]
+            self._signal += float(part @ part)
+            self._noise += float(difference @ difference)
 
     def decibels(self) -> float | None:
         if self._signal <= 0 or self._noise <= 0:
