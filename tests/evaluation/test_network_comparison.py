@@ -119,6 +119,7 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(done: Sweep, tmp_
     assert len(begun(heard)) == 3
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_run_that_vanishes_before_the_end_is_said_and_not_left_out(
     done: Sweep, tmp_path: Path
 ) -> None:

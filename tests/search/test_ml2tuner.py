@@ -42,6 +42,7 @@ def share_outside_the_best(tuner: str, explore: float, rounds: int = 8, n: int =
     return outside / measured
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("tuner", ["ml2tuner", "p+v", "p+a", "p"])
 def test_half_of_the_batch_is_random_where_half_is_asked_for(tuner: str) -> None:
     # Nine in ten random configs lie behind the best tenth; 64 places, half of them random.
