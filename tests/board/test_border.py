@@ -126,6 +126,7 @@ def test_inputs_and_outputs_of_one_shape_are_in_the_order_of_the_manifest(
     np.testing.assert_array_equal(got["v"], v)
 
 
+@pytest.mark.slow(seconds=4)
 def test_the_order_is_the_graphs_even_against_that_of_reading(
     tmp_path: Path, sanitized: Path
 ) -> None:

@@ -86,6 +86,7 @@ def usable(sources: Path, dense: Made) -> bool:
     return done.output == dense.expected.tobytes()
 
 
+@pytest.mark.slow(seconds=1)
 def test_a_driver_in_cpp_needs_no_more_words(sources: Path, dense: Made) -> None:
     text = (HERE / "driver_shim.c").read_text()
     text = text.replace("  int at = find_start(buf);", "  int at = sought(buf);")
@@ -116,6 +117,7 @@ static int sought(const void *buf) {
 """
 
 
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize("name", ["driver.a", "libdriver.so", "plain.so"])
 def test_a_driver_as_archive_or_shared_object(name: str, sources: Path, dense: Made) -> None:
     flags = [*STRICT.split(), f"-I{sources}", "-fPIC"]
@@ -133,6 +135,7 @@ def test_a_driver_as_archive_or_shared_object(name: str, sources: Path, dense: M
     assert usable(sources, dense)
 
 
+@pytest.mark.slow(seconds=1)
 def test_another_driver_is_linked_the_next_time(sources: Path, dense: Made) -> None:
     broken = sources / "broken.c"
     broken.write_text("int nothing;\n")

@@ -79,16 +79,6 @@ class Place:
         return json.loads((self.folder / name).read_text())
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.fixture
-def guest(tmp_path: Path, prefect_server: Login) -> Place:
-    return Place(tmp_path, prefect_server)
-
-
 LAYERS = ("conv2", "conv3", "fc")
 """Those of digits_cnn that are tuned here, in its order; no two of them are alike."""
 

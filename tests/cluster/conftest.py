@@ -1,5 +1,5 @@
-"""Provides fixtures of the command's tests, for those of its runs on a cluster."""
+"""Provides the finished run of the command's tests, for those of its runs on a cluster."""
 
-from tests.cli.conftest import place, tuned
+from tests.cli.conftest import tuned
 
-__all__ = ["place", "tuned"]
+__all__ = ["tuned"]

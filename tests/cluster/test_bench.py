@@ -137,6 +137,7 @@ def test_one_program_at_a_time(bench: BoardBench, board: SimulatedBoard) -> None
     assert (bench.counts.programs, bench.counts.wrong, board.streams) == (6, 0, 12)
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_board_that_cannot_be_used(driver: Path, tmp_path: Path) -> None:
     for wanted, message in [
         (BenchOptions(PYNQ, str(driver), "false"), "the board cannot be reset: 'false' failed"),

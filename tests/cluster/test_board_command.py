@@ -199,6 +199,7 @@ def test_workers_with_a_board_do_nothing_else(
     boards.cluster.kill("beside")
 
 
+@pytest.mark.slow(seconds=4)
 @pytest.mark.attack
 def test_a_board_is_offered_on_loopback_alone(boards: Boards) -> None:
     for name in SPECS:

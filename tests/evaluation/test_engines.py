@@ -109,6 +109,7 @@ def test_a_simulated_accelerator_is_not_timed(tmp_path: Path) -> None:
         benchmark(LocalRunner(), options)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_shape_of_another_number_of_axes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="'input' has 4 axes; --input-shape names 2"):
         write_model("digits_cnn", {"input": (1, 64)}, tmp_path)

@@ -131,6 +131,7 @@ def test_what_was_not_kept_or_is_no_longer_there_is_made_again(
     assert len(begun(heard)) == 3
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_run_that_vanishes_before_the_end_is_said_and_not_left_out(
     done: NetworkComparison, tmp_path: Path
 ) -> None:

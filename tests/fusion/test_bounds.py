@@ -63,6 +63,7 @@ def check(own: FusionProblem, labellings: int, schedules: int) -> float:
     return float(closest)
 
 
+@pytest.mark.slow(seconds=0.6)
 @pytest.mark.parametrize("net", ["pooled", "projecting"])
 @pytest.mark.parametrize("target", ["vta-pynq", "huge"])
 def test_small_networks_take_as_long_as_they_have_to(target: str, net: str) -> None:

@@ -38,6 +38,7 @@ def truth(timed: Evaluator) -> float:
     return objective.least
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", SEARCHING)
 def test_it_finds_the_least_of_all_labellings(name: str, timed: Evaluator, truth: float) -> None:
     objective = costs_of(timed)

@@ -43,6 +43,7 @@ def test_compiled_programs_are_what_is_measured():
     assert (evaluator.spent, evaluator.compiled) == (2, 6)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_search_that_was_killed_is_gone_on_with(tmp_path):
     whole = told(searched("ours", 30, screened=8, start=8))
     assert len(whole) == 30

@@ -78,6 +78,7 @@ def test_what_does_not_compile_costs_every_method_a_compile_and_no_measurement(n
     assert evaluator.compiled > 40  # some did not compile, or were looked at and left
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("name", ["random", "autotvm"])
 def test_a_layer_gets_other_schedules_until_one_compiles(name):
     large = CodesignProblem(read_networks(["alexnet"]), small_problem().hardware)

@@ -177,6 +177,7 @@ def test_told_the_noise_of_each_point_it_believes_the_quiet_ones() -> None:
     assert informed.mean() < 0.8 * ignorant.mean()
 
 
+@pytest.mark.slow(seconds=1)
 def test_on_top_of_known_noise_it_learns_what_is_left() -> None:
     """Repeats show 0.05, what a trial is really off by is 0.3; and nothing where they show all."""
     rng = np.random.default_rng(3)

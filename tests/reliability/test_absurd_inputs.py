@@ -23,11 +23,6 @@ HEAD = "tile_b,tile_h,tile_w,tile_ci,tile_co,oc_nthread,h_nthread,status,failure
 GIB = 1 << 30
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def message_of(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 2, done.stderr
     message = done.stderr.splitlines()[-1]

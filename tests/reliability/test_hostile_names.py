@@ -39,11 +39,6 @@ def _clean(text: str) -> bool:
     return text == printable(text, keep="\n")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 @pytest.mark.nightly(seconds=11)
 def test_names_of_a_model_are_shown_escaped_everywhere(
     tmp_path: Path, prefect_server: Login

@@ -81,6 +81,7 @@ def test_a_hostile_file_is_one_clear_error(tmp_path: Path, content: bytes, messa
         _ = networks.load(path, sandbox=True).examined
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_file_that_takes_too_long_or_too_much_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     path.write_bytes(zoo.build("digits_cnn").SerializeToString())

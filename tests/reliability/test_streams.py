@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,6 @@ from tests.cli.conftest import TILEWRIGHT, Place
 from tests.trial_tables import frame
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow(seconds=1.5)]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 def shell(place: Place, command: str, **variables: str) -> subprocess.CompletedProcess[bytes]:

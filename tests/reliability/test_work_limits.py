@@ -31,11 +31,6 @@ LARGEST = {"y_size": 65535, "x_size": 65535, "x_stride": 65535}
 OPTIONS = ("--insns", "p.insns", "--spec", "vta-pynq")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def stream(*insns: dict[str, int]) -> bytes:
     layout = layout_of(SPEC)
     return b"".join(encode(values, layout).to_bytes(16, "little") for values in insns)

@@ -63,6 +63,7 @@ def test_the_agent_learns_to_walk_uphill_and_goes_on_from_its_arrays() -> None:
     assert np.mean(climbed[-4:]) > np.mean(climbed[:4]) + 0.1
 
 
+@pytest.mark.slow(seconds=2)
 def test_an_agent_made_of_arrays_walks_and_learns_as_the_one_they_came_from() -> None:
     first = Agent(OPTIONS, SPACE.cardinalities, 5, {})
     first.explore(_start(32), _uphill)
@@ -105,6 +106,7 @@ def test_an_agent_never_steps_where_it_must_not() -> None:
     assert ((met >= 0) & (met < SPACE.cardinalities)).all()
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_an_update_goes_down_the_clipped_loss_as_worked_out_here() -> None:
     from tilewright.search.actor_critic import ActorCritic, PolicySteps
 

@@ -78,6 +78,7 @@ def test_it_keeps_nothing_between_rounds_and_changes_no_global_state() -> None:
     assert explorer.learn(PROBLEM, ExplorerState(), history) == ExplorerState()
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_it_beats_random_where_half_is_invalid() -> None:
     """Mean of the log of the best after 40 trials, over 12 seeds."""
     best = {

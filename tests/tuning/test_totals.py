@@ -34,6 +34,7 @@ def _save(
     return str(path)
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_a_model_of_which_nothing_can_be_offloaded_says_why(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "x"], ["c"], name="filter"),
@@ -51,6 +52,7 @@ def test_a_model_of_which_nothing_can_be_offloaded_says_why(tmp_path: Path) -> N
         assert part in said
 
 
+@pytest.mark.slow(seconds=1.5)
 def test_the_share_of_all_macs_goes_with_every_total(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["q"]),

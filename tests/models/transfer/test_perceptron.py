@@ -19,6 +19,7 @@ from tilewright.models.transfer.model import Transferred
 from tilewright.models.transfer.registry import load_model, make_model, refined
 
 
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize(
     ("columns", "layers", "rows", "alike"), [(40, 3, 1100, 0.5), (12, 4, 513, 1.0), (5, 1, 3, 0.0)]
 )

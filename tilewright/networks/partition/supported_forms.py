@@ -225,8 +225,10 @@ Row = tuple[str, int, str, str, tuple[str, ...]]
 
 
 class FormTable:
-    """The forms that are compiled. Forms of an operator that differ in the ranks of inputs only are
-    one row, which has the ranks: a row costs nothing where its operator is not looked for."""
+    """Set of the forms that are compiled.
+
+    It is stored in rows: forms that differ only in the ranks of their inputs share one row.
+    """
 
     def __init__(self, forms: Iterable[OperatorForm]) -> None:
         rows: dict[Row, set[str]] = {}
