@@ -47,7 +47,7 @@ METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
 
 @dataclass(frozen=True)
 class QuantiseOptions:
-    """How scales are chosen.
+    """Options for choosing the scales of int8 tensors.
 
     Attributes:
         method: which magnitude of an activation has to be represented, as in onnxruntime's
