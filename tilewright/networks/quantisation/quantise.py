@@ -41,7 +41,7 @@ from tilewright.networks.quantisation.sqnr import QuantisationReport, float_outp
 from tilewright.networks.quantisation.weights_and_biases import insert_qdq
 
 Rule = Literal["cover", "least_error"]
-"""How a range is converted to a power of two; see `QuantiseOptions`."""
+"""Rule that converts a range to a power of two; see `QuantiseOptions`."""
 METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
 
 
