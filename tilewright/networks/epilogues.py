@@ -62,7 +62,7 @@ from tilewright.targets.epilogue import DEFAULT_EPILOGUE, EpilogueOp
 from tilewright.targets.steps.quantised import BYTES, LIMITS, TensorScale
 
 EpilogueMode = Literal["full", "per-channel", "plain"]
-"""Which operations an epilogue contains; see the module's documentation."""
+"""Selection of the operations of an epilogue; see the module's documentation."""
 FLOAT_SHIFT = 8
 """Right shift in the epilogue of a float model, whose scales are not known yet."""
 RESIDUAL_SHIFT = 8

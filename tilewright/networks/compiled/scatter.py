@@ -36,7 +36,7 @@ COMBINED: Mapping[str, Callable[[Expression, Expression], Expression]] = Mapping
     "min": tirx.min,
     "max": tirx.max,
 })  # fmt: skip
-"""How each reduction combines the old and the new value."""
+"""Function by which each reduction combines the old and the new value."""
 
 
 def scatter_nd(builder: BlockBuilder, call: RelaxCall) -> RelaxExpr:

@@ -362,7 +362,7 @@ class StepRun:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it consists of CPU nodes."""
+        """Whether the run consists of CPU nodes."""
         return isinstance(self.items[0], CpuNode)
 
 

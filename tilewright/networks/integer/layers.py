@@ -67,7 +67,7 @@ class Layers:
     """Converts calls to layers that the accelerator accepts.
 
     Args:
-        tensors: what each variable of the network is.
+        tensors: the int8 value or CPU result that each variable of the network stands for.
         blocks: block sizes of the accelerator.
         unfold: chooses how the first convolution is rearranged.
         macs: multiply-accumulates by operator name.

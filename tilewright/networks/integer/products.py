@@ -73,7 +73,7 @@ class Products:
     scales are only known at run time.
 
     Args:
-        tensors: what each variable of the network is.
+        tensors: the int8 value or CPU result that each variable of the network stands for.
         blocks: block sizes of the accelerator.
     """
 

@@ -305,7 +305,7 @@ class _Estimate:
 
 
 class _Known:
-    """What is known of a tensor.
+    """Known properties of a tensor.
 
     Attributes:
         shape: the shape, None if it is unknown.

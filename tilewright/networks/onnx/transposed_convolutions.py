@@ -53,7 +53,7 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _OutputAxis:
-    """How the output along one axis is composed.
+    """Composition of the output along one axis.
 
     Attributes:
         kinds: the kinds of pixels, which alternate.

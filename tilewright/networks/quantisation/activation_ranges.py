@@ -36,7 +36,7 @@ onnxruntime = lazy_module("onnxruntime")
 calibrate = lazy_module("onnxruntime.quantization.calibrate")
 
 Method = Literal["minmax", "entropy", "percentile"]
-"""How the range of an activation is determined; see `QuantiseOptions`."""
+"""Method that determines the range of an activation; see `QuantiseOptions`."""
 
 ENTROPY_BINS = 256
 """Histogram bins of the entropy method. onnxruntime's default of 128 bins equals its number of
@@ -54,7 +54,7 @@ Watched = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Observation:
-    """What was observed of tensors over the samples.
+    """Observations of tensors over the samples.
 
     Attributes:
         largest: the magnitude that each tensor has to represent.

@@ -75,7 +75,7 @@ class Group:
 
 @dataclass(frozen=True)
 class QuantisationPlan:
-    """Which operators of a model become int8.
+    """Selection of the operators of a model that become int8.
 
     Attributes:
         groups: the int8 layers.

@@ -42,12 +42,13 @@ from tilewright.networks.quantisation.sqnr import QuantisationReport, float_outp
 from tilewright.networks.quantisation.weights_and_biases import insert_qdq
 
 Rule = Literal["cover", "least_error"]
+"""Rule that converts a range to a power of two; see `QuantiseOptions`."""
 METHODS, RULES = ("minmax", "entropy", "percentile"), ("cover", "least_error")
 
 
 @dataclass(frozen=True)
 class QuantiseOptions:
-    """How scales are chosen.
+    """Options for choosing the scales of int8 tensors.
 
     Attributes:
         method: which magnitude of an activation has to be represented, as in onnxruntime's

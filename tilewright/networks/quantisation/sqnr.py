@@ -59,7 +59,7 @@ class OutputNoise:
 
 @dataclass(frozen=True)
 class QuantisationReport:
-    """How a float model was quantised, and how large the error is.
+    """Report on the quantisation of a float model and its error.
 
     Attributes:
         method: the calibration method.
