@@ -98,6 +98,8 @@ from tilewright.tuning.verification import (
     wrong_winners,
 )
 
+TEACHERS = 4
+"""Workloads whose trials Models V and A of the other workloads of a run learn from."""
 MOST_AT_A_TIME = 64
 """Workloads in threads of one command that has a cluster."""
 OWNER_SECONDS = 1.0
@@ -209,14 +211,23 @@ def tune_workloads(
     `tune_network`."""
     store.add_runs([task.store_key for task, _ in starts])
     if share is None:
+        teachers = _teachers(options, starts)
+        tuned, state = list[TunedWorkload](), ExplorerState()
+        for task, session in starts[:teachers]:
+            start = session.with_shared(state)
+            flow = run.workload(tune_workload, options, task, start, store, options.trials)
+            tuned.append(run_to_end(flow))
+            state = task.explorer.share(task.problem, state, tuned[-1].history)
         flows = [
-            run.workload(tune_workload, options, task, session, store, options.trials)
-            for task, session in starts
+            run.workload(
+                tune_workload, options, task, session.with_shared(state), store, options.trials
+            )
+            for task, session in starts[teachers:]
         ]
         threads = at_a_time(options)
         if threads > 1:
-            return run_in_threads(flows, threads), None
-        return [run_to_end(flow) for flow in flows], None
+            return tuned + run_in_threads(flows, threads), None
+        return tuned + [run_to_end(flow) for flow in flows], None
     most = options.trials * len(starts)
     flows = [
         run.workload(tune_workload, options, task, session, store, most, True)
@@ -229,6 +240,14 @@ def tune_workloads(
         SharingRules(options.trials, options.batch, share),
     )
     return scheduler.run(), scheduler.outcome
+
+
+def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
+    """Return how many workloads later ones learn from. They are tuned first, one after the other,
+    so that equal seeds give equal trials however many workloads are tuned at a time. Trials that
+    several commands make depend on who is faster, and teach nobody."""
+    learning = len(starts) > 1 and not options.shared and starts[0][0].explorer.shares
+    return min(TEACHERS, len(starts) - 1) if learning else 0
 
 
 def fuse_network(
@@ -332,6 +351,7 @@ def tune_workload(
         validation=None if final is None else final.validation,
         model_errors=mean_errors(done),
         microjoules=microjoules_of(task, chosen),
+        history=session.history,
     )
     run.call(log_workload, options, task, tuned, session, run.emit)
     return tuned

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tilewright.core.files import unpack_arrays
 from tilewright.core.lazy_module import lazy_module
 from tilewright.models.base_model import FittedModel
-from tilewright.targets.features import Features, Unit
+from tilewright.targets.features import Feature, Features, Unit
 
 optimize = lazy_module("scipy.optimize")
 
@@ -24,6 +24,17 @@ _HOLD = 3e-3  # pulls every log price towards a twentieth of the median time
 _SHARPEST = 5.0  # log of the largest exponent: beyond it the slowest module decides alone
 _EVALUATIONS = 20
 _TICKS = 10.0  # log2 of the units that the fastest of latencies below one is counted in
+
+
+_SHARES = tuple(
+    Feature(f"draft {unit}", text=f"{text} by the draft")
+    for unit, text in (
+        ("load", "busy time of the load unit by the busiest unit's,"),
+        ("compute", "busy time of the compute unit by the busiest unit's,"),
+        ("store", "busy time of the store unit by the busiest unit's,"),
+        ("open", "share of the time in which nothing is hidden,"),
+    )
+)
 
 
 class CounterRegression(FittedModel):
@@ -87,6 +98,17 @@ class CounterRegression(FittedModel):
             return np.zeros(len(counts))
         total, _, _ = _total(counts, self.prices, self.module, self.exponent)
         return np.asarray(np.log2(np.maximum(total, 1.0)) - self.shift)
+
+    def shares(self, x: Features) -> Features:
+        """Return how long each unit of the machine is busy, as a share of the busiest unit's time,
+        and of what nothing hides: a row per program."""
+        self.check(x)
+        counts = np.nan_to_num(x.matrix)
+        if not len(self.prices):
+            return Features(np.zeros((len(counts), len(_SHARES))), _SHARES)
+        _, share, slowest = _total(counts, self.prices, self.module, self.exponent)
+        bare = counts[:, self.module == OPEN] @ self.prices[self.module == OPEN]
+        return Features(np.column_stack([*share, bare / (bare + slowest)]), _SHARES)
 
     def spread(self, x: Features) -> Vector:
         return np.zeros(len(x))

@@ -49,6 +49,21 @@ def hidden_features(hidden: Features) -> Features:
     return Features(_SCALE * np.column_stack([*columns.values()]), about).named("hidden")
 
 
+def relative_features(hidden: Features) -> Features:
+    """log2 of sums of counts per iteration: columns that do not grow with a workload. Where no
+    column counts iterations, sums per instruction, or no columns."""
+    sums = {label: 1.0 + hidden.total(m) for label, m in _SUMS.items() if len(hidden.places(m))}
+    by = next((label for label in ("iterations", "instructions") if label in sums), "")
+    logs = {
+        f"{label} by {by}": np.log2(total / sums[by])
+        for label, total in sums.items()
+        if by and label != by
+    }
+    about = tuple(Feature(name, text=f"{name} (log2)") for name in logs)
+    matrix = _SCALE * np.array([*logs.values()]).reshape(len(logs), len(hidden)).T
+    return Features(matrix, about).named("hidden")
+
+
 def _text(name: str) -> str:
     label, per, _ = name.partition(" per iteration")
     return f"{_TEXTS[label]}{', an iteration' if per else ''} (log2)"

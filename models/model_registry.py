@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import UnknownName
 from tilewright.models.counter_regression import CounterRegression
-from tilewright.models.features import gp_features, loop_features, tree_features
+from tilewright.models.features import (
+    every_tree_column,
+    gp_features,
+    loop_features,
+    tree_features,
+)
 from tilewright.models.gaussian import GaussianProcess
-from tilewright.models.hidden_features import hidden_features, work
+from tilewright.models.hidden_features import hidden_features, relative_features, work
 from tilewright.search.cost_model_protocols import CostModel, Learners, Surrogate, VetoModel
 from tilewright.search.problem import Problem
 from tilewright.targets.base import Configs
@@ -80,6 +85,9 @@ class ModelLibrary(Learners):
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
         return tree_features(problem.workload, problem.space, configs)
 
+    def absolute_features(self, problem: Problem, configs: Configs) -> Features:
+        return every_tree_column(problem.workload, problem.space, configs)
+
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
         return loop_features(problem.workload, problem.space, configs)
 
@@ -89,10 +97,13 @@ class ModelLibrary(Learners):
     def hidden_features(self, hidden: Features) -> Features:
         return hidden_features(hidden)
 
+    def relative_features(self, hidden: Features) -> Features:
+        return relative_features(hidden)
+
     def work(self, hidden: Features) -> NDArray[np.float64]:
         return work(hidden)
 
-    def draft(self, hidden: Features) -> CostModel:
+    def draft(self, hidden: Features) -> CounterRegression:
         return CounterRegression.of(hidden)
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:

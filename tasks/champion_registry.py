@@ -159,7 +159,7 @@ class ChampionMetadata(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     tuner: Annotated[str, Field(max_length=200)]
-    role: Literal["P", "V", "A", "draft", "compiles", "runs"]
+    role: Literal["P", "V", "A", "draft", "compiles", "runs", "shared_draft", "shared_A"]
     kind: Annotated[str, Field(max_length=100)]
     classify: bool
     columns: list[str]

@@ -38,6 +38,8 @@ EXAMPLES = 5
 """Rows of features that are logged with a model."""
 MODEL_ROLES = ROLES | {
     "draft": "The draft that Model A builds on",
+    "shared_draft": "The draft of other workloads of the run",
+    "shared_A": "Model A of other workloads of the run",
     "compiles": "Part of Model V: the chance that a config compiles",
     "runs": "Part of Model V: the chance that a compiled program is valid",
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.search import History
 from tilewright.targets import make_target
+from tilewright.targets.base import Space
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import parse_workload
 from tilewright.tuning.network import Extracted, Model, Subgraph, TuningNetwork
@@ -44,7 +46,7 @@ def outcome(
         roofline=latency(400),
         bound=None if bound is None else latency(bound),
         trials=8, invalid_trials=2, lowered=8, failed_compiles=0, reused_trials=0, timed_again=1,
-        wall_seconds=1.0,
+        wall_seconds=1.0, history=History.empty(Space("none", ())),
     )  # fmt: skip
 
 

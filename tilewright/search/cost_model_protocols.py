@@ -45,6 +45,14 @@ class CostModel(Protocol):
         holds none; whatever it holds, reading it ends well or in one of these."""
 
 
+class Draft(CostModel, Protocol):
+    """A first model of latency from counts of a program."""
+
+    def shares(self, x: Features) -> Features:
+        """Return how long each unit of the machine is busy, as a share of the busiest unit's time:
+        a row per program."""
+
+
 class Surrogate(CostModel, Protocol):
     """A regressor that knows its uncertainty, and so which rows to measure together. What it
     predicts, and how surely, is of the latency itself, not of one more noisy figure."""
@@ -87,6 +95,10 @@ class Learners(Protocol):
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
         """What is known of configs, shape (n, knobs), before compiling: a row each, for trees."""
 
+    def absolute_features(self, problem: Problem, configs: Configs) -> Features:
+        """The same columns for every space with the same knobs, also those that do not vary in this
+        space: a row per config, for trees that learn from several workloads."""
+
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
         """The loop nest each config stands for, as AutoTVM describes it: a row a config, configs of
         shape (n, knobs)."""
@@ -97,11 +109,14 @@ class Learners(Protocol):
     def hidden_features(self, hidden: Features) -> Features:
         """Columns a model learns well from, made of what compiling revealed."""
 
+    def relative_features(self, hidden: Features) -> Features:
+        """Columns made of hidden features that do not grow with the size of a workload."""
+
     def work(self, hidden: Features) -> Floats:
         """How much programs have to do by their hidden features, shape (rows,): a log2 that ranks,
         before anything was measured."""
 
-    def draft(self, hidden: Features) -> CostModel:
+    def draft(self, hidden: Features) -> Draft:
         """An untrained model of latency on hidden features with these columns, for few points."""
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:

@@ -155,6 +155,14 @@ class Explorer(Protocol):
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         """The state after the round `history.round - 1`, whose trials `history` ends with."""
 
+    @property
+    def shares(self) -> bool:
+        """Whether it learns from other workloads of a run, by `share`."""
+
+    def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        """Return the state that later workloads of the run start with, after the trials of this
+        workload. `state` holds what earlier workloads have shared."""
+
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
@@ -190,6 +198,13 @@ class BaseExplorer(Generic[OptionsT]):
         return BatchChoice(np.arange(min(n, len(lowered)), dtype=np.int64))
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        return state
+
+    @property
+    def shares(self) -> bool:
+        return False
+
+    def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         return state
 
     def model_inputs(

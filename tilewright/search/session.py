@@ -98,6 +98,13 @@ class Session:
         """Return the session after the models learned from the first round they had not seen."""
         return replace(self, models=models, unlearned=self.unlearned[1:])
 
+    def with_shared(self, state: ExplorerState) -> Session:
+        """Return the session before the first round, with what other workloads have shared."""
+        if not state.arrays:
+            return self
+        arrays = {**self.models.arrays, **state.arrays}
+        return replace(self, models=replace(self.models, arrays=arrays))
+
     def with_pending(self, pending: Configs | None) -> Session:
         """Return the session with configs, shape (p, knobs), that others are measuring."""
         if pending is None:

@@ -101,7 +101,8 @@ class TunedWorkload:
     configs that were compiled beyond the trials, `invalid_trials` the trials that did not end in a
     valid measurement, `timed_again` what was measured beside them, to make sure of the winner.
     Where the target gives other numbers each time, `validation` says what the choice and the
-    latencies of both schedules rest on. `microjoules` is an estimate of what a call spends."""
+    latencies of both schedules rest on. `microjoules` is an estimate of what a call spends.
+    `history` holds the trials, which models of other workloads may learn from."""
 
     task: TuningTask
     count: int
@@ -118,6 +119,7 @@ class TunedWorkload:
     reused_trials: int
     timed_again: int
     wall_seconds: float
+    history: History = field(repr=False, compare=False)
     validation: ValidationStats | None = None
     model_errors: Mapping[str, float] = field(default_factory=dict)
     microjoules: float | None = None

@@ -11,15 +11,21 @@ its first trials on random configs. This tuner keeps the three models and choose
 3. Model A chooses the batch among all programs that were compiled and not measured, in this round
    or in an earlier one.
 4. Model V learns from every compile and from every trial.
+5. Models V and A of a workload also learn from the workloads of the run that were tuned before.
+
+With the option `estimates` it also starts from closed-form estimates of the target, where it offers
+them: they rank the first batch, and they are the mean of the processes, which learn only the
+estimates' error. A model that learned on other hardware (`Problem.transferred`) takes the same
+place where there are no estimates.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import replace
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from tilewright.search import candidates
 from tilewright.search.acquisition import in_turn, spread_out
@@ -30,81 +36,115 @@ from tilewright.search.explorer import (
     Candidates,
     ExplorerState,
     ModelInput,
-    Scores,
 )
 from tilewright.search.history import History, new_programs, noise_of
-from tilewright.search.problem import Problem
-from tilewright.search.registry import Options, register
+from tilewright.search.prior import Prior, estimated
+from tilewright.search.problem import Belief, Problem
+from tilewright.search.registry import register
+from tilewright.search.shared_trials import SharedTrials, with_trials
+from tilewright.search.tuners.beliefs import PARTS_OF_V, TunerBeliefs
+from tilewright.search.tuners.ml2tuner_options import ML2TunerOptions
 from tilewright.targets.base import Configs, Lowered
-from tilewright.targets.features import Feature, Features
+from tilewright.targets.features import Features
 
 _FIRST_TRIALS = 4  # trials of the first round, at least
 _LEAST_WORK = 0.75  # share of these that has the least work; the rest is spread over the space
 _SPREAD_OVER = 4096  # configs that the first round is chosen from
+_NEAR = 4.0  # expected errors from the best estimate within which the first batch is spread
 _SHORT_LIST = 1500  # candidates that expected improvement is computed for
 _FASTEST = 8  # trials whose neighbours are candidates
 _FIRST_A = 3  # valid trials before Model A is asked
 _CHECKS = 1 / 6  # share of what is compiled beyond the batch that is drawn at random
-_LEAST_CHANCE = 1e-3  # Model V is not believed beyond this
-_DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
-
-
-class ML2TunerOptions(Options):
-    """The defaults were chosen on ResNet-18's layers C4, C5, C7, C8, C9 and C10."""
-
-    alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
-    first: int = Field(96, ge=1, description="configs lowered before the first trial")
-    batch: int = Field(
-        2, ge=1, description="trials of a round at most, whatever the batch of the run"
-    )
-    looking: float = Field(
-        1.0, ge=0,
-        description="time for lowering beyond a batch at most, as a multiple of the batch's",
-    )  # fmt: skip
-    pool: int = Field(16384, ge=64, description="candidates scored where a space is too large")
-    use_v: bool = Field(True, description="weigh candidates by the chance of being valid")
-    use_a: bool = Field(True, description="choose among compiled configs by hidden features")
+_MORE = 512  # new configs per round that a transferred model is asked about
+_BELIEVED = 0.5  # share of the first trials that a Model A of other workloads chooses
+_LIKELY = np.log(2.0)  # log chance below the surest config's at which a config is compiled first
+_CERTAIN = 1e6  # log chance of configs that are being measured: they are taken first
+_TAUGHT = 128  # compiled programs, the fastest by Model A, that Model P learns from
 
 
 class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     """ML²Tuner's three models, with expected improvement and reuse of compiled programs."""
 
+    @property
+    def shares(self) -> bool:
+        return self.options.share
+
+    def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
+        beliefs = TunerBeliefs(self.options, self.learners, problem, ExplorerState())
+        compiled = history.configs[:0] if history.compiled is None else history.compiled
+        ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
+        lowered = np.concatenate([history.configs, compiled, history.failed])
+        prior = beliefs.prior(lowered) if beliefs.estimates else None
+        every, unknown = np.arange(len(history)), np.full(len(history), np.nan)
+        trials = SharedTrials(
+            visible=beliefs.absolute_features(lowered, prior),
+            compiled=np.concatenate(
+                [ran, np.ones(len(compiled), np.bool_), np.zeros(len(history.failed), np.bool_)]
+            ),
+            hidden=history.hidden,
+            valid=history.valid,
+            log_latency=history.log_latency,
+            estimate=unknown if prior is None else estimated(prior, every),
+        )
+        return with_trials(state, trials)
+
+    def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
+        """Fit the shared models on trials of other workloads. Screen a large space once for the
+        configs that are believed to be best; of a small space, remember what a transferred model
+        says, so that it is not asked again."""
+        beliefs = self._beliefs(problem, state)
+        if beliefs.others:
+            models = {name: each for name, each in state.models.items() if name not in PARTS_OF_V}
+            self._fit_shared(beliefs, models)
+            state = replace(state, models=models)
+            beliefs = self._beliefs(problem, state)
+        space, passed = problem.space, self.options.passed
+        small = 2 * passed >= space.size
+        if not beliefs.informed or (small and problem.transferred is None):
+            return state
+        if small:
+            return beliefs.screen(np.arange(space.size), space.size)
+        looked_at = self.options.screen if beliefs.estimates else self.options.asked
+        flat = candidates.drawn(space, looked_at, problem.rng(0, "screen"))
+        return beliefs.screen(flat, passed)
+
+    # -- a round --------------------------------------------------------------------------------
+
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
         space, rng = problem.space, problem.rng(history.round, "generate")
-        batch = self._batch_size(history, n)
+        beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         seen = history.tried(space)
         if history.compiled is not None:
             seen = np.union1d(seen, space.ravel(history.compiled))
-        if "P" not in state.models:
-            flat = candidates.sample(space, _SPREAD_OVER, seen, rng)
-            configs = space.unravel(flat)
-        else:
-            best = history.configs[history.fastest(_FASTEST)]
-            size = self.options.pool
-            configs = candidates.pool(space, seen, best, size, rng, size)
+        blind = "P" not in state.models and not beliefs.informed
+        configs, prior = self._pool(beliefs, history, seen, blind, rng)
         if not len(configs):  # everything was lowered: only compiled programs are left
             return Candidates(history.unmeasured(space)[0][:batch])
-        wanted = self._compiles(problem, history, batch)
-        scores = self._visible_scores(problem, state, configs)
-        chance = np.log(np.maximum(scores.get("V", np.ones(len(configs))), _LEAST_CHANCE))
-        if "P" not in state.models:
-            rows = np.argsort(-chance, kind="stable")[: max(4 * wanted, _SPREAD_OVER // 4)]
-            rows = np.arange(len(configs)) if not len(history) else np.sort(rows)
+        wanted = self._compiles(beliefs, history, batch)
+        features = beliefs.features(configs, prior) if "P" in state.models else None
+        every = Candidates(configs, beliefs.scores(configs, prior, features))
+        chance = beliefs.log_chance(every.scores.get("V", np.ones(len(configs))))
+        if features is not None:
+            promising = self._promising(beliefs, history, every, prior, features, wanted, batch)
+            return every.take(promising)
+        if prior is None:
+            # Not the surest ones: these have the smallest tiles.
+            rows = np.flatnonzero(chance >= chance.max() - _LIKELY)
+            if len(rows) < 4 * wanted:
+                rows = np.sort(np.argsort(-chance, kind="stable")[: 4 * wanted])
             logs = np.log2(np.maximum(space.values(configs[rows]), 0.5))
-            return Candidates(configs, scores).take(rows[spread_out(logs, wanted, rng)])
-        value = chance - scores["P"]
-        short = np.argsort(-value, kind="stable")[: max(_SHORT_LIST, wanted)]
-        model = cast(Surrogate, state.models["P"])
-        features = self.learners.gp_features(problem, configs[short])
-        goal = self._goal(problem, state, history, "P", scores["P"])
-        checks = int(np.ceil(_CHECKS * (wanted - batch)))
-        none = np.zeros(len(short))
-        sure = short[model.propose(features, none, goal, chance[short], wanted - checks)]
-        drawn = np.argsort(-(value + rng.gumbel(size=len(value))), kind="stable")
-        drawn = drawn[~np.isin(drawn, sure)][:checks]
-        return Candidates(configs, scores).take(np.concatenate([sure, drawn]))
+            return every.take(rows[spread_out(logs, wanted, rng)])
+        value = chance - every.scores["P"] / prior.error
+        rows = np.argsort(-value, kind="stable")[: max(_SHORT_LIST, wanted)]
+        if not beliefs.estimates:
+            few = rows[: int(np.ceil(self.options.believed * wanted))]
+            return self._spread(beliefs, every.take(few), wanted, rng)
+        near = rows[value[rows] > value[rows[0]] - _NEAR]
+        points = self.learners.gp_features(problem, configs[near]).matrix
+        spread = near[spread_out(points, wanted, rng)]
+        return every.take(in_turn(rows, spread, self.options.trust)[:wanted])
 
     def veto(
         self, problem: Problem, state: ExplorerState, history: History, candidates: Candidates,
@@ -115,7 +155,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        batch = self._batch_size(history, n)
+        beliefs, batch = self._beliefs(problem, state), self._batch_size(history, n)
         rows = np.flatnonzero(lowered.ok)
         earlier, earlier_hidden = history.unmeasured(problem.space)
         flat = problem.space.ravel
@@ -130,109 +170,330 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         else:
             earlier = earlier[:0]
         configs = np.concatenate([lowered.configs[rows], earlier])
+        said = beliefs.said(configs) if len(configs) else None
         distinct = new_programs(history, hidden)
         chosen = distinct[:0]
         if len(distinct):
             some, seen = configs[distinct], hidden.rows(distinct)
-            chosen = distinct[self._order(problem, state, history, some, seen, batch)]
+            of_some = None if said is None else said.rows(distinct)
+            chosen = distinct[self._order(beliefs, history, some, seen, of_some, batch)]
         # A place that no new program takes is spent on an equal one, then on a failure.
         equal = np.setdiff1d(np.arange(len(configs)), distinct)
         chosen = np.concatenate([chosen, equal])[:batch]
         made, kept = chosen[chosen < len(rows)], chosen[chosen >= len(rows)]
         failed = np.flatnonzero(~lowered.ok)[: batch - len(chosen)]
         picked = np.concatenate([rows[made], failed])
-        everything = np.concatenate([lowered.configs[picked], configs[kept]])
-        scores = self._visible_scores(problem, state, everything)
-        if {"A", "draft"} <= set(state.models) and not len(failed):
-            order = np.concatenate([made, kept])
-            features = self._features(
-                problem, state, history, configs[order], hidden.rows(order), "A"
-            )
-            scores["A"] = state.models["A"].predict(features)
+        order = np.concatenate([made, kept])
+        measured = np.concatenate([lowered.configs[picked], configs[kept]])
+        said = None if said is None or len(failed) else said.rows(order)
+        prior = beliefs.prior(measured, said=said)
+        features = beliefs.features(measured, prior)
+        scores = beliefs.scores(measured, prior, features)
+        if self._has_a(state) and not len(failed):
+            asked = beliefs.compiled_input(history, measured, prior, features, hidden.rows(order))
+            scores["A"] = state.models["A"].predict(asked.features) + asked.offset
         return BatchChoice(picked, scores, configs[kept], keep_compiled=True)
-
-    def _order(
-        self, problem: Problem, state: ExplorerState, history: History, configs: Configs,
-        hidden: Features, n: int,
-    ) -> NDArray[np.int64]:  # fmt: skip
-        """Return the rows of `n` compiled programs to measure."""
-        chance = np.log(np.maximum(self._chance(problem, state, configs, hidden), _LEAST_CHANCE))
-        role = "A" if {"A", "draft"} <= set(state.models) else "P"
-        if role in state.models:
-            features = self._features(problem, state, history, configs, hidden, role)
-            model = cast(Surrogate, state.models[role])
-            goal = self._goal(problem, state, history, role, model.predict(features))
-            return model.propose(features, np.zeros(len(configs)), goal, chance, n)
-        if not hidden.columns:
-            return np.argsort(-chance, kind="stable")[:n]
-        least = np.argsort(self.learners.work(hidden) - chance, kind="stable")
-        return in_turn(least, np.arange(len(configs)), _LEAST_WORK)[:n]
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
         models, valid = dict(state.models), history.valid
+        beliefs = self._beliefs(problem, state)
+        compiled, compiled_hidden = history.unmeasured(problem.space)
+        everything = np.concatenate([history.configs, compiled, history.failed])
+        said = beliefs.said(everything)
         if self.options.use_v:
-            models = {name: model for name, model in models.items() if name not in _PARTS_OF_V}
-            self._learn_validity(problem, models, history)
-        if valid.sum() >= 2:
-            configs, target = history.configs[valid], history.log_latency[valid]
-            noise = noise_of(problem, history)
+            models = {name: model for name, model in models.items() if name not in PARTS_OF_V}
+            self._learn_validity(beliefs, models, history, beliefs.prior(everything, said=said))
+        if valid.sum() < 2:
+            return self._looked_further(problem, replace(state, models=models), history)
+        configs, hidden = history.configs[valid], history.hidden.rows(valid)
+        early = None if said is None else said.rows(np.flatnonzero(valid))
+        late = beliefs.said(configs, hidden)
+        beliefs = self._beliefs(problem, beliefs.weighed(history, early, late))
+        prior, rows = beliefs.prior(configs, said=early), np.arange(len(configs))
+        latency, noise = history.log_latency[valid], noise_of(problem, history)
+        features = beliefs.features(configs, prior)
+        if beliefs.looks(hidden) and valid.sum() >= _FIRST_A:
+            models["draft"] = self.learners.draft(hidden)
+            models["draft"].fit(hidden, latency)
+            drafted = self._beliefs(problem, replace(beliefs.state, models=models))
+            asked = drafted.compiled_input(history, configs, prior, features, hidden, late)
             surrogate = self.learners.surrogate(problem.seed)
-            surrogate.fit(self.learners.gp_features(problem, configs), target, noise)
-            models["P"] = surrogate
-            hidden = history.hidden.rows(valid)
-            if self.options.use_a and valid.sum() >= _FIRST_A and hidden.columns:
-                models["draft"] = self.learners.draft(hidden)
-                models["draft"].fit(hidden, target)
-                drafted = ExplorerState(models)
-                features = self._features(problem, drafted, history, configs, hidden, "A")
-                surrogate = self.learners.surrogate(problem.seed)
-                surrogate.fit(features, target, noise)
-                models["A"] = surrogate
-        return ExplorerState(models)
-
-    def _learn_validity(
-        self, problem: Problem, models: dict[str, CostModel], history: History
-    ) -> None:
-        """Fit the parts of Model V: `compiles` on all that was lowered, `V` on the trials that
-        compiled, by their knobs, and `runs` on the same, also by their hidden features. A part
-        whose labels are all equal is left out, except for `V`."""
-        ran = history.status != "compile_error"
-        compiled = history.configs[:0] if history.compiled is None else history.compiled
-        lowered = np.concatenate([history.configs, compiled, history.failed])
-        label = np.concatenate([ran, np.ones(len(compiled)), np.zeros(len(history.failed))])
-        if label.min(initial=1.0) < label.max(initial=0.0):
-            models["compiles"] = self._classifier(problem)
-            features = self.learners.tree_features(problem, lowered)
-            models["compiles"].fit(features, label.astype(np.float64))
-        if not ran.any():
-            return
-        features = self.learners.tree_features(problem, history.configs[ran])
-        label = history.valid[ran].astype(np.float64)
-        models["V"] = self._classifier(problem)
-        models["V"].fit(features, label)
-        hidden = history.hidden.rows(ran)
-        if label.min() < label.max() and hidden.columns:
-            models["runs"] = self._classifier(problem)
-            models["runs"].fit(features.beside(hidden.named("hidden")), label)
+            surrogate.fit(asked.features, latency - asked.offset, noise)
+            models["A"] = surrogate
+        target = latency - estimated(prior, rows)
+        drafted = self._beliefs(problem, replace(beliefs.state, models=models))
+        surrogate = self.learners.surrogate(problem.seed)
+        shared = "shared_A" in models and drafted.others_with(compiled_hidden)
+        if shared and self._has_a(drafted.state) and len(compiled):
+            features, target, noise = self._taught(
+                drafted, history, compiled, compiled_hidden, features, target, noise
+            )
+        surrogate.fit(features, target, noise)
+        models["P"] = surrogate
+        return self._looked_further(problem, replace(beliefs.state, models=models), history)
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
+        beliefs = self._beliefs(problem, state)
         configs, compiled = lowered.configs, np.flatnonzero(lowered.ok)
-        trees = self.learners.tree_features(problem, configs)
+        prior, every = beliefs.prior(configs), np.arange(len(configs))
+        features, trees = beliefs.features(configs, prior), beliefs.tree_features(configs, prior)
         asked = {
-            "P": ModelInput.plain(self.learners.gp_features(problem, configs)),
+            "P": ModelInput(every, features, estimated(prior, every)),
             "V": ModelInput.plain(trees),
             "compiles": ModelInput.plain(trees),
         }
         if lowered.hidden.columns:
             with_hidden = trees.beside(lowered.hidden.named("hidden"))
             asked["runs"] = ModelInput.plain(with_hidden, compiled)
-        if {"A", "draft"} <= set(state.models):
-            features = self._features(problem, state, history, configs, lowered.hidden, "A")
+        if self._has_a(state):
+            of_a = beliefs.compiled_input(history, configs, prior, features, lowered.hidden)
             asked["draft"] = ModelInput.plain(lowered.hidden, compiled)
-            asked["A"] = ModelInput.plain(features, compiled)
+            asked["A"] = ModelInput(compiled, of_a.features.rows(compiled), of_a.offset[compiled])
         return {role: given for role, given in asked.items() if role in state.models}
+
+    # -- candidates -----------------------------------------------------------------------------
+
+    def _pool(
+        self, beliefs: TunerBeliefs, history: History, seen: NDArray[np.int64], blind: bool,
+        rng: np.random.Generator,
+    ) -> tuple[Configs, Prior | None]:  # fmt: skip
+        """Return the configs that the models are asked about: of a large space those that are
+        believed to be good, or else a random part and the neighbours of the best."""
+        space, size = beliefs.problem.space, self.options.pool
+        if blind:
+            return space.unravel(candidates.sample(space, _SPREAD_OVER, seen, rng)), None
+        if beliefs.problem.transferred is not None and not beliefs.estimates:
+            size = self.options.asked  # each is a question to the transferred model
+        best = history.configs[history.fastest(_FASTEST)]
+        if len(screened := beliefs.screened):
+            flat = np.union1d(screened, candidates.neighbours(space, best))
+            flat = candidates.without(flat, seen)
+            if len(flat):
+                configs = space.unravel(flat)
+                return configs, beliefs.prior(configs)
+        whole = 2 * size if beliefs.informed else size
+        configs = candidates.pool(space, seen, best, size, rng, whole)
+        return configs, beliefs.prior(configs)
+
+    def _promising(
+        self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
+        features: Features, wanted: int, batch: int,
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """Return rows to compile: by expected improvement, and a few at random that check the
+        models."""
+        rng = beliefs.problem.rng(history.round, "check")
+        chance = beliefs.log_chance(every.scores.get("V", np.ones(len(every))))
+        value = chance - every.scores["P"]
+        short = np.argsort(-value, kind="stable")[: max(_SHORT_LIST, wanted)]
+        goal = self._goal(beliefs, history, "P", every.scores["P"])
+        checks = int(np.ceil(_CHECKS * (wanted - batch)))
+        asked = ModelInput(short, features.rows(short), estimated(prior, short))
+        sure = self._improving(
+            beliefs, history, asked, goal, chance[short], wanted - checks, history.pending
+        )
+        drawn = np.argsort(-(value + rng.gumbel(size=len(value))), kind="stable")
+        drawn = drawn[~np.isin(drawn, short[sure])][:checks]
+        return np.concatenate([short[sure], drawn])
+
+    def _improving(
+        self, beliefs: TunerBeliefs, history: History, asked: ModelInput, goal: float,
+        chance: NDArray[np.float64], n: int, pending: Configs | None,
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """Return `n` rows by the expected improvement of Model P. What other processes are
+        measuring counts as chosen before them, with the latency that P predicts."""
+        model = cast(Surrogate, beliefs.state.models["P"])
+        features, offset = asked.features, asked.offset
+        busy = 0 if pending is None else len(pending)
+        if pending is not None and busy:
+            prior = beliefs.prior(pending)
+            theirs = beliefs.features(pending, prior)
+            matrix = np.concatenate([features.matrix, theirs.matrix])
+            features = Features(matrix, features.columns)
+            offset = np.concatenate([offset, estimated(prior, np.arange(busy))])
+            chance = np.concatenate([chance, np.full(busy, _CERTAIN)])
+        rows = model.propose(features, offset, goal, chance, n + busy)
+        return rows[rows < len(asked.offset)][:n]
+
+    def _spread(
+        self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
+    ) -> Candidates:
+        """Return what a transferred model names, then configs that are spread over the space as if
+        there were no such model: it may be wrong, also about what compiles."""
+        problem = beliefs.problem
+        flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
+        flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
+        configs = problem.space.unravel(flat)
+        count = max(wanted - len(few), 0)
+        rows = spread_out(self.learners.gp_features(problem, configs).matrix, count, rng)
+        prior = beliefs.prior(configs[rows])
+        return few.before(Candidates(configs[rows], beliefs.scores(configs[rows], prior, None)))
+
+    def _order(
+        self, beliefs: TunerBeliefs, history: History, configs: Configs, hidden: Features,
+        said: Belief | None, n: int,
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """Return the rows of `n` compiled programs to measure. `said` is what a transferred model
+        says of their configs."""
+        state, every = beliefs.state, np.arange(len(configs))
+        prior = beliefs.prior(configs, said=said)
+        chance = beliefs.log_chance(beliefs.runs(configs, prior, hidden))
+        features = beliefs.features(configs, prior)
+        if self._has_a(state):
+            asked = beliefs.compiled_input(history, configs, prior, features, hidden)
+            predicted = state.models["A"].predict(asked.features) + asked.offset
+            model = cast(Surrogate, state.models["A"])
+            goal = self._goal(beliefs, history, "A", predicted)
+            return model.propose(asked.features, asked.offset, goal, chance, n)
+        if beliefs.shared_mean(hidden, prior) is not None:
+            asked = beliefs.shared_input(hidden, prior)
+            model = cast(Surrogate, state.models["shared_A"])
+            goal = float((model.predict(asked.features) + asked.offset).min())
+            chosen = model.propose(asked.features, asked.offset, goal, chance, n)
+            # What other workloads teach may not hold for this one.
+            others = self._first_order(beliefs, configs, prior, features, hidden, chance)
+            return in_turn(chosen, others, _BELIEVED)[:n]
+        if "P" in state.models:
+            asked = ModelInput(every, features, estimated(prior, every))
+            predicted = state.models["P"].predict(features) + asked.offset
+            goal = self._goal(beliefs, history, "P", predicted)
+            return self._improving(beliefs, history, asked, goal, chance, n, history.pending)
+        return self._first_order(beliefs, configs, prior, features, hidden, chance)[:n]
+
+    def _first_order(
+        self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
+        hidden: Features, chance: NDArray[np.float64],
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """Return all rows of compiled programs, in the order in which to measure them before any
+        trial of this workload: as estimates name them, or by their work, among programs that are
+        spread over the space, and by what a transferred model says."""
+        every = np.arange(len(configs))
+        if beliefs.estimates:
+            return every
+        if not hidden.columns:
+            return np.argsort(-chance, kind="stable")
+        least = np.argsort(self.learners.work(hidden) - chance, kind="stable")
+        order = in_turn(least, every, _LEAST_WORK)
+        prior, _ = beliefs.revealed(configs, prior, features, hidden)
+        if prior is None:
+            return order
+        best = np.argsort(prior.log_latency, kind="stable")
+        return in_turn(best, order, self.options.believed)
+
+    # -- models ---------------------------------------------------------------------------------
+
+    def _learn_validity(
+        self, beliefs: TunerBeliefs, models: dict[str, CostModel], history: History,
+        prior: Prior | None,
+    ) -> None:  # fmt: skip
+        """Fit the parts of Model V: `compiles` on all that was lowered, `V` on the trials that
+        compiled, by their knobs, and `runs` on the same, also by their hidden features. A part
+        whose labels are all equal is left out, except for `V`. `prior` holds a row per trial, then
+        per program that was compiled and not measured, then per failure."""
+        compiled = history.unmeasured(beliefs.problem.space)[0]
+        lowered = np.concatenate([history.configs, compiled, history.failed])
+        ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
+        label = np.zeros(len(lowered), np.bool_)
+        label[: len(ran)] = ran
+        label[len(ran) : len(ran) + len(compiled)] = True
+        trees = beliefs.tree_features(lowered, prior)
+        others = [each for each in beliefs.others if each.visible.names == trees.names]
+        matrix = np.concatenate([trees.matrix, *(each.visible.matrix for each in others)])
+        label = np.concatenate([label, *(each.compiled for each in others)])
+        if 0 < label.sum() < len(label):
+            models["compiles"] = self._classifier(beliefs.problem)
+            models["compiles"].fit(Features(matrix, trees.columns), label.astype(np.float64))
+        own = trees.rows(np.flatnonzero(ran)), history.hidden.rows(ran), history.valid[ran]
+        self._learn_runs(beliefs.problem, models, [own, *map(_compiled_trials, others)])
+
+    def _learn_runs(
+        self, problem: Problem, models: dict[str, CostModel],
+        trials: list[tuple[Features, Features, NDArray[np.bool_]]],
+    ) -> None:  # fmt: skip
+        """Fit `V` and `runs` on the visible columns, the hidden features and the validity of the
+        trials of each workload. Workloads with other counters than the first are left out."""
+        trials = [each for each in trials if len(each[0])]
+        trials = [each for each in trials if each[1].names == trials[0][1].names]
+        if not trials:
+            return
+        first = trials[0]
+        visible = Features(np.concatenate([each[0].matrix for each in trials]), first[0].columns)
+        hidden = Features(np.concatenate([each[1].matrix for each in trials]), first[1].columns)
+        label = np.concatenate([each[2] for each in trials])
+        models["V"] = self._classifier(problem)
+        models["V"].fit(visible, label.astype(np.float64))
+        if 0 < label.sum() < len(label) and hidden.columns:
+            models["runs"] = self._classifier(problem)
+            models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
+
+    def _fit_shared(self, beliefs: TunerBeliefs, models: dict[str, CostModel]) -> None:
+        """Fit Model V and the shared parts of Model A on the trials of other workloads, before the
+        first trial: the prices of a draft, and how far that is off, apart from each workload's mean
+        error."""
+        if self.options.use_v:
+            history = History.empty(beliefs.problem.space)
+            prior = beliefs.prior(history.configs) if beliefs.estimates else None
+            self._learn_validity(beliefs, models, history, prior)
+        columns = beliefs.others[0].hidden.columns
+        others = [each for each in beliefs.others if each.hidden.columns == columns]
+        valid = [np.flatnonzero(each.valid) for each in others]
+        if not self.options.use_a or not columns or sum(map(len, valid)) < _FIRST_A:
+            return
+        hidden = [each.hidden.rows(rows) for each, rows in zip(others, valid, strict=True)]
+        latency = [each.log_latency[rows] for each, rows in zip(others, valid, strict=True)]
+        together = Features(np.concatenate([each.matrix for each in hidden]), columns)
+        models["shared_draft"] = self.learners.draft(together)
+        models["shared_draft"].fit(together, np.concatenate(latency))
+        drafted = self._beliefs(beliefs.problem, replace(beliefs.state, models=models))
+        estimates = [each.estimate[rows] for each, rows in zip(others, valid, strict=True)]
+        features = drafted.shared_features(together, np.concatenate(estimates))
+        pairs = zip(hidden, latency, strict=True)
+        bias = [drafted.bias(*each) if len(each[0]) else 0.0 for each in pairs]
+        target = np.concatenate(latency) - models["shared_draft"].predict(together)
+        models["shared_A"] = self.learners.surrogate(beliefs.problem.seed)
+        models["shared_A"].fit(features, target - np.repeat(bias, list(map(len, valid))))
+
+    def _taught(
+        self, beliefs: TunerBeliefs, history: History, compiled: Configs, hidden: Features,
+        features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
+    ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Add compiled programs to what Model P learns from, with the latencies that Model A
+        predicts with the help of other workloads, and its variances."""
+        prior = beliefs.prior(compiled)
+        own = beliefs.features(compiled, prior)
+        asked = beliefs.compiled_input(history, compiled, prior, own, hidden)
+        model = beliefs.state.models["A"]
+        predicted = model.predict(asked.features) + asked.offset
+        rows = np.argsort(predicted, kind="stable")[:_TAUGHT]
+        spread = model.spread(asked.features.rows(rows))
+        matrix = np.concatenate([features.matrix, own.matrix[rows]])
+        return (
+            Features(matrix, features.columns),
+            np.concatenate([target, predicted[rows] - estimated(prior, rows)]),
+            np.concatenate([np.zeros(len(target)) if noise is None else noise, spread**2]),
+        )
+
+    def _looked_further(
+        self, problem: Problem, state: ExplorerState, history: History
+    ) -> ExplorerState:
+        """Return the state with more configs that a transferred model was asked about: what it
+        remembered may lack the best."""
+        beliefs = self._beliefs(problem, state)
+        if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
+            return state
+        known = np.union1d(history.tried(problem.space), beliefs.screened)
+        rng = problem.rng(history.round, "look further")
+        flat = candidates.sample(problem.space, _MORE, known, rng)
+        return beliefs.remembered(flat, self.options.passed) if len(flat) else state
+
+    def _goal(
+        self, beliefs: TunerBeliefs, history: History, role: Literal["P", "A"],
+        predicted: NDArray[np.float64],
+    ) -> float:  # fmt: skip
+        """Return the log2 latency that a new trial has to beat; before any valid trial the least
+        that is `predicted`."""
+        return float(predicted.min()) if history.best is None else beliefs.goal(history, role)
 
     # -- how many -------------------------------------------------------------------------------
 
@@ -242,71 +503,28 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )
 
-    def _compiles(self, problem: Problem, history: History, batch: int) -> int:
+    def _compiles(self, beliefs: TunerBeliefs, history: History, batch: int) -> int:
         """Return how many configs to lower for a batch."""
-        first = not len(history)
-        alpha = max(self.options.first / batch - 1.0, 0.0) if first else self.options.alpha
-        return problem.compiles(batch, alpha, self.options.looking)
+        warm = beliefs.problem.transferred is not None and not beliefs.estimates
+        alpha = self.options.warm_alpha if warm else self.options.alpha
+        if not len(history):
+            alpha = max(self.options.first / batch - 1.0, 0.0)
+        return beliefs.problem.compiles(batch, alpha, self.options.looking)
 
-    # -- what the models say --------------------------------------------------------------------
+    def _has_a(self, state: ExplorerState) -> bool:
+        return {"A", "draft"} <= set(state.models)
 
-    def _visible_scores(self, problem: Problem, state: ExplorerState, configs: Configs) -> Scores:
-        """Predict latency and validity of configs (n, knobs) before they are compiled."""
-        scores: Scores = {}
-        if "P" in state.models:
-            features = self.learners.gp_features(problem, configs)
-            scores["P"] = state.models["P"].predict(features)
-        parts = [state.models[name] for name in ("compiles", "V") if name in state.models]
-        if parts:
-            features = self.learners.tree_features(problem, configs)
-            scores["V"] = np.prod([part.predict(features) for part in parts], axis=0)
-        return scores
-
-    def _chance(
-        self, problem: Problem, state: ExplorerState, configs: Configs, hidden: Features
-    ) -> NDArray[np.float64]:
-        """Predict the chance that compiled programs (n,) are valid."""
-        trees = self.learners.tree_features(problem, configs)
-        if "runs" in state.models:
-            return state.models["runs"].predict(trees.beside(hidden.named("hidden")))
-        if "V" in state.models:
-            return state.models["V"].predict(trees)
-        return np.ones(len(configs))
-
-    def _goal(
-        self, problem: Problem, state: ExplorerState, history: History, role: str,
-        predicted: NDArray[np.float64],
-    ) -> float:  # fmt: skip
-        """Return the log2 latency that a new trial has to beat: the best trial's, or where
-        measurements vary, what the model of this role believes of the best. Before any valid trial
-        it is the least that is `predicted`."""
-        if history.best is None:
-            return float(predicted.min())
-        if problem.deterministic:
-            return float(history.log_latency[history.best])
-        configs, hidden = history.configs[history.valid], history.hidden.rows(history.valid)
-        features = self._features(problem, state, history, configs, hidden, role)
-        return float(state.models[role].predict(features).min())
-
-    def _features(
-        self, problem: Problem, state: ExplorerState, history: History, configs: Configs,
-        hidden: Features, role: str,
-    ) -> Features:  # fmt: skip
-        """Return the features of a Gaussian process: knobs for P; for A also the hidden features
-        and how much slower than the best trial the draft believes a program to be."""
-        features = self.learners.gp_features(problem, configs)
-        if role == "P":
-            return features
-        best = 0.0 if history.best is None else history.log_latency[history.best]
-        draft = state.models["draft"].predict(hidden) - best
-        counts = self.learners.hidden_features(hidden)
-        return features.beside(counts, Features(draft[:, None], (_DRAFT,)))
+    def _beliefs(self, problem: Problem, state: ExplorerState) -> TunerBeliefs:
+        return TunerBeliefs(self.options, self.learners, problem, state)
 
     def _classifier(self, problem: Problem) -> CostModel:
         return self.learners.validity(problem.seed, calibrate=0)
 
 
-_PARTS_OF_V = ("compiles", "V", "runs")
+def _compiled_trials(trials: SharedTrials) -> tuple[Features, Features, NDArray[np.bool_]]:
+    """Return the visible columns, the hidden features and the validity of trials that compiled."""
+    rows = np.flatnonzero(trials.compiled[: len(trials.valid)])
+    return trials.visible.rows(rows), trials.hidden.rows(rows), trials.valid[rows]
 
 
 register(

@@ -1,0 +1,98 @@
+"""Passes the trials of finished workloads of a run to the models of later workloads.
+
+A network has many similar layers. What compiles, what runs, and what each counted operation costs
+depends on the hardware more than on the layer, so Models V and A of a later layer learn from the
+trials of earlier layers, too. They travel as plain arrays in the state that a tuner starts with
+(`ExplorerState.arrays`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.core.files import read_json
+from tilewright.search.explorer import ExplorerState
+from tilewright.targets.features import Features, read_columns
+
+_PREFIX = "others"
+_PARTS = (
+    "visible",
+    "columns",
+    "compiled",
+    "hidden",
+    "counters",
+    "valid",
+    "log_latency",
+    "estimate",
+)
+
+
+@dataclass(frozen=True)
+class SharedTrials:
+    """Trials of another workload of the run, as shared models see them.
+
+    Attributes:
+        visible: columns of all configs that were lowered, shape (m, columns). The rows of the
+            trials come first.
+        compiled: which of these configs compiled, shape (m,).
+        hidden: hidden features of the trials, shape (n, counters); NaN where compiling failed.
+        valid: which trials are valid, shape (n,).
+        log_latency: log2 latency of the trials, shape (n,); NaN where a trial is not valid.
+        estimate: estimated log2 latency of the trials, shape (n,); NaN without an estimate.
+    """
+
+    visible: Features
+    compiled: NDArray[np.bool_]
+    hidden: Features
+    valid: NDArray[np.bool_]
+    log_latency: NDArray[np.float64]
+    estimate: NDArray[np.float64]
+
+
+def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
+    """Return the state with the trials of one more workload."""
+    values = (
+        trials.visible.matrix, _described(trials.visible), trials.compiled,
+        trials.hidden.matrix, _described(trials.hidden), trials.valid,
+        trials.log_latency, trials.estimate,
+    )  # fmt: skip
+    number = len(trials_in(state))
+    named = {_name(number, part): value for part, value in zip(_PARTS, values, strict=True)}
+    return replace(state, arrays={**state.arrays, **named})
+
+
+def trials_in(state: ExplorerState) -> list[SharedTrials]:
+    """Return the trials of other workloads that a state holds, in the order of the workloads."""
+    found: list[SharedTrials] = []
+    while _name(len(found), _PARTS[0]) in state.arrays:
+        visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (
+            state.arrays[_name(len(found), part)] for part in _PARTS
+        )
+        found.append(
+            SharedTrials(
+                _features(visible, columns),
+                compiled.astype(np.bool_),
+                _features(hidden, counters),
+                valid.astype(np.bool_),
+                log_latency.astype(np.float64),
+                estimate.astype(np.float64),
+            )
+        )
+    return found
+
+
+def _described(features: Features) -> NDArray[np.str_]:
+    """Return all that is known of the columns, as JSON."""
+    return np.array([json.dumps([asdict(column) for column in features.columns])], dtype=np.str_)
+
+
+def _features(matrix: NDArray[np.generic], columns: NDArray[np.generic]) -> Features:
+    return Features(matrix.astype(np.float64), read_columns(read_json(str(columns[0]))))
+
+
+def _name(number: int, part: str) -> str:
+    return f"{_PREFIX} {number} {part}"
