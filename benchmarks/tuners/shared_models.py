@@ -69,7 +69,8 @@ def _run(
         session: Session | None = Session.start(task).with_shared(state)
         history = History.empty(task.problem.space)
         while session is not None and len(history) < trials:
-            session = tune_round(run, task, session, min(batch, trials - len(history)))
+            done = tune_round(run, task, session, min(batch, trials - len(history)))
+            session = None if done is None else done.session
             history = history if session is None else session.history
         if place < TEACHERS:
             state = task.explorer.share(task.problem, state, history)
