@@ -288,6 +288,22 @@ def test_leaders_are_as_many_as_asked(tmp_path: Path) -> None:
     assert len({tuple(each["config"]) for each in first}) == 3
 
 
+def test_a_later_choice_measures_the_winner_of_an_earlier_run_again(tmp_path: Path) -> None:
+    with registered(NoisyTarget()) as name:
+        run(name, tmp_path)
+        held = json.loads((tmp_path / "schedules.json").read_text())
+        run(name, tmp_path, trials=8, seed=1)
+        alone = run(name, tmp_path / "alone", trials=8, seed=1)
+    winner = tuple(held["schedules"][0]["config"])
+    first, second = dict.fromkeys(each["choice"] for each in fresh_records(tmp_path))
+    (without,) = dict.fromkeys(each["choice"] for each in fresh_records(tmp_path / "alone"))
+    entered = {tuple(e["config"]) for e in fresh_records(tmp_path) if e["choice"] == second}
+    by_itself = {tuple(each["config"]) for each in fresh_records(tmp_path / "alone")}
+    assert entered == by_itself | {winner} != by_itself
+    assert len({first, second, without}) == 3
+    assert alone["workloads"][0]["trials"] == 8
+
+
 def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:
     target = NoisyTarget()
     with registered(target) as name:
