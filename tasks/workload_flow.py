@@ -22,14 +22,15 @@ WORKLOAD_FLOW = "layer"
 Both are short, so that the labels of all layers can be read side by side."""
 
 
-def followed_flow(flow_run_id: str) -> State[None]:
+def followed_flow(flow_run_id: str) -> State[str]:
     """Return what a task names in `wait_for` to follow a flow that was run below the same flow.
 
     Prefect's own reference to the result of a flow cannot be listed by its pages, which report
     `Invalid TaskInputResponse`. A reference to a task can. The node of a flow in Prefect's graph
     has the ID of its run, so a reference to a task with that ID gives the same edge.
     """
-    return Completed(state_details=StateDetails(task_run_id=UUID(flow_run_id)))
+    # Prefect refuses a state without data.
+    return Completed(data=flow_run_id, state_details=StateDetails(task_run_id=UUID(flow_run_id)))
 
 
 def workload_flow(
