@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests import warm
@@ -292,16 +293,19 @@ def test_a_later_choice_measures_the_winner_of_an_earlier_run_again(tmp_path: Pa
     with registered(NoisyTarget()) as name:
         run(name, tmp_path)
         held = json.loads((tmp_path / "schedules.json").read_text())
-        run(name, tmp_path, trials=8, seed=1)
-        alone = run(name, tmp_path / "alone", trials=8, seed=1)
-    winner = tuple(held["schedules"][0]["config"])
-    first, second = dict.fromkeys(each["choice"] for each in fresh_records(tmp_path))
-    (without,) = dict.fromkeys(each["choice"] for each in fresh_records(tmp_path / "alone"))
-    entered = {tuple(e["config"]) for e in fresh_records(tmp_path) if e["choice"] == second}
-    by_itself = {tuple(each["config"]) for each in fresh_records(tmp_path / "alone")}
-    assert entered == by_itself | {winner} != by_itself
-    assert len({first, second, without}) == 3
-    assert alone["workloads"][0]["trials"] == 8
+        notes: list[str] = []
+        again = run(name, tmp_path, notes, trials=8, seed=1)
+    winner = held["schedules"][0]["config"]
+    own = pd.read_parquet(tmp_path / "trials.parquet")["config"].map(list).tolist()
+    assert winner not in own, "the second run did not try it"
+    _, second = dict.fromkeys(each["choice"] for each in fresh_records(tmp_path))
+    assert winner in [
+        each["config"] for each in fresh_records(tmp_path) if each["choice"] == second
+    ]
+    (row,) = json.loads((tmp_path / "schedules.json").read_text())["schedules"]
+    told = [note for note in notes if "tuner random with seed 0 had found in 24 trials" in note]
+    assert len(told) == (row["config"] not in own)
+    assert ("found_by" in again["workloads"][0]) == (row["config"] not in own)
 
 
 def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:
