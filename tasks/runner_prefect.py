@@ -193,12 +193,19 @@ class NetworkRunner(PrefectRunner):
         if tag := board_of(options.target):
             take_turns(tag)
         count = len(network.subgraphs)
-        self.belong_to(
-            log_results.open_network_run(options, about, self.params, count, self.parent)
-        )
-        log_results.log_network_dataset(self.run_id, network.model)
+
+        @step("the run in MLflow")
+        def open_run() -> None:
+            self.belong_to(
+                log_results.open_network_run(options, about, self.params, count, self.parent)
+            )
+            log_results.log_network_dataset(self.run_id, network.model)
+            self.progress.show(options.trials * count)
+
+        # A task, because Prefect's second interface cannot show an artifact of no task.
+        opened: Any = open_run
+        opened(wait_for=self.before)
         self._repeats = tracking.repeated_run(self.run_id) is not None
-        self.progress.show(options.trials * count)
         log_steps.log_parameters(options, network, tasks, emit)
 
     def _decide_fusion(self, asked: ToDecide) -> Decided:

@@ -13,7 +13,7 @@ from tests.browser.conftest import Site
 pytestmark = [pytest.mark.browser, pytest.mark.slow(seconds=60)]
 
 INTERFACES = pytest.mark.parametrize("interface", ["", "/v2"], ids=["first", "second"])
-SETTLE_MILLISECONDS = 1500
+SETTLE_MILLISECONDS = 1000
 """How long a page has for what it asks of the server after its first picture."""
 TABS = ".p-tabs__tab, .p-tabs li, [role=tab]"
 EXPECTED = re.compile(
@@ -86,7 +86,7 @@ def test_the_task_list_of_a_run_is_complete(
         "task_runs": {"subflow_runs": {"exists_": False}},
     }
     count = site.ask("task_runs/count", asked)
-    assert count > 2
+    assert count > 1
     page.goto(f"{site.address('Prefect')}{interface}/runs/flow-run/{run}")
     page.locator(TABS).filter(has_text="Task Runs").first.click()
     expect(page.get_by_text(f"{count} Task runs").last).to_be_visible()

@@ -220,6 +220,15 @@ def test_prefects_pages_can_list_all_tasks(tuned: Tuned) -> None:
     assert kinds == {"task_run"}
 
 
+def test_each_artifact_is_that_of_a_task(tuned: Tuned) -> None:
+    """Prefect's second interface asks for the task of an artifact, and fails where there is none."""
+    database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
+    shown = "select key, task_run_id is null from artifact where type != 'result'"
+    assert {("mlflow-run", 0), ("trials", 0), ("layers", 0), ("summary", 0)} == set(
+        database.execute(shown)
+    )
+
+
 def test_prefects_graph_can_draw_the_names_of_runs(tuned: Tuned) -> None:
     """Its font has letters and digits of ASCII only."""
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
