@@ -221,7 +221,7 @@ def test_prefects_pages_can_list_all_tasks(tuned: Tuned) -> None:
 
 
 def test_each_artifact_is_that_of_a_task(tuned: Tuned) -> None:
-    """Prefect's second interface asks for the task of an artifact, and fails where there is none."""
+    """Prefect's second interface asks for the task of each artifact, and fails without one."""
     database = sqlite3.connect(tuned.place.folder / "home" / "prefect" / "prefect.db")
     shown = "select key, task_run_id is null from artifact where type != 'result'"
     assert {("mlflow-run", 0), ("trials", 0), ("layers", 0), ("summary", 0)} == set(
