@@ -20,7 +20,7 @@ TARGET ?= vta-pynq
 TUNER ?= default
 TRIALS ?= 64
 SEED ?= 0
-OUT ?= tuned/$(NETWORK)
+OUT ?= tuned/$(NETWORK)-$(TARGET)
 FUZZ_EXAMPLES ?= 4000
 # One worker more than cores, for tests wait for servers, locks and clocks; each takes up to a
 # gigabyte. tests/conftest.py wants its work distributed in files, the longest first. No worker that

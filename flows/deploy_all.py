@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from base64 import b64encode
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +21,7 @@ from tilewright.core.errors import TilewrightError
 from tilewright.core.lazy_module import lazy_module
 from tilewright.core.process_info import module_path
 from tilewright.core.user_text import printable
+from tilewright.flows.serve import serving_process
 from tilewright.services.server_process import ServerError, is_answering
 from tilewright.services.start_servers import API_URL, AUTH_STRING, login_for
 from tilewright.services.workspace import use_workspace
@@ -46,6 +48,7 @@ def deploy_all(folder: Path) -> list[str]:
         raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
     address = log_in()
     with _client() as client:
+        _check_unserved(client, folder / DEPLOYMENTS)
         done = [f"Prefect at {address}", _provide_pool(client)]
         done += _deploy(folder / DEPLOYMENTS)
         _close_forms(client)
@@ -107,6 +110,21 @@ def _provide_pool(client: SyncPrefectClient) -> str:
     except ObjectAlreadyExists:
         return f"work pool {POOL} is there"
     return f"work pool {POOL} created"
+
+
+def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
+    """Raises `DeployError` if a process serves one of the deployments in a file: the workers of the
+    pool would get its runs."""
+    from prefect.exceptions import ObjectNotFound
+
+    for wanted in yaml.safe_load(file.read_text())["deployments"]:
+        name = f"{wanted['entrypoint'].rpartition('.')[2]}/{wanted['name']}"
+        with suppress(ObjectNotFound):
+            if process := serving_process(client.read_deployment_by_name(name)):
+                raise DeployError(
+                    f"{process} serves {name}, which {file} lists; end it, or choose another name "
+                    "for one of the two"
+                )
 
 
 def _deploy(file: Path) -> list[str]:

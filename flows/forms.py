@@ -8,7 +8,7 @@ when the run begins.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -31,7 +31,7 @@ class FormError(TilewrightError):
 
 
 def flat(
-    *forms: Form, without: Collection[str] = ()
+    *forms: Form, first: Sequence[str] = (), without: Collection[str] = ()
 ) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
     """Make of a function of forms one of all their fields, by name.
 
@@ -40,6 +40,7 @@ def flat(
 
     Args:
         forms: options models, in the order of the function's parameters.
+        first: the usual fields. A form shows them before all others, in this order.
         without: fields that a deployment does not offer.
     """
 
@@ -54,10 +55,14 @@ def flat(
         fields = [
             (form, name) for form in forms for name in form.model_fields if name not in without
         ]
+        ranks = {name: rank for rank, name in enumerate(first)}
         # What has no default comes first.
         parameters = sorted(
             (_parameter(form, name) for form, name in fields),
-            key=lambda each: each.default is not Parameter.empty,
+            key=lambda each: (
+                each.default is not Parameter.empty,
+                ranks.get(each.name, len(ranks)),
+            ),
         )
         signature = Signature(
             parameters,

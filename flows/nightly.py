@@ -3,20 +3,59 @@
 Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
 """
 
-from prefect import flow
-from prefect.client.schemas.objects import State
+import os
+from datetime import datetime
+from typing import Any
+
+from prefect import Flow, flow
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Failed
 
 from tilewright.flows.forms import flat, named
+from tilewright.flows.serve import SERVING
 from tilewright.flows.tuning_prefect import FLOW, RUN_NAME, confined, ended, tuned
+from tilewright.reports.run_results import outcome_line
+from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks.regression_check import watch_run
+from tilewright.tuning.gains import before_all
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.regression_options import FAIL, OFF, WatchOptions
 
+USUAL = (
+    "model", "target", "tuner", "trials", "seed", "out", "when_worse", "tolerance_percent",
+    "batch", "space",
+)  # fmt: skip
+"""The fields that a nightly run is usually started with. `tilewright serve` has options for them
+and no others."""
 
-@flow(name=FLOW, flow_run_name=named(TuningOptions, RUN_NAME), persist_result=False)
-@flat(TuningOptions, WatchOptions, TrackingOptions)
+
+def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Say in one line how a run of `tilewright serve` ended."""
+    if not os.environ.get(SERVING):
+        return
+    told = (state.message or "").partition("\n")[0]
+    if state.is_completed():
+        summary: Summary = state.result()
+        outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
+        told = f"{outcome}; {told}" if told else outcome
+    now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    print(
+        f"{now}  {flow_run.name}: {state.name}: {told}  {flow_run_url(str(flow_run.id))}",
+        flush=True,
+    )
+
+
+@flow(
+    name=FLOW,
+    flow_run_name=named(TuningOptions, RUN_NAME),
+    persist_result=False,
+    on_completion=[say_end],
+    on_failure=[say_end],
+    on_crashed=[say_end],
+    on_cancellation=[say_end],
+)
+@flat(TuningOptions, WatchOptions, TrackingOptions, first=USUAL)
 def tune_network(
     options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions
 ) -> Summary | State[Summary]:

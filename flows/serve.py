@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilewright.core.errors import TilewrightError
+from tilewright.core.process_info import ProcessStamp
+from tilewright.core.user_text import printable
 from tilewright.services.mlflow_server import mlflow_login
 from tilewright.services.page_addresses import name_prefect_pages
 from tilewright.services.prefect_server import announce_server, start_prefect_pages
@@ -21,13 +25,25 @@ from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.output_dir import OUTPUT_ROOT
 from tilewright.tuning.regression_options import WatchOptions
 
-FLOW, DEPLOYMENT = "tune_network", "nightly"
+if TYPE_CHECKING:
+    from prefect.client.schemas.responses import DeploymentResponse
+
+FLOW = "tune_network"
+SERVING = "TILEWRIGHT_SERVING"
+"""Variable that is set for the runs of `tilewright serve`: each says in one line how it ended."""
+LOG_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
+_STAMP = re.compile(r"process (\d+) on (.*), started (\d+) in (.*)")
+"""How the version of a deployment names the process that serves it."""
 END_SECONDS = 5.0
 """For runs to end by themselves, and again once they were asked to."""
 
 
 class CronError(TilewrightError):
     """A cron line that Prefect would not take."""
+
+
+class AlreadyServed(TilewrightError):
+    """A deployment that another process serves, or the workers of a work pool."""
 
 
 def check_cron(cron: str) -> None:
@@ -46,18 +62,24 @@ def check_cron(cron: str) -> None:
 
 
 def serve_tuning(
-    options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, *, root: Path,
-    cron: str, every_seconds: float | None, port: int, emit: Callable[[str], None],
+    options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, *, name: str,
+    root: Path, cron: str, every_seconds: float | None, port: int, emit: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Register the deployment and run what is due, one at a time, until Ctrl-C; a run writes its
-    results below `root` or fails.
+    """Register the deployment `name` and run what is due, one at a time, until Ctrl-C; a run writes
+    its results below `root` or fails. Each run prints one line when it has ended.
 
-    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages. Raises
-    `ServerError`, `SecretError` or `WorkspaceError`.
+    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages.
+
+    Raises:
+        AlreadyServed: another process or a work pool has a deployment of this name.
+        ServerError, SecretError, WorkspaceError: the server or the workspace cannot be used.
     """
     workspace = use_workspace()
     os.environ |= mlflow_login(workspace)
-    os.environ[OUTPUT_ROOT] = str(root.resolve())  # the processes of runs inherit it
+    # the processes of runs inherit these
+    os.environ[OUTPUT_ROOT] = str(root.resolve())
+    os.environ[SERVING] = "true"
+    os.environ.setdefault(LOG_LEVEL, "CRITICAL")  # Prefect's pages have the logs
     with ExitStack() as stack:
         named = os.environ.get(API_URL)
         login = login_for(named, workspace)
@@ -73,14 +95,66 @@ def serve_tuning(
         os.environ |= login.settings if login else {API_URL: address}
         _read_settings_again()
         name_prefect_pages(address)
+        check_unserved(FLOW, name)
         emit(f"Prefect  {pages}")
         when = f"every {every_seconds:g} s" if every_seconds else f"cron {cron}"
-        emit(f"serving {FLOW}/{DEPLOYMENT} ({when}) below {root}; Ctrl-C stops it")
+        emit(f"serving {FLOW}/{name} ({when}) below {root}; Ctrl-C stops it")
         try:
-            _serve(options, watch, tracking, cron, every_seconds)
+            _serve(options, watch, tracking, name, cron, every_seconds)
         finally:
             _end_runs()
             send_pending_records()
+
+
+def deployment_name(options: TuningOptions) -> str:
+    """Return the usual name of a deployment: its network and target, without what Prefect does not
+    take in names."""
+    return re.sub(r"[/%&<>]+", "-", options.short_name)
+
+
+def check_unserved(flow: str, name: str) -> None:
+    """Check that nobody else serves a deployment of this name on the server that the environment
+    names. Prefect would replace it silently. Raises `AlreadyServed`."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            held = client.read_deployment_by_name(f"{flow}/{name}")
+        except ObjectNotFound:
+            return
+    if held.work_pool_name:
+        raise AlreadyServed(
+            f"the workers of the pool {printable(held.work_pool_name)} have a deployment "
+            f"{flow}/{name} on this server; choose another name with --name"
+        )
+    if server := serving_process(held):
+        raise AlreadyServed(
+            f"{server} serves {flow}/{name} already; end it, or choose another name with --name"
+        )
+
+
+def serving_process(deployment: DeploymentResponse) -> str:
+    """Return the process that serves a deployment, in words; empty if none does. A process that
+    cannot be seen from here counts as long as the server hears from it."""
+    from prefect.client.schemas.objects import DeploymentStatus
+
+    if deployment.work_pool_name:
+        return ""
+    heard = deployment.status is DeploymentStatus.READY
+    found = _STAMP.fullmatch(deployment.version or "")
+    if found is None:
+        return "another process" if heard else ""
+    pid, host, started, space = found.groups()
+    stamp = ProcessStamp(int(pid), int(started), host, space)
+    alive = stamp.is_alive()
+    return stamp.describe() if alive or (alive is None and heard) else ""
+
+
+def _own_stamp() -> str:
+    """Return what `_STAMP` reads of this process."""
+    own = ProcessStamp.own()
+    return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 
 
 @contextmanager
@@ -115,7 +189,7 @@ def _end_runs() -> None:
 
 
 def _serve(
-    options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, cron: str,
+    options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, name: str, cron: str,
     every_seconds: float | None,
 ) -> None:  # fmt: skip
     from prefect.types.entrypoint import EntrypointType
@@ -125,7 +199,8 @@ def _serve(
 
     when = {"interval": every_seconds} if every_seconds else {"cron": cron}
     nightly.tune_network.serve(
-        name=DEPLOYMENT,
+        name=name,
+        version=_own_stamp(),
         parameters=flat_parameters.fields_of(options, watch, tracking),
         description="Tune every workload of a network, and compare the results with the last run's",
         tags=["tilewright"],

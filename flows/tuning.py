@@ -57,6 +57,12 @@ from tilewright.targets.capabilities import bound_of, roofline_of
 from tilewright.targets.cluster.connection import connect
 from tilewright.targets.registry import kind_of, target_remarks
 from tilewright.targets.workload import Workload
+from tilewright.tuning.best_known import (
+    best_known,
+    describe_run,
+    earlier_winners,
+    run_that_found,
+)
 from tilewright.tuning.events import Note, RoundScheduled, WorkloadBegan
 from tilewright.tuning.final_validation import ChoiceRecords, held_choice
 from tilewright.tuning.fusion_interface import Decided, ToDecide
@@ -78,7 +84,7 @@ from tilewright.tuning.network import (
     those_of,
 )
 from tilewright.tuning.open_trials import record_of, trials_of_folder
-from tilewright.tuning.options import TuningOptions
+from tilewright.tuning.options import TuningOptions, seconds_of_duration
 from tilewright.tuning.outputs import TunedNetwork
 from tilewright.tuning.results import (
     TunedWorkload,
@@ -89,6 +95,7 @@ from tilewright.tuning.results import (
 from tilewright.tuning.run_flows import Flow, run_in_threads, run_to_end
 from tilewright.tuning.schedulability import check_fits
 from tilewright.tuning.task_scheduler import SharingRules, StopGain, TaskScheduler, TaskState
+from tilewright.tuning.time_limit import TimeLimit, is_over
 from tilewright.tuning.tuning_task import TuningTask, target_of
 from tilewright.tuning.verification import (
     baseline_again,
@@ -127,8 +134,16 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
             run.emit(Note(reason))
         starts = run.call(start_sessions, options, network.subgraphs)
         run.call(log_parameters, options, network, [task for task, _ in starts], run.emit)
-        tuned, sharing = tune_workloads(run, options, starts, store, options.stop_gain)
-        decided = fuse_network(run, options, network, tuned, store) if options.fusion else None
+        limit = time_limit_of(options, len(starts))
+        tuned, sharing = tune_workloads(run, options, starts, store, options.stop_gain, limit)
+        if stopped := [each for each in tuned if each.stopped_by_time]:
+            run.emit(Note(
+                f"--for {options.time_limit} ended {len(stopped)} of {len(tuned)} workloads before "
+                "all their trials; the same command continues"
+            ))  # fmt: skip
+        decided = None
+        if options.fusion:
+            decided = fuse_network(run, options, network, tuned, store, limit)
         wall = time.perf_counter() - begin
         return run.call(log_network, options, network, tuned, wall, sharing, decided)
 
@@ -164,11 +179,13 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
         network = import_network(here, options, target_of(options))
         starts = run.call(start_sessions, options, network.subgraphs)
         first = os.getpid() % len(starts)
+        until = time_limit_of(options, len(starts)).begin_workload(pooled=True)
         for task, session in [*starts[first:], *starts[:first]]:
             record = record_of(store, task)
             for _ in rounds(
-                here, task, session, record, trials=options.trials, batch=options.batch
-            ):
+                here, task, session, record, trials=options.trials, batch=options.batch,
+                until=until,
+            ):  # fmt: skip
                 pass
 
 
@@ -205,23 +222,33 @@ def tune_workloads(
     starts: Sequence[tuple[TuningTask, Session]],
     store: TrialStore,
     share: float | None,
+    limit: TimeLimit,
 ) -> tuple[list[TunedWorkload], StopGain | None]:
-    """Tune workloads, each with its own trials. With the `share` of the latency that a round has to
-    save, they share all trials, and the second result says what became of these. Raises as
-    `tune_network`."""
+    """Tune workloads, each with its own trials, within the time of `limit`. With the `share` of the
+    latency that a round has to save, they share all trials, and the second result says what became
+    of these. Raises as `tune_network`."""
     store.add_runs([task.store_key for task, _ in starts])
     if share is None:
         teachers = _teachers(options, starts)
         tuned, state = list[TunedWorkload](), ExplorerState()
         for task, session in starts[:teachers]:
             start = session.with_shared(state)
-            flow = run.workload(tune_workload, options, task, start, store, options.trials)
+            flow = run.workload(
+                tune_workload, options, task, start, store, options.trials, False, limit
+            )
             tuned.append(run_to_end(flow))
             state = task.explorer.share(task.problem, state, tuned[-1].history)
         flows = [
             run.workload(
-                tune_workload, options, task, session.with_shared(state), store, options.trials
-            )
+                tune_workload,
+                options,
+                task,
+                session.with_shared(state),
+                store,
+                options.trials,
+                False,
+                limit,
+            )  # fmt: skip
             for task, session in starts[teachers:]
         ]
         threads = at_a_time(options)
@@ -230,7 +257,7 @@ def tune_workloads(
         return tuned + [run_to_end(flow) for flow in flows], None
     most = options.trials * len(starts)
     flows = [
-        run.workload(tune_workload, options, task, session, store, most, True)
+        run.workload(tune_workload, options, task, session, store, most, True, limit)
         for task, session in starts
     ]
     scheduler = TaskScheduler(
@@ -239,7 +266,10 @@ def tune_workloads(
         options.jobs,
         SharingRules(options.trials, options.batch, share),
     )
-    return scheduler.run(), scheduler.outcome
+    tuned, outcome = scheduler.run(), scheduler.outcome
+    if outcome is not None and any(each.stopped_by_time for each in tuned):
+        outcome["why"] = "time"
+    return tuned, outcome
 
 
 def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
@@ -256,6 +286,7 @@ def fuse_network(
     network: TuningNetwork,
     tuned: Sequence[TunedWorkload],
     store: TrialStore,
+    limit: TimeLimit,
 ) -> Decided:
     """Decide what runs together. Workloads that come of it are tuned as those before. Raises as
     `tune_network`, and `FusionError`."""
@@ -263,10 +294,16 @@ def fuse_network(
     def tune_more(subgraphs: Sequence[Subgraph]) -> list[TunedWorkload]:
         starts = run.call(start_sessions, options, subgraphs)
         run.call(log_workloads_added, subgraphs, run.emit)
-        return tune_workloads(run, options, starts, store, None)[0]
+        return tune_workloads(run, options, starts, store, None, limit)[0]
 
     asked = ToDecide(options, network.target, network.model.name, tuned, tune_more, run.emit)
     return run(decide_fusion, asked)
+
+
+def time_limit_of(options: TuningOptions, workloads: int) -> TimeLimit:
+    """Start the clock of a run."""
+    seconds = seconds_of_duration(options.time_limit)
+    return TimeLimit(seconds, workloads, 1 if seconds is None else at_a_time(options))
 
 
 def at_a_time(options: TuningOptions) -> int:
@@ -282,25 +319,29 @@ def at_a_time(options: TuningOptions) -> int:
 
 def tune_workload(
     run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session, store: TrialStore,
-    most_trials: int, pooled: bool = False,
+    most_trials: int, pooled: bool = False, limit: TimeLimit | None = None,
 ) -> Flow[TunedWorkload]:  # fmt: skip
-    """Tune one workload: rounds until the trials are spent, the winner timed again, the proof.
+    """Tune one workload: rounds until the trials or the time are spent, the winner timed again, the
+    proof.
 
     Yields None after each round. Where workloads share a budget of trials (`pooled`), at most
     `most_trials` together, yields a `TrialRequest` before each round. Raises as `tune_network`.
     """
     begin, target, workload = time.perf_counter(), task.target, task.workload
     waited = 0.0  # while other workloads had their rounds
+    until = None if limit is None else limit.begin_workload(pooled)
     found, roofline = run(measure_baseline, task), roofline_of(target, workload)
     baseline, final = found.baseline, None
+    describe_run(store, task)
     run.emit(WorkloadBegan(workload.id, found.before, roofline))
     timed: dict[int, Trial] = {}
     start, looked = session, target.deterministic
     while True:  # again where trials of the record turned out to be wrong
         record, session, done = record_of(store, task), start, list[Round]()
         for each in rounds(
-            run, task, session, record, trials=most_trials, batch=options.batch, pooled=pooled
-        ):
+            run, task, session, record, trials=most_trials, batch=options.batch, pooled=pooled,
+            until=until,
+        ):  # fmt: skip
             if isinstance(each, TrialRequest):
                 each.baseline, asked = latency_to_beat(task, baseline), time.perf_counter()
                 yield each
@@ -314,7 +355,9 @@ def tune_workload(
             yield None
         for problem in record.problems:
             run.emit(Note(problem))
-        choice = ChoiceRecords(task, record, session.history, baseline, options.leaders)
+        choice = ChoiceRecords(
+            task, record, session.history, baseline, options.leaders, earlier_winners(task, record)
+        )
         if not looked:
             final, looked = held_choice(choice, timed, run.emit), True
         if final is not None or not (target.deterministic or any(each.reused for each in done)):
@@ -327,6 +370,7 @@ def tune_workload(
         chosen = choose_schedule(task, session.history, baseline)
         if chosen is not None and chosen is baseline:
             chosen = baseline = baseline_again(task, baseline, run.emit)
+        chosen = best_known(task, record, chosen, timed, run.emit)
     else:
         final = final or choice.make(run)
         chosen, baseline = final.chosen, final.baseline
@@ -352,6 +396,8 @@ def tune_workload(
         model_errors=mean_errors(done),
         microjoules=microjoules_of(task, chosen),
         history=session.history,
+        found_by=run_that_found(task, record, session.history, chosen, run.emit),
+        stopped_by_time=len(session.history) < most_trials and is_over(until),
     )
     run.call(log_workload, options, task, tuned, session, run.emit)
     return tuned
@@ -403,13 +449,14 @@ def tune(
 
 def rounds(
     run: LocalRunner, task: Task, session: Session, record: StoredRun, *, trials: int, batch: int,
-    pooled: bool = False,
+    pooled: bool = False, until: float | None = None,
 ) -> Iterator[Round | TrialRequest]:  # fmt: skip
     """Tune until the record holds `trials` or the tuner has nothing left.
 
     Yields each round when it is done, those that the record already holds first. Where workloads
     share a budget of trials (`pooled`, for `--stop-gain`), yields a `TrialRequest` before each
-    further round, and one that says so when nothing is left to try; in no turn of the record.
+    further round, and one that says so when nothing is left to try; in no turn of the record. After
+    the time `until`, by `time.monotonic`, only rounds of the record follow the first round.
     Raises `TilewrightError` if `trials` or `batch` is below 1, and what the record raises.
 
     One process alone finds no `news` but the rounds of an earlier run, nothing `pending`, and keeps
@@ -419,14 +466,15 @@ def rounds(
     allowed, late = 0 if pooled else trials, dict[int, Batch]()
     while True:
         clock, made = Stopwatch(), len(session.history)
-        if session.unlearned and allowed > made:  # before others would wait for the turn
-            session = learn(run, task, session, clock)
+        over_time = made > 0 and is_over(until)
+        if session.unlearned and allowed > made and not over_time:
+            session = learn(run, task, session, clock)  # before others would wait for the turn
         with record.turn():
             news = record.news(session.history.round, trials - made)
             if not news:
                 pending = record.pending()
                 busy = 0 if pending is None else len(pending)
-                n = min(batch, allowed - made - busy)
+                n = 0 if over_time else min(batch, allowed - made - busy)
                 chosen: Batch | None = None
                 known: Known = {}
                 if n > 0:
@@ -456,7 +504,7 @@ def rounds(
             yield describe_round(session, measured)
         elif busy:
             time.sleep(POLL_SECONDS)
-        elif n > 0 or not pooled:
+        elif n > 0 or over_time or not pooled:
             if pooled:
                 yield TrialRequest(session.history, exhausted=True)
             return

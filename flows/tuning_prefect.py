@@ -25,7 +25,7 @@ from tilewright.tuning.output_dir import OUTPUT_ROOT, below_root
 from tilewright.tuning.outputs import Summary
 
 FLOW = "tune_network"
-RUN_NAME = "{options.subject} on {options.target}, {options.tuner}"
+RUN_NAME = "{options.subject} on {options.target}, {options.settings}"
 
 
 def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[..., Summary]:
@@ -33,9 +33,7 @@ def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[.
     `TrackingOptions`. `listen` gets its events, `parent` is the MLflow run of the comparison that
     it is part of, if any."""
 
-    name = RUN_NAME if parent is None else f"{RUN_NAME}, seed {{options.seed}}"
-
-    @flow(name=FLOW, flow_run_name=named(TuningOptions, name), persist_result=False)
+    @flow(name=FLOW, flow_run_name=named(TuningOptions, RUN_NAME), persist_result=False)
     @flat(TuningOptions, TrackingOptions)
     def tune_network(options: TuningOptions, tracking: TrackingOptions) -> Summary | State[Summary]:
         """Tune every workload of a network; returns what `summary.json` holds."""

@@ -18,9 +18,9 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from http import HTTPStatus
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from mlflow.exceptions import MlflowException
 from prefect import task
@@ -136,14 +136,31 @@ RunName = str | Callable[..., str]
 
 
 def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A Prefect task called `name`, like the function if that is empty; `run_name` names its runs.
-    Prefect does not keep what it returns."""
+    """Make a Prefect task of a function, whose arguments are plain values to Prefect.
+
+    Prefect would search them for results of other tasks and flows. Its pages cannot list a task
+    that takes the result of a flow, nor any other task of the same list. What a task follows is
+    named by `wait_for`.
+
+    Args:
+        run_name: names the runs of the task.
+        name: the name of the task; that of the function if it is empty.
+
+    Returns:
+        A decorator. Prefect does not keep what the task returns.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        return task(
+        shown: Any = task(
             name=name or function.__name__, task_run_name=run_name, cache_policy=NO_CACHE,
             persist_result=False, **_TRIED_AGAIN,
         )(function)  # fmt: skip
+
+        @wraps(function)
+        def perform(*given: Any, wait_for: Sequence[object] = ()) -> Any:
+            return shown(*map(unsearched, given), wait_for=wait_for)
+
+        return cast(Callable[P, R], perform)
 
     return decorate
 

@@ -27,7 +27,7 @@ from tilewright.search import TrialStore
 from tilewright.search.events import Event, Listener, Note
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
-from tilewright.tasks.cached_task import step, unsearched
+from tilewright.tasks.cached_task import step
 from tilewright.tasks.run_progress import Progress
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
@@ -84,9 +84,9 @@ class CodesignRunner(TrackedRunner):
     ) -> None:
         outcome.summary["mlflow_run_id"] = self.run_id
         outcome.summary["prefect_flow_run_id"] = str(flow_run.id)
-        _write_results(options, unsearched(outcome), wall)
-        _show_front(options.subject, self.run_id, unsearched(outcome))
-        _log_run(options, self.run_id, unsearched(outcome))
+        _write_results(options, outcome, wall)
+        _show_front(options.subject, self.run_id, outcome)
+        _log_run(options, self.run_id, outcome)
 
 
 def logged(listen: Listener) -> Listener:

@@ -3,13 +3,15 @@ in Prefect and MLflow.
 
 It reads MLflow, where the results of every run stay as they were: an output directory holds those
 of its last run only. Candidates are successful runs with the same network, target, space, epilogue
-and layers. It takes the last with the same settings, else the last of any.
+and layers that ended before this flow run started for the first time. It takes the last with the
+same settings, else the last of any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -67,7 +69,7 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
     title = network_title(summary["network"], summary["target"], summary["tuner"])
     found = tracking.tags_of(run_id)
     baseline = tracking.last_like(
-        run_id, {QUESTION_TAG: found[QUESTION_TAG]}, {SETTINGS_TAG: found[SETTINGS_TAG]}
+        _first_start(), {QUESTION_TAG: found[QUESTION_TAG]}, {SETTINGS_TAG: found[SETTINGS_TAG]}
     )
     links = {"this run in MLflow (B)": tracking.run_url(run_id)}
     if baseline is None:
@@ -110,6 +112,18 @@ def _told(
         tracking.log_results(summary["mlflow_run_id"], {MORE: verdict.total.more})
     _emit(summary, watched, verdict)
     return watched
+
+
+def _first_start() -> datetime:
+    """Return when the flow run started first.
+
+    A flow run that is retried keeps its first start, and each attempt is a run of its own in
+    MLflow. A regression that is retried is thus compared with the run before it, not with itself.
+    """
+    with get_client(sync_client=True) as client:
+        started = client.read_flow_run(UUID(str(flow_run.id))).start_time
+    assert started is not None, "a flow that runs was started"
+    return started
 
 
 def _tag_flow_run(tag: str) -> None:

@@ -27,7 +27,7 @@ from tilewright.tasks import (
     log_results,
     tracking,
 )
-from tilewright.tasks.cached_task import Done, say, step, unsearched
+from tilewright.tasks.cached_task import Done, say, step
 from tilewright.tasks.codecs import digest_of
 from tilewright.tasks.metrics import chart
 from tilewright.tasks.run_progress import RunProgress
@@ -35,7 +35,7 @@ from tilewright.tasks.run_tags import Params, board_of, params_of, tag_flow_run,
 from tilewright.tasks.stale_runs import retire_dead_runs
 from tilewright.tasks.steps_prefect import STAGES, latency_text, round_line
 from tilewright.tasks.tracked_runner import Step, TrackedRunner
-from tilewright.tasks.workload_flow import workload_flow
+from tilewright.tasks.workload_flow import followed_flow, workload_flow
 from tilewright.tuning import log_steps
 from tilewright.tuning.events import Listener, Note, StageReused
 from tilewright.tuning.final_validation import measure_leaders
@@ -49,6 +49,7 @@ from tilewright.tuning.results import Baselines, Schedule, TunedWorkload
 from tilewright.tuning.run_flows import Flow
 from tilewright.tuning.run_metadata import trials_made
 from tilewright.tuning.task_scheduler import StopGain
+from tilewright.tuning.time_limit import TimeLimit
 from tilewright.tuning.tuning_task import TuningTask
 from tilewright.tuning.verification import measure_baseline, verify_schedule
 
@@ -110,6 +111,7 @@ class NetworkRunner(PrefectRunner):
         self._repeats = False
         self._imported = ""  # the key of the model's record
         self._found: list[object] = []  # the task that found the workloads
+        self._layers: list[object] = []  # the flows of the workloads
 
     def __call__(self, step: Callable[..., T], *given: Any) -> T:
         value = super().__call__(step, *given)
@@ -127,6 +129,7 @@ class NetworkRunner(PrefectRunner):
 
         def steps() -> Flow[TunedWorkload]:
             tag_flow_run(self.params)
+            self._layers.append(followed_flow(str(flow_run.id)))
             return (yield from self._tuned(flow, options, task, *given))
 
         return (
@@ -136,10 +139,11 @@ class NetworkRunner(PrefectRunner):
     def _tuned(
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         session: Session, store: TrialStore, most_trials: int, shared: bool = False,
+        limit: TimeLimit | None = None,
     ) -> Flow[TunedWorkload]:  # fmt: skip
         """With a run in MLflow; without one where the same command has ended well before, and the
         record has it all."""
-        given = (options, task, session, store, most_trials, shared)
+        given = (options, task, session, store, most_trials, shared, limit)
         if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
             return (yield from flow(WorkloadRunner(task, self.emit), *given))
         return (yield from self._tracked(flow, *given))
@@ -188,16 +192,23 @@ class NetworkRunner(PrefectRunner):
         if tag := board_of(options.target):
             take_turns(tag)
         count = len(network.subgraphs)
-        self.belong_to(
-            log_results.open_network_run(options, about, self.params, count, self.parent)
-        )
-        log_results.log_network_dataset(self.run_id, network.model)
+
+        @step("the run in MLflow")
+        def open_run() -> None:
+            self.belong_to(
+                log_results.open_network_run(options, about, self.params, count, self.parent)
+            )
+            log_results.log_network_dataset(self.run_id, network.model)
+            self.progress.show(options.trials * count)
+
+        # A task, because Prefect's second interface cannot show an artifact of no task.
+        opened: Any = open_run
+        opened(wait_for=self.before)
         self._repeats = tracking.repeated_run(self.run_id) is not None
-        self.progress.show(options.trials * count)
         log_steps.log_parameters(options, network, tasks, emit)
 
     def _decide_fusion(self, asked: ToDecide) -> Decided:
-        done = fusion.decide_fusion(list(asked.tuned), asked, self._imported, self.run_id)
+        done = fusion.decide_fusion(list(self._layers), asked, self._imported, self.run_id)
         decided = self._did(done)
         tracking.log_results(self.run_id, fusion.figures(decided))
         return decided
@@ -214,9 +225,10 @@ class NetworkRunner(PrefectRunner):
         self.progress.end()
         if remark := self.progress.remark(summary):
             self.emit(Note(remark))
-        log_results.log_network_artifacts(
-            options.folder, target_row(options, network.target), found, self.run_id,
-            remark,
+        log: Any = log_results.log_network_artifacts
+        log(
+            options.folder, target_row(options, network.target), found, self.run_id, remark,
+            wait_for=self._layers if decided is None else [*self._layers, *self.before],
         )  # fmt: skip
         return found
 
@@ -285,7 +297,7 @@ class WorkloadRunner(PrefectRunner):
         measure: Any = _measure_leaders
         with self._turns(measure_leaders):
             measured: list[ValidationMeasurement] = measure(
-                self.layer, unsearched(task), block, contenders, turns, wait_for=self.before
+                self.layer, task, block, contenders, turns, wait_for=self.before
             )
         self.before = [measured]
         return measured
@@ -334,7 +346,7 @@ class WorkloadRunner(PrefectRunner):
             log: Any = log_results.log_artifacts
             log(
                 self.layer, tuned, options.folder, self.run_id, digest_of(session.models),
-                unsearched(session), wait_for=self.before,
+                session, wait_for=self.before,
             )  # fmt: skip
         log_steps.log_workload(options, task, tuned, session, emit)
 

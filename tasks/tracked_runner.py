@@ -11,7 +11,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from tilewright.search.events import Listener, StageBegan
 from tilewright.search.runner import LocalRunner
 from tilewright.tasks import tracking
-from tilewright.tasks.cached_task import RunName, step, unsearched
+from tilewright.tasks.cached_task import RunName, step
 
 T = TypeVar("T")
 
@@ -20,15 +20,8 @@ Step = Callable[..., Any]
 
 def as_task(work: Step, run_name: RunName, body: Step | None = None) -> Step:
     """A Prefect task named like the step `work`, which calls it or `body`; its runs are named by
-    what the step is given. Arguments may be large, so Prefect does not search them for futures."""
-
-    task = step(run_name, work.__name__)(body or work)
-
-    @wraps(work)
-    def perform(*given: Any) -> Any:
-        return task(*map(unsearched, given))
-
-    return perform
+    what the step is given."""
+    return wraps(work)(step(run_name, work.__name__)(body or work))
 
 
 class TrackedRunner(LocalRunner):

@@ -12,6 +12,7 @@ import math
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -141,20 +142,25 @@ def tag_run(run_id: str, tags: Mapping[str, str]) -> None:
     _client().log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
-def last_like(run_id: str, like: Mapping[str, str], rather: Mapping[str, str]) -> str | None:
-    """The id of the last other run with the tags `like` that ended well; of those that have the
-    tags `rather` too, if there are any. Values are digests: nobody chose them."""
+def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, str]) -> str | None:
+    """Return the ID of the last comparable run that ended well, or None.
+
+    Args:
+        before: the run ended before this time.
+        like: tags that the run has. Values are digests: nobody chose them.
+        rather: tags of the runs that are preferred, if there are any.
+    """
+    ended = f"attributes.end_time < {int(before.timestamp() * 1000)}"
     for wanted in (dict(like) | dict(rather), like):
         asked = " and ".join(f"tags.`{name}` = '{value}'" for name, value in wanted.items())
         found = _client().search_runs(
             [_experiment()],
-            filter_string=f"attributes.status = 'FINISHED' and {asked}",
+            filter_string=f"attributes.status = 'FINISHED' and {ended} and {asked}",
             order_by=["attributes.end_time DESC"],
-            max_results=2,
+            max_results=1,
         )
-        others = [str(run.info.run_id) for run in found if run.info.run_id != run_id]
-        if others:
-            return others[0]
+        if found:
+            return str(found[0].info.run_id)
     return None
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from prefect import flow
+from prefect.client.schemas.objects import State, StateDetails
+from prefect.states import Completed
 
 from tilewright.targets.display_names import ascii_only, layer
 from tilewright.tasks.run_tags import Params
@@ -14,7 +17,20 @@ from tilewright.tuning.results import TunedWorkload
 from tilewright.tuning.run_flows import Flow
 from tilewright.tuning.tuning_task import TuningTask
 
-WORKLOAD_FLOW = "tune_workload"
+WORKLOAD_FLOW = "layer"
+"""Prefect's graph labels a node with the names of the flow and of its run: `layer / conv1 - 7x7/2`.
+Both are short, so that the labels of all layers can be read side by side."""
+
+
+def followed_flow(flow_run_id: str) -> State[str]:
+    """Return what a task names in `wait_for` to follow a flow that was run below the same flow.
+
+    Prefect's own reference to the result of a flow cannot be listed by its pages, which report
+    `Invalid TaskInputResponse`. A reference to a task can. The node of a flow in Prefect's graph
+    has the ID of its run, so a reference to a task with that ID gives the same edge.
+    """
+    # Prefect refuses a state without data.
+    return Completed(data=flow_run_id, state_details=StateDetails(task_run_id=UUID(flow_run_id)))
 
 
 def workload_flow(
@@ -27,8 +43,7 @@ def workload_flow(
 ) -> Flow[TunedWorkload]:
     """Run the steps of a workload in a Prefect flow, behind the tasks `after`. It stops where they
     stop. `parent` is the network's run in MLflow."""
-    title = layer(task.names, task.workload)
-    name = f"{options.subject}: {ascii_only(title)}"  # Prefect's graph draws nothing else
+    name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws nothing else
 
     @flow(
         name=WORKLOAD_FLOW,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,8 @@ workers and their threads share few cores, training that takes half a second tak
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Where workspaces claim ports: those of the user keep theirs.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tilewright-state-")
     for name, value in QUIET_POOLS.items():  # the libraries read this when they are loaded
         os.environ.setdefault(name, value)
     chosen = config.getoption("markexpr")

@@ -145,6 +145,17 @@ def test_every_form_of_long_work_asks_for_a_cluster(name: str) -> None:
     assert schema_of(name)["properties"]["cluster"]["default"] == ""
 
 
+def test_the_ten_usual_fields_of_the_form_of_a_nightly_run_come_first() -> None:
+    """Prefect's pages order the fields by `position`."""
+    shown = schema_of("tune_network/nightly")["properties"]
+    fields = sorted(shown, key=lambda name: int(shown[name]["position"]))
+    assert fields[:10] == [
+        "model", "target", "tuner", "trials", "seed", "out", "when_worse", "tolerance_percent",
+        "batch", "space",
+    ]  # fmt: skip
+    assert {"stop_gain", "fusion", "shared", "system_metrics"} <= set(fields[10:])
+
+
 def test_what_contradicts_itself_ends_a_run_with_a_sentence() -> None:
     from tilewright.flows.forms import flat
     from tilewright.tuning.options import TuningOptions

@@ -117,7 +117,7 @@ def test_files_and_folders_of_a_command_are_those_of_the_user(place: Place) -> N
     arguments = ("--target", "my.json", "--trials", "4", "--layers", "fc", "--bare")
     done = here.run("tune", "digits_cnn", *arguments)
     assert done.returncode == 0, done.stderr
-    assert "results in tuned/digits_cnn-fc: " in done.stdout
-    assert (folder / "tuned" / "digits_cnn-fc" / "summary.json").is_file()
+    assert "results in tuned/digits_cnn-my-fc: " in done.stdout
+    assert (folder / "tuned" / "digits_cnn-my-fc" / "summary.json").is_file()
     done = here.run("tune", "gone.onnx", *arguments)
     assert done.stderr.startswith("error: there is no file gone.onnx; "), done.stderr

@@ -8,16 +8,21 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from tests import warm
 from tests.cli.conftest import Place
 from tests.processes import listening
 from tests.sharing import ANSWER_SECONDS, free_port
@@ -77,6 +82,8 @@ def test_ui_shows_all_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         assert "warning" not in printed
         assert not is_answering(f"http://{LOOPBACK}:{prefect}/api/version")
         assert {address.ip for address in listening(pages.pid)} == {LOOPBACK}
+        _use_the_printed_variables(place, f"http://{LOOPBACK}:{prefect}")
+        _open_beside(place, {runs, prefect, mlflow})
     finally:
         assert stop(pages) == 0
     assert not is_answering(f"http://{LOOPBACK}:{prefect}/api/health")
@@ -86,6 +93,55 @@ def test_ui_shows_all_pages_on_loopback_until_ctrl_c(place: Place) -> None:
         "runs": f"http://{LOOPBACK}:{runs}",
         "prefect": f"http://{LOOPBACK}:{prefect}", "mlflow": f"http://{LOOPBACK}:{mlflow}",
     }  # fmt: skip
+
+
+def _use_the_printed_variables(place: Place, address: str) -> None:
+    """Prefect's own command reaches the server by what `ui --env` prints, and not without."""
+    done = place.script("ui", "--env")
+    assert done.returncode == 0, done.stderr
+    variables = dict(re.findall(r"^export (\w+)=(.*)$", done.stdout, re.MULTILINE))
+    assert variables["PREFECT_API_URL"] == f"{address}/api"
+    automation = place.folder / "automation.yaml"
+    automation.write_text((ROOT / "deployments" / "regression.yaml").read_text())
+    command = [sys.executable, "-m", "prefect", "automation", "create", "--from-file"]
+    for more, status in (variables, 0), ({"PREFECT_API_URL": f"{address}/api"}, 1):
+        made = subprocess.run(
+            [*command, str(automation)], cwd=place.folder, capture_output=True, text=True,
+            env=place.environment | {"PREFECT_HOME": str(place.folder / "prefect")} | more,
+        )  # fmt: skip
+        assert made.returncode == status, made.stdout + made.stderr
+    with httpx.Client(
+        auth=(variables["MLFLOW_TRACKING_USERNAME"], variables["MLFLOW_TRACKING_PASSWORD"])
+    ) as client:
+        health = client.get(f"{variables['MLFLOW_TRACKING_URI']}/health", timeout=ANSWER_SECONDS)
+        assert health.status_code == 200
+
+
+def _open_beside(place: Place, taken: set[int]) -> None:
+    """A second workspace whose ports are those of the first moves to others by itself."""
+    other = Place(place.folder / "other")
+    (other.folder / "home").mkdir(parents=True, mode=0o700)
+    (other.folder / "home" / "pages.json").write_text(json.dumps(
+        {name: f"http://{LOOPBACK}:{port}"
+         for name, port in zip(("runs", "prefect", "mlflow"), sorted(taken), strict=True)}
+    ))  # fmt: skip
+    pages = other.start("ui")
+    try:
+        links = printed_links(read_until(pages, "Ctrl-C"))
+        ports = {urlsplit(link).port for link in links.values()}
+        assert len(ports) == 3
+        assert not ports & taken
+        assert place.script("ui", "--env").stdout != other.script("ui", "--env").stdout
+    finally:
+        assert stop(pages) == 0
+    kept = other.json("home/pages.json")
+    assert {urlsplit(address).port for address in kept.values()} == ports
+
+
+def test_without_servers_there_are_no_variables_to_print(place: Place) -> None:
+    done = place.call("ui", "--env")
+    assert done.returncode == 2
+    assert "is running; start one with 'tilewright ui' or 'tilewright serve'" in done.stderr
 
 
 def _open_in_a_browser(links: dict[str, str], password: str) -> None:
@@ -118,34 +174,101 @@ def _open_in_a_browser(links: dict[str, str], password: str) -> None:
         assert [experiment["name"] for experiment in experiments] == ["Default"]
 
 
-def test_serve_executes_a_scheduled_run(place: Place) -> None:
-    port = free_port()
-    server = place.start(
+@dataclass
+class Serving:
+    """A `tilewright serve` with a server of its own, and what it has printed so far."""
+
+    place: Place
+    process: subprocess.Popen[str]
+    api: str
+    lines: list[str]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.place.login(self.api).credentials.headers
+
+    def ended(self, ids: Collection[str] = ()) -> list[Any]:
+        """The runs that have ended: those of some IDs, or all."""
+        states = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
+        asked = {"flow_runs": states | ({"id": {"any_": list(ids)}} if ids else {})}
+        found: list[Any] = post(f"{self.api}/flow_runs/filter", asked, self.headers)
+        return found
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    place, port = Place(tmp_path_factory.mktemp("serving")), free_port()
+    process = place.start(
         "serve", "digits_cnn", "--tuner", "random", "--trials", "8", "--every", "20",
         "--prefect-port", str(port), "--out", "out",
     )  # fmt: skip
+    lines: list[str] = []
     try:
-        printed = read_until(server, "serving")
+        printed = read_until(process, "serving")
         assert f"http://{LOOPBACK}:{port} (password tilewright:" in printed
-        headers = place.login(f"http://{LOOPBACK}:{port}/api").credentials.headers
-        deadline = time.monotonic() + LIMIT_SECONDS
-        done: list[Any] = []
-        while not done and time.monotonic() < deadline:
-            time.sleep(1)
-            states = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED"]}}}}
-            runs = post(f"http://{LOOPBACK}:{port}/api/flow_runs/filter", states, headers)
-            done = [run for run in runs if run["auto_scheduled"]]
-        assert done, "no scheduled run ended in time"
-        assert {run["state_type"] for run in done} == {"COMPLETED"}
-        summary = place.json("out/summary.json")
-        assert summary["prefect_flow_run_id"] in {run["id"] for run in done}
-        _leave_the_root(place, f"http://{LOOPBACK}:{port}/api", headers)
+        assert "serving tune_network/digits_cnn-vta-pynq (every 20 s)" in printed
+        assert process.stdout is not None
+        reader = threading.Thread(target=lines.extend, args=(process.stdout,))
+        reader.start()
+        yield Serving(place, process, f"http://{LOOPBACK}:{port}/api", lines)
     finally:
-        stop(server)
+        os.kill(process.pid, signal.SIGINT)
+        process.wait(LIMIT_SECONDS)
+        reader.join()
 
 
-def _leave_the_root(place: Place, api: str, headers: Mapping[str, str]) -> None:
+def test_serve_executes_a_scheduled_run(serving: Serving) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (done := [run for run in serving.ended() if run["auto_scheduled"]]):
+        assert time.monotonic() < deadline, "no scheduled run ended in time"
+        time.sleep(1)
+    assert {run["state_type"] for run in done} == {"COMPLETED"}
+    summary = serving.place.json("out/summary.json")
+    assert summary["prefect_flow_run_id"] in {run["id"] for run in done}
+    assert {run["name"] for run in done} == {"digits_cnn on vta-pynq, random, seed 0, 8 trials"}
+
+
+def test_a_second_process_does_not_take_over_a_deployment(serving: Serving) -> None:
+    second = serving.place.start("serve", "digits_cnn", "--trials", "4", "--out", "second")
+    printed, _ = second.communicate(timeout=LIMIT_SECONDS)
+    assert second.returncode == 2
+    assert f"process {serving.process.pid} on " in printed
+    assert "serves tune_network/digits_cnn-vta-pynq already; end it, or choose another" in printed
+    (held,) = post(f"{serving.api}/deployments/filter", {}, serving.headers)
+    assert held["parameters"]["trials"] == 8
+    environment = serving.place.environment
+    listed = serving.place.folder / "listed"
+    listed.mkdir()
+    (listed / "prefect.yaml").write_text(json.dumps({"deployments": [
+        {"name": "digits_cnn-vta-pynq", "entrypoint": "tilewright.flows.nightly.tune_network"}
+    ]}))  # fmt: skip
+    done = warm.run(
+        [str(listed)], serving.place.folder, environment, 600, module="tilewright.flows.deploy_all"
+    )
+    assert done.returncode == 2
+    assert f"process {serving.process.pid} on " in done.stderr
+    assert "serves tune_network/digits_cnn-vta-pynq, which " in done.stderr
+
+
+def test_no_run_writes_outside_of_the_root(serving: Serving) -> None:
+    _leave_the_root(serving)
+
+
+def test_each_run_prints_one_line(serving: Serving) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while len(serving.lines) < len(serving.ended()):
+        assert time.monotonic() < deadline, serving.lines
+        time.sleep(0.5)
+    for line in list(serving.lines):
+        assert re.match(r"[\d-]+ [\d:]+  digits_cnn on vta-pynq, random, seed 0, 8 trials: ", line)
+        assert re.search(rf"http://{LOOPBACK}:\d+/runs/flow-run/[\w-]+\n$", line)
+    assert any(": Completed: tuned " in line for line in serving.lines), serving.lines
+    assert any(": Failed: out " in line for line in serving.lines), serving.lines
+
+
+def _leave_the_root(serving: Serving) -> None:
     """Runs on request whose results would go elsewhere, straight and through a link."""
+    place, api, headers = serving.place, serving.api, serving.headers
     elsewhere = place.folder.with_name(f"{place.folder.name}-elsewhere")
     elsewhere.mkdir()
     (place.folder / "link").symlink_to(elsewhere)
@@ -157,12 +280,8 @@ def _leave_the_root(place: Place, api: str, headers: Mapping[str, str]) -> None:
         asked = {"parameters": wanted | {"out": out}}
         runs[post(create, asked, headers)["id"]] = out
     deadline = time.monotonic() + LIMIT_SECONDS
-    ended: list[Any] = []
-    while len(ended) < len(runs) and time.monotonic() < deadline:
+    while len(ended := serving.ended(runs)) < len(runs) and time.monotonic() < deadline:
         time.sleep(1)
-        asked = {"flow_runs": {"id": {"any_": list(runs)}}}
-        found = post(f"{api}/flow_runs/filter", asked, headers)
-        ended = [run for run in found if run["state_type"] in ("FAILED", "COMPLETED", "CRASHED")]
     assert [run["state_type"] for run in ended] == ["FAILED"] * len(runs)
     for run in ended:
         message = run["state"]["message"]

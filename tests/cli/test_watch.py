@@ -23,7 +23,17 @@ import json, os, sys
 import tilewright.services
 from tilewright.services.workspace import use_workspace
 use_workspace()
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
+from prefect.states import Scheduled
 from tilewright.flows.nightly import tune_network
+
+def retry(run_id, given):
+    with get_client(sync_client=True) as client:
+        # by force: Prefect's pages retry runs of deployments only
+        client.set_flow_run_state(run_id, Scheduled(name="AwaitingRetry"), force=True)
+        run = client.read_flow_run(run_id)
+    return run_flow(tune_network, flow_run=run, parameters=given, return_type="state")
 
 usual = dict(model="digits_cnn", layers=("conv3", "fc"), tuner="ml2tuner-published", batch=8)
 nights = {
@@ -32,11 +42,16 @@ nights = {
     "worse": (dict(trials=1, out="b", tuner="random"), "flag"),
     "mended": (dict(trials=24, out="a"), "flag"),
     "worst": (dict(trials=1, out="c", tuner="random", seed=8), "fail"),
+    "retried": (dict(trials=1, out="c", tuner="random", seed=8), "fail"),
     "other": (dict(trials=1, out="d", epilogue="plain", tuner="random"), "flag"),
     "unwatched": (dict(trials=1, out="b", tuner="random"), "off"),
 }
 for name, (options, when) in nights.items():
-    state = tune_network(**(usual | options), when_worse=when, return_state=True)
+    given = usual | options | {"when_worse": when}
+    if name == "retried":
+        state = retry(ids[0], given)
+    else:
+        state = tune_network(**given, return_state=True)
     with open(f"{options['out']}/summary.json") as file:
         summary = json.load(file)
     ids = [summary["prefect_flow_run_id"], summary["mlflow_run_id"]]
@@ -153,6 +168,16 @@ def test_where_it_is_asked_for_a_worse_night_fails_and_its_results_stay(
     assert worst.message.startswith("worse: ")
     assert worst.mlflow["tilewright.compared_with"] == nights["mended"].id
     assert worst.metrics["tuned_cycles"] > nights["mended"].metrics["tuned_cycles"]
+
+
+def test_a_worse_night_that_is_retried_is_held_against_the_night_before_it(
+    nights: dict[str, Night],
+) -> None:
+    """Retried, the run has the same results again. It is not compared with its first attempt."""
+    retried = nights["retried"]
+    assert retried.state == "Failed"
+    assert retried.id != nights["worst"].id
+    assert retried.mlflow["tilewright.compared_with"] == nights["mended"].id
 
 
 def test_another_epilogue_is_another_question(nights: dict[str, Night]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
+from tests.sharing import free_port
 from tilewright.services import page_addresses as urls
 from tilewright.services.page_addresses import (
     MLFLOW,
     PREFECT,
+    is_taken,
     page_address,
     port_or_last,
     remember_addresses,
@@ -24,8 +27,52 @@ DEFAULTS = {PREFECT: f"http://{LOOPBACK}:4200", MLFLOW: f"http://{LOOPBACK}:5000
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     for name in ("PREFECT_UI_URL", "PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_UI_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
-    return Workspace(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(urls, "is_taken", lambda port: False)  # whatever runs on this machine
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    return Workspace(tmp_path / "home")
+
+
+def another(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, name: str) -> Workspace:
+    """A workspace beside the first, which is in force from now on."""
+    root = workspace.root.with_name(name)
+    root.mkdir(exist_ok=True)
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(root))
+    return Workspace(root)
+
+
+def test_each_workspace_of_a_user_has_ports_of_its_own(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before the pages were up for the first time: links that are printed then stay right."""
+    first = {server: page_address(server) for server in DEFAULTS}
+    other = another(workspace, monkeypatch, "other")
+    second = {server: page_address(server) for server in DEFAULTS}
+    assert not set(first.values()) & set(second.values())
+    remember_addresses(other, prefect=f"http://{LOOPBACK}:4202")
+    third = another(workspace, monkeypatch, "third")
+    assert port_or_last(None, PREFECT) not in (4200, 4201, 4202)
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(workspace.root))
+    assert {server: page_address(server) for server in DEFAULTS} == first
+    third.root.rmdir()
+    another(workspace, monkeypatch, "fourth")
+    assert port_or_last(None, PREFECT) == 4203, "the ports of a workspace that is gone are free"
+
+
+def test_a_workspace_takes_no_port_that_another_program_uses(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urls, "is_taken", {4200, 5001}.__contains__)
+    assert (port_or_last(None, PREFECT), port_or_last(None, MLFLOW)) == (4202, 5002)
+
+
+def test_without_a_place_for_claims_links_work(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace.root / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(workspace.root / "file"))
+    assert page_address(PREFECT) == DEFAULTS[PREFECT]
 
 
 def test_links_name_the_default_ports_at_first_then_those_used_last(workspace: Workspace) -> None:
@@ -82,3 +129,11 @@ def test_the_list_of_runs_is_that_of_training(workspace: Workspace) -> None:
         urls.runs_url("http://h:1", None)
         == "http://h:1/#/experiments?workflowType=machine_learning"
     )
+
+
+def test_a_port_on_which_somebody_listens_is_taken() -> None:
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen()
+        assert is_taken(listener.getsockname()[1])
+    assert not is_taken(free_port())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests import warm
@@ -286,6 +287,25 @@ def test_leaders_are_as_many_as_asked(tmp_path: Path) -> None:
         run(name, tmp_path, leaders=2)
     first = [each for each in fresh_records(tmp_path) if each["block"] == 0]
     assert len({tuple(each["config"]) for each in first}) == 3
+
+
+def test_a_later_choice_measures_the_winner_of_an_earlier_run_again(tmp_path: Path) -> None:
+    with registered(NoisyTarget()) as name:
+        run(name, tmp_path)
+        held = json.loads((tmp_path / "schedules.json").read_text())
+        notes: list[str] = []
+        again = run(name, tmp_path, notes, trials=8, seed=1)
+    winner = held["schedules"][0]["config"]
+    own = pd.read_parquet(tmp_path / "trials.parquet")["config"].map(list).tolist()
+    assert winner not in own, "the second run did not try it"
+    _, second = dict.fromkeys(each["choice"] for each in fresh_records(tmp_path))
+    assert winner in [
+        each["config"] for each in fresh_records(tmp_path) if each["choice"] == second
+    ]
+    (row,) = json.loads((tmp_path / "schedules.json").read_text())["schedules"]
+    told = [note for note in notes if "tuner random with seed 0 had found in 24 trials" in note]
+    assert len(told) == (row["config"] not in own)
+    assert ("found_by" in again["workloads"][0]) == (row["config"] not in own)
 
 
 def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:

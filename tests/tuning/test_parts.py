@@ -79,6 +79,7 @@ def test_a_workload_keeps_its_epilogue(tmp_path: Path) -> None:
 
 
 def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
+    """Two targets of a network have two folders, so that neither run is refused."""
     folders = [
         TuningOptions.parse(**given).folder.as_posix()
         for given in (
@@ -87,9 +88,19 @@ def test_options_name_one_subject_and_a_folder_of_its_own() -> None:
             {"layers": ["layer1.0.conv1", "fc"]},
             {"layers": [f"/stage{each}/conv/Conv" for each in range(9)]},
             {"workload": TEXT},
+            {"target": "gemmini"},
+            {"target": "cpu:lanes=8,precision=int8"},
+            {"target": "cpu:lanes=16,isa=avx512vnni,threads=4,precision=int8"},
+            {"target": "cpu:lanes=16,isa=avx512vnni,threads=8,precision=int8"},
+            {"target": "boards/mine.json"},
         )
     ]
-    assert folders[:3] == ["tuned/resnet18", "tuned/mine", "tuned/resnet18-layer1.0.conv1+fc"]
+    assert folders[:3] == [
+        "tuned/resnet18-vta-pynq", "tuned/mine-vta-pynq",
+        "tuned/resnet18-vta-pynq-layer1.0.conv1+fc",
+    ]  # fmt: skip
+    assert folders[5:7] == ["tuned/resnet18-gemmini", "tuned/resnet18-cpu-lanes-8-precision-int8"]
+    assert folders[-1] == "tuned/resnet18-mine"
     assert len(set(folders)) == len(folders)
     assert all(len(folder) < 80 and folder.count("/") == 1 for folder in folders)
     for given in ({"model": ""}, {"model": "resnet18", "workload": TEXT}):

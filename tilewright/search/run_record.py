@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,7 @@ from tilewright.search.trial_store import (
     TrialStore,
     stamp_in,
 )
-from tilewright.search.validation_records import ValidationMeasurement
+from tilewright.search.validation_records import TRIAL, ValidationMeasurement
 from tilewright.targets.base import Configs, Measurements, Space
 
 CLAIM_SECONDS = 600.0
@@ -271,6 +271,43 @@ class StoredRun:
         wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
         with self.store.transaction() as connection:
             connection.execute(wrong.where(of_choice))
+
+    # -- all runs of the workload on the target ----------------------------------------------------
+
+    def fastest(self) -> list[TrialRow]:
+        """Return the valid trials of all runs of this workload on this target, fastest first."""
+        rows = [row for row in self._trials(of_others=True) if row["status"] == "valid"]
+        return sorted(rows, key=lambda row: (row["cycles"], row["seconds"] or 0.0))
+
+    def winners(self) -> dict[tuple[int, ...], Trial]:
+        """Return the trials that won a final choice in any run of this workload on this target, by
+        config, with what the choice measured of them."""
+        used = self._mine(VALIDATIONS, of_others=True)
+        stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
+        with self.store.reading() as connection:
+            rows = connection.execute(stored).all()
+        reports = {(row.run_id, row.choice): row.measured for row in rows}  # the last block of each
+        found: dict[tuple[int, ...], Trial] = {}
+        for text in reports.values():
+            with suppress(ValidationError, ValueError):
+                # A report measures the chosen schedule first, then the baseline.
+                first = min(_MEASURED.validate_json(text), key=lambda one: (one.turn, one.slot))
+                if first.source == TRIAL and self._fit([first.config]):
+                    found[first.config] = first.trial
+        return {config: trial for config, trial in found.items() if trial.status == "valid"}
+
+    def first_run_of(self, config: Sequence[int]) -> tuple[str, int] | None:
+        """Return the ID of the first run of this workload on this target that made the trial of a
+        config, and the number of its trials; None if no run did."""
+        rows = self._trials(of_others=True)
+        number = next((row["id"] for row in rows if row["config"] == list(config)), None)
+        if number is None:
+            return None
+        run = sa.select(TRIALS.c.run_id).where(TRIALS.c.id == number).scalar_subquery()
+        made = sa.select(sa.func.count()).where(TRIALS.c.run_id == run, TRIALS.c.rejected.is_(None))
+        with self.store.reading() as connection:
+            name = connection.scalar(sa.select(RUNS.c.run).where(RUNS.c.id == run))
+            return str(name), int(connection.scalar(made) or 0)
 
     # -- rows -----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tilewright.services.page_addresses import (
     MLFLOW,
     browser_address,
     is_local,
+    page_address,
     runs_url,
 )
 from tilewright.services.server_credentials import (
@@ -90,10 +91,23 @@ def mlflow_login(workspace: Workspace) -> dict[str, str]:
     named = os.environ.get(TRACKING_URI, "").rstrip("/")
     if not is_local(named) or any(map(os.environ.get, (USERNAME, "MLFLOW_TRACKING_TOKEN"))):
         return {}
+    return _login_at(named, workspace)
+
+
+def _login_at(address: str, workspace: Workspace) -> dict[str, str]:
+    """Return the login for a server of this workspace; empty if it is down or another's."""
     credentials = Credentials(workspace_secret(workspace))
-    if not opens_local_server(f"{named}/health", credentials):
+    if not opens_local_server(f"{address}/health", credentials):
         return {}
     return {USERNAME: USER, "MLFLOW_TRACKING_PASSWORD": credentials.secret}
+
+
+def running_mlflow(workspace: Workspace) -> dict[str, str]:
+    """Return the variables by which MLflow's clients use the server of this workspace; none if it
+    is not running. Raises `SecretError` or `WorkspaceError`."""
+    address = page_address(MLFLOW)
+    login = _login_at(address, workspace)
+    return {TRACKING_URI: address} | login if login else {}
 
 
 def mlflow_pages(server: ServerProcess) -> str:

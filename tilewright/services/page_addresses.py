@@ -1,20 +1,23 @@
 """Addresses and ports of the pages of Prefect and MLflow, and links into these pages.
 
-Links that a run stores name a port, so a workspace has fixed ports. `tilewright ui` comes back on
-those it used last, and runs link to them whether or not the pages are up. Where the user names
-servers, links lead to their pages instead.
+Links that a run stores name a port, so a workspace has fixed ports, which no other workspace of the
+user has. `tilewright ui` comes back on those it used last, and runs link to them whether or not the
+pages are up. Where the user names servers, links lead to their pages instead.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tilewright.core.errors import TilewrightError
-from tilewright.core.files import as_object, read_json_file, write_atomically
+from tilewright.core.files import as_int, as_object, read_json_file, write_atomically
 from tilewright.services.prefect_mlflow_settings import LOOPBACK_NAMES, without_login
 from tilewright.services.server_process import LOOPBACK
 from tilewright.services.workspace import Workspace, current_workspace
@@ -25,6 +28,9 @@ _LISTENING = "0A"
 RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
 """The start page, and the pages it leads to."""
 DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
+_PORTS_TRIED = 100
+_CLAIMS = "ports.json"
+"""File in the user's state folder with the ports of each workspace, by its folder."""
 ANY_INTERFACE = "0.0.0.0"
 LOCAL = (*LOOPBACK_NAMES, ANY_INTERFACE)
 TRAINING_PAGES = "?workflowType=machine_learning"
@@ -74,9 +80,11 @@ def is_own_listener(port: int) -> bool:
 
 
 def page_address(server: str) -> str:
-    """Return where the pages of a server of `DEFAULT_PORTS` were last, or their default address."""
-    known = _read(current_workspace()).get(server, "")
-    return known if is_local(known) else f"http://{LOOPBACK}:{DEFAULT_PORTS[server]}"
+    """Return where the pages of a server of `DEFAULT_PORTS` were last. Before they were up for the
+    first time, return where they will be: on ports that no other workspace of the user has."""
+    workspace = current_workspace()
+    known = _read(workspace).get(server, "")
+    return known if is_local(known) else f"http://{LOOPBACK}:{_claimed_ports(workspace)[server]}"
 
 
 def port_or_last(port: int | None, server: str) -> int:
@@ -91,8 +99,87 @@ def remember_addresses(workspace: Workspace, **addresses: str) -> None:
     here = {
         name: browser_address(address) for name, address in addresses.items() if is_local(address)
     }
-    text = json.dumps(_read(workspace) | here, indent=2)
-    write_atomically(_file(workspace), text.encode())
+    known = _read(workspace) | here
+    write_atomically(_file(workspace), json.dumps(known, indent=2).encode())
+    with suppress(OSError, RuntimeError), _locked_claims() as claims:
+        ports = {name: urlsplit(address).port or 0 for name, address in known.items()}
+        claims[str(workspace.root)] = claims.get(str(workspace.root), {}) | ports
+
+
+def is_taken(port: int) -> bool:
+    """Return whether a program of this machine listens on a port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return True
+    return False
+
+
+def free_port_above(port: int) -> int:
+    """Return a port above `port` that no program uses and no other workspace of the user has. If
+    there is none nearby, return `port`."""
+    claimed: set[int] = set()
+    with suppress(OSError, RuntimeError), _locked_claims() as claims:
+        claimed = _ports_in(claims.values())
+    others = range(port + 1, min(port + 1 + _PORTS_TRIED, HIGHEST + 1))
+    return next((each for each in others if each not in claimed and not is_taken(each)), port)
+
+
+def _claimed_ports(workspace: Workspace) -> dict[str, int]:
+    """Return the ports that a workspace has claimed. If it has none, claim ports now that no other
+    workspace has and on which nobody listens. Where the user's state folder cannot be written,
+    nothing is claimed."""
+    root = str(workspace.root)
+    try:
+        with _locked_claims() as claims:
+            own = claims.get(root, {})
+            if own.keys() < DEFAULT_PORTS.keys():
+                others = [ports for folder, ports in claims.items() if folder != root]
+                claims[root] = own = _free_ports(_ports_in(others)) | own
+            return dict(own)
+    except (OSError, RuntimeError):  # no home
+        return _free_ports(set())
+
+
+def _free_ports(claimed: Collection[int]) -> dict[str, int]:
+    for step in range(_PORTS_TRIED):
+        ports = {server: port + step for server, port in DEFAULT_PORTS.items()}
+        if not any(port in claimed or is_taken(port) for port in ports.values()):
+            return ports
+    return dict(DEFAULT_PORTS)
+
+
+def _ports_in(claims: Iterable[Mapping[str, int]]) -> set[int]:
+    return {port for ports in claims for port in ports.values()}
+
+
+@contextmanager
+def _locked_claims() -> Iterator[dict[str, dict[str, int]]]:
+    """Hold the ports that the user's workspaces have claimed, by folder, and write what changes.
+    Workspaces that are gone lose their ports. Raises `OSError`, and `RuntimeError` for a user
+    without a home."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = Path(state) / "tilewright"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / f"{_CLAIMS}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = _read_claims(folder / _CLAIMS)
+        claims = {root: dict(ports) for root, ports in held.items() if Path(root).is_dir()}
+        yield claims
+        if claims != held:
+            write_atomically(folder / _CLAIMS, json.dumps(claims, indent=2).encode())
+
+
+def _read_claims(path: Path) -> dict[str, dict[str, int]]:
+    try:
+        return {
+            root: {server: as_int(as_object(ports)[server]) for server in as_object(ports)}
+            for root, ports in as_object(read_json_file(path)).items()
+        }
+    except (OSError, ValueError):
+        return {}
 
 
 def is_local(address: str) -> bool:

@@ -18,6 +18,7 @@ from tilewright.services.mlflow_server import (
     mlflow_login,
     mlflow_pages,
     mlflow_runs_page,
+    running_mlflow,
     start_mlflow_server,
 )
 from tilewright.services.page_addresses import (
@@ -26,7 +27,10 @@ from tilewright.services.page_addresses import (
     PREFECT,
     PREFECT_PAGES,
     RUNS,
+    free_port_above,
+    is_taken,
     name_prefect_pages,
+    port_or_last,
 )
 from tilewright.services.prefect_server import (
     Login,
@@ -37,9 +41,14 @@ from tilewright.services.prefect_server import (
     start_prefect_server,
 )
 from tilewright.services.retention import prune_daily
-from tilewright.services.server_credentials import Credentials
-from tilewright.services.server_process import ServerError, ServerProcess
-from tilewright.services.workspace import Workspace, use_workspace
+from tilewright.services.server_credentials import (
+    Credentials,
+    opens_local_server,
+    secret_path,
+    workspace_secret,
+)
+from tilewright.services.server_process import LOOPBACK, ServerError, ServerProcess
+from tilewright.services.workspace import Workspace, current_workspace, use_workspace
 
 API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 POLL_SECONDS = 0.2
@@ -108,6 +117,25 @@ def login_for(named: str | None, workspace: Workspace) -> Login | None:
     return None if os.environ.get(AUTH_STRING) else login_at(named, workspace)
 
 
+def server_variables() -> dict[str, str]:
+    """Return the variables by which Prefect's and MLflow's own commands use the servers of this
+    workspace that are running.
+
+    Raises:
+        ServerError: no server of this workspace is running.
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the workspace cannot be used.
+    """
+    workspace = current_workspace()
+    login = find_announced_server(workspace) if workspace.about.exists() else None
+    if login is None:
+        raise ServerError(
+            f"no server of {workspace.root} is running; start one with 'tilewright ui' or "
+            "'tilewright serve' in this folder, and repeat this command in another terminal"
+        )
+    return login.settings | running_mlflow(workspace)
+
+
 def _restore(variables: Mapping[str, str | None]) -> None:
     for name, value in variables.items():
         if value is None:
@@ -153,6 +181,35 @@ def send_pending_records() -> None:
 
     APILogWorker.drain_all(timeout=5)
     EventsWorker.drain_all(timeout=5)
+
+
+def choose_ports(asked: Mapping[str, int | None], tell: Callable[[str], None]) -> dict[str, int]:
+    """Return the port of each server of `page_addresses.DEFAULT_PORTS` in `asked`.
+
+    A port that is asked for is taken as it is. Otherwise the server comes back on the port of
+    `page_address`, or, if another program uses that port now, on a free one. The port of a server
+    of this workspace that is still running is not replaced.
+
+    Raises:
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the workspace cannot be used.
+    """
+    ports = {server: port_or_last(port, server) for server, port in asked.items()}
+    for server, port in ports.items():
+        if asked[server] is None and is_taken(port) and not _is_own(server, port):
+            ports[server] = free_port_above(port)
+            tell(f"another program uses port {port}; the pages of {server} get {ports[server]}")
+    return ports
+
+
+def _is_own(server: str, port: int) -> bool:
+    """Return whether a server of this workspace listens on a port."""
+    workspace = current_workspace()
+    if not secret_path(workspace).exists():
+        return False
+    route = "api/version" if server == PREFECT else "health"
+    credentials = Credentials(workspace_secret(workspace))
+    return opens_local_server(f"http://{LOOPBACK}:{port}/{route}", credentials)
 
 
 class ServiceUrls(dict[str, str]):

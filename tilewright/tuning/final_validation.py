@@ -203,8 +203,8 @@ class NotMeasured(Exception):
 
 
 class ChoiceRecords:
-    """The choice among the `count` fastest trials of a history and the baseline; `record`
-    is where its measurements are kept."""
+    """The choice among the `count` fastest trials of a history, the `winners` of earlier choices,
+    and the baseline; `record` is where its measurements are kept."""
 
     def __init__(
         self,
@@ -213,11 +213,14 @@ class ChoiceRecords:
         history: History,
         baseline: Schedule | None,
         count: int,
+        winners: Sequence[Schedule] = (),
     ) -> None:
         self.task = task
         self.record = record
         self.baseline = baseline
         self.leaders = leaders_of(task, history, count)
+        leading = {each.config for each in self.leaders}
+        self.leaders += [each for each in winners if each.config not in leading]
         self.name = choice_name(self.leaders, baseline, len(history))
 
     def held(self) -> FinalChoice | None:

@@ -20,7 +20,8 @@ from tilewright.tuning.choices import with_networks, with_targets, with_tuners
 PLAIN_STEPS = ">> 8, min 127, max 0"
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
 MOST_WORKERS = 256
-_LONGEST_NAME = 60  # characters of a default folder
+DEFAULT_OUT = "tuned/<model>-<target>"
+_LONGEST_NAME = 30  # characters of a part of a default folder
 
 # Options that several commands have.
 Target = Annotated[
@@ -118,6 +119,26 @@ def precision_in_target(values: Any, default_target: str) -> Any:
     return values | {"precision": "", "target": named}
 
 
+_DURATION = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def check_duration(text: str) -> str:
+    """Return a duration such as `1h30m` as it is. Raises `ValueError` for any other text but the
+    empty one."""
+    if text and (not _DURATION.fullmatch(text) or seconds_of_duration(text) == 0):
+        raise ValueError("write hours, minutes and seconds: 90s, 10m, 1h30m")
+    return text
+
+
+def seconds_of_duration(text: str) -> int | None:
+    """Return the seconds in a duration such as `1h30m`; None for an empty text."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
 class TuningOptions(CommandOptions):
     """Everything that decides a tuning run, and how it is run."""
 
@@ -145,9 +166,18 @@ class TuningOptions(CommandOptions):
         "those whose next round is expected to save the most; stop where none is expected "
         "to save more than this share of the network's latency: 0.001, say.",
     )
+    time_limit: Annotated[
+        str, CliOption(flag="--for", metavar="TIME", default=""), AfterValidator(check_duration)
+    ] = Field(
+        default="",
+        max_length=20,
+        description="Begin no round later than so long after the start of this command: 90s, 10m, "
+        "1h30m. Workloads share the time evenly, and each has at least one round. The same command "
+        "continues, for as long again.",
+    )
     seed: Seed = 0
     space: Space = ""
-    out: Annotated[str, CliOption(value="path", default="tuned/<model>")] = Field(
+    out: Annotated[str, CliOption(value="path", default=DEFAULT_OUT)] = Field(
         default="", description="Folder for the results."
     )
     batch: Batch = 16
@@ -277,6 +307,12 @@ class TuningOptions(CommandOptions):
         return printable(as_typed(self.model) or self.workload)
 
     @property
+    def settings(self) -> str:
+        """What tells runs of the same subject apart: `default, seed 0, 64 trials`."""
+        trials = f"{self.trials} trial{'' if self.trials == 1 else 's'}"
+        return f"{self.tuner}, seed {self.seed}, {trials}"
+
+    @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
         """How a network's workloads are written down (`networks.epilogues`)."""
         if self.epilogue == PER_CHANNEL:
@@ -296,19 +332,31 @@ class TuningOptions(CommandOptions):
     @property
     def folder(self) -> Path:
         """Where the results go."""
-        return Path(self.out) if self.out else Path("tuned") / self._folder_name()
+        return Path(self.out) if self.out else Path("tuned") / self.short_name
 
-    def _folder_name(self) -> str:
-        """The network's, with the layers behind it; a workload's text without marks."""
-        if self.workload:
-            return re.sub(r"[^\w]+", "-", self.workload)
-        stem = Path(self.model).stem
-        if not self.layers:
-            return stem
+    @property
+    def short_name(self) -> str:
+        """The network or workload, the target and the layers as a file name."""
+        subject = Path(self.model).stem or re.sub(r"[^\w]+", "-", self.workload)
         layers = re.sub(r"[^\w.+-]+", "-", "+".join(self.layers))
         if len(layers) > _LONGEST_NAME:
-            layers = f"layers-{hashlib.sha256(layers.encode()).hexdigest()[:8]}"
-        return f"{stem}-{layers}"
+            layers = f"layers-{_short_digest(layers)}"
+        return "-".join(filter(None, (subject, file_name_of(self.target), layers)))
+
+
+def file_name_of(target: str) -> str:
+    """Return the name of a target as a part of a file name: `cpu-precision-int8`. A file is named
+    without its folder and suffix. The end of a long name is replaced by a digest."""
+    words = re.split(r"[:,=]", target)
+    names = [Path(word).stem if "/" in word or word.endswith(".json") else word for word in words]
+    name = re.sub(r"[^\w.+-]+", "-", "-".join(names))
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 9]}-{_short_digest(target)}"
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 class TrackingOptions(CommandOptions):

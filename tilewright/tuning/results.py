@@ -38,9 +38,20 @@ class ScheduleRow(TypedDict):
     seconds_interval: NotRequired[Interval]
 
 
+class FoundBy(TypedDict):
+    """The run that found a schedule: its tuner and seed, null for a run of an earlier version, and
+    how many trials of the workload it made."""
+
+    tuner: str | None
+    seed: int | None
+    trials: int
+
+
 class WorkloadRow(LatencyFigures):
     """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
-    `validation` is there where it gives other numbers each time, `model_errors` where the tuner had
+    `found_by` is there where an earlier run in the same output directory found the tuned schedule,
+    `stopped_by_time` where a time limit ended the rounds before all trials were made,
+    `validation` where the target gives other numbers each time, `model_errors` where the tuner had
     models: means over rounds of what `search.round_steps.model_errors` says of each."""
 
     id: str
@@ -59,6 +70,8 @@ class WorkloadRow(LatencyFigures):
     timed_again: int
     wall_seconds: float
     tuned_microjoules: NotRequired[float]
+    found_by: NotRequired[FoundBy]
+    stopped_by_time: NotRequired[bool]
     validation: NotRequired[ValidationRow]
     model_errors: NotRequired[dict[str, float]]
 
@@ -102,7 +115,9 @@ class TunedWorkload:
     valid measurement, `timed_again` what was measured beside them, to make sure of the winner.
     Where the target gives other numbers each time, `validation` says what the choice and the
     latencies of both schedules rest on. `microjoules` is an estimate of what a call spends.
-    `history` holds the trials, which models of other workloads may learn from."""
+    `history` holds the trials, which models of other workloads may learn from. `found_by` is the
+    run that found the chosen schedule, None if it is this run. `stopped_by_time` says that a time
+    limit ended the run before its last trial."""
 
     task: TuningTask
     count: int
@@ -123,6 +138,8 @@ class TunedWorkload:
     validation: ValidationStats | None = None
     model_errors: Mapping[str, float] = field(default_factory=dict)
     microjoules: float | None = None
+    found_by: FoundBy | None = None
+    stopped_by_time: bool = False
 
     @property
     def workload(self) -> Workload:
@@ -166,6 +183,10 @@ class TunedWorkload:
             row["validation"] = self.validation.row()
         if self.microjoules is not None:
             row["tuned_microjoules"] = round(self.microjoules, 6)
+        if self.found_by is not None:
+            row["found_by"] = self.found_by
+        if self.stopped_by_time:
+            row["stopped_by_time"] = True
         if self.model_errors:
             row["model_errors"] = dict(self.model_errors)
         return row

@@ -123,11 +123,16 @@ def is_complete(folder: Path) -> bool:
 
 
 def trials_made(folder: Path) -> dict[str, int]:
-    """The trials of each workload, by its id, in the results that a folder holds; none if these are
-    not those of its run. Raises as `read_run`."""
+    """Return the trials of each workload, by its ID, in the results that a folder holds; none if
+    they are not those of its run. A workload whose trials a time limit ended is left out. Raises as
+    `read_run`."""
     try:
         rows = [as_object(row) for row in as_list((_own_summary(folder) or {})["workloads"])]
-        return {as_text(row["id"]): as_int(row["trials"]) for row in rows}
+        return {
+            as_text(row["id"]): as_int(row["trials"])
+            for row in rows
+            if not row.get("stopped_by_time")
+        }
     except (KeyError, ValueError):
         return {}
 
@@ -168,7 +173,8 @@ def replaced(options: TuningOptions) -> str | None:
         return None
     return (
         f"{options.folder} held the results of tuner {held['tuner']} with seed {held['seed']}; "
-        "its trials stay in the database, the other files will be this run's"
+        "its trials stay in the database, and so do schedules of it that stay the best; the other "
+        "files will be this run's"
     )
 
 

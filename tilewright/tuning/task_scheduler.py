@@ -23,15 +23,16 @@ from tilewright.tuning.tuning_task import own_targets
 
 R = TypeVar("R")
 
-Why = Literal["gain", "trials", "exhausted"]
+Why = Literal["gain", "trials", "exhausted", "time"]
 
 
 class StopGain(TypedDict):
     """What became of a run's trials, in `summary.json`. `share` is what was asked for, `trials` are
     those of all workloads, of at most so many. `why` no more were made: no next round was expected
-    to save more than the share (`gain`), they were spent (`trials`), or nothing is left to try
-    (`exhausted`). `expected_gain` is the share of the latency that the best next round would have
-    been expected to save; null where none is left, or nothing was valid."""
+    to save more than the share (`gain`), they were spent (`trials`), nothing is left to try
+    (`exhausted`), or the time of the run was over (`time`). `expected_gain` is the share of the
+    latency that the best next round would have been expected to save; null where none is left, or
+    nothing was valid."""
 
     share: float
     trials: int

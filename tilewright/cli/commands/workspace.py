@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from functools import partial
@@ -14,47 +15,72 @@ from tilewright.cli.options import OfferedFields, with_options
 from tilewright.core.options import CliOption
 from tilewright.core.working_folder import started_in
 from tilewright.services.server_process import LOOPBACK
-from tilewright.tuning.options import TrackingOptions, TuningOptions
+from tilewright.tuning.options import DEFAULT_OUT, TrackingOptions, TuningOptions
 from tilewright.tuning.regression_options import WatchOptions
 
 PrefectPort = Annotated[
     int | None,
-    typer.Option(help="Port of Prefect's pages.  [default: as last time, at first 4200]"),
+    typer.Option(
+        help="Port of Prefect's pages.  [default: as last time, at first 4200 or the next free]"
+    ),
 ]
 MlflowPort = Annotated[
     int | None,
-    typer.Option(help="Port of MLflow's pages.  [default: as last time, at first 5000]"),
+    typer.Option(
+        help="Port of MLflow's pages.  [default: as last time, at first 5000 or the next free]"
+    ),
 ]
 
 
 def ui(
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the start page.  [default: as last time, at first 4100]"),
+        typer.Option(
+            help="Port of the start page.  [default: as last time, at first 4100 or the next free]"
+        ),
     ] = None,
     prefect_port: PrefectPort = None,
     mlflow_port: MlflowPort = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
     ] = LOOPBACK,
+    env: Annotated[
+        bool,
+        typer.Option(
+            "--env",
+            help="Print the variables by which other programs use the servers of this folder that "
+            'are running, and end: eval "$(tilewright ui --env)".',
+        ),
+    ] = False,
 ) -> None:
     """Show all runs, with links to Prefect's and MLflow's pages."""
+    if env:
+        _print_variables()
+        return
     from tilewright.dashboard.start import start_dashboard
-    from tilewright.services.page_addresses import MLFLOW, PREFECT, RUNS, check_ports, port_or_last
-    from tilewright.services.start_servers import show_pages
+    from tilewright.services.page_addresses import MLFLOW, PREFECT, RUNS, check_ports
+    from tilewright.services.start_servers import choose_ports, show_pages
 
     asked = {RUNS: port, PREFECT: prefect_port, MLFLOW: mlflow_port}
-    ports = {server: port_or_last(each, server) for server, each in asked.items()}
     options = {RUNS: "--port", PREFECT: "--prefect-port", MLFLOW: "--mlflow-port"}
+    check_ports({options[server]: each for server, each in asked.items() if each is not None})
+    start, tell = partial(start_dashboard, folder=started_in()), partial(typer.echo, err=True)
+    ports = choose_ports(asked, tell)
     check_ports({options[server]: each for server, each in ports.items()})
     _warn_if_open(host)
-    start, tell = partial(start_dashboard, folder=started_in()), partial(typer.echo, err=True)
     with show_pages(host, ports, start, tell) as addresses:
         for name, address in addresses.items():
             typer.echo(f"{name:8} {address}")
         typer.echo(f"Prefect asks a browser once for a password: {addresses.prefect_password}")
         typer.echo("Ctrl-C stops all three.")
         addresses.wait()
+
+
+def _print_variables() -> None:
+    from tilewright.services.start_servers import server_variables
+
+    for name, value in server_variables().items():
+        typer.echo(f"export {name}={shlex.quote(value)}")
 
 
 @with_options
@@ -74,7 +100,7 @@ def serve(
             changed={
                 "model": CliOption(positional=True, value="model"),
                 # not a path of this folder: it counts from --root
-                "out": CliOption(metavar="PATH", default="tuned/<model>"),
+                "out": CliOption(metavar="PATH", default=DEFAULT_OUT),
             },
         ),
     ],
@@ -87,27 +113,33 @@ def serve(
     root: Annotated[
         Path, typer.Option(help="Folder that the results of no run leave; --out counts from it.")
     ] = Path(),
+    name: Annotated[
+        str, typer.Option(help="Name of the deployment.  [default: <model>-<target>]")
+    ] = "",
     watch: WatchOptions,
     tracking: TrackingOptions,
     prefect_port: PrefectPort = None,
 ) -> None:
     """Serve the tuning flow as a deployment: by a cron line or at an interval, and on request from
     Prefect's pages."""
-    from tilewright.services.page_addresses import PREFECT, check_ports, port_or_last
+    from tilewright.services.page_addresses import PREFECT, check_ports
+    from tilewright.services.start_servers import choose_ports
     from tilewright.tuning.output_dir import below_root
     from tilewright.tuning.preflight import check
 
-    prefect = port_or_last(prefect_port, PREFECT)
-    check_ports({"--prefect-port": prefect})
+    if prefect_port is not None:
+        check_ports({"--prefect-port": prefect_port})
     check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))
-    from tilewright.flows.serve import check_cron, serve_tuning
+    from tilewright.flows.serve import check_cron, deployment_name, serve_tuning
 
     if every is None:
         check_cron(cron)
+    prefect = choose_ports({PREFECT: prefect_port}, partial(typer.echo, err=True))[PREFECT]
     serve_tuning(
         options,
         watch,
         tracking,
+        name=name or deployment_name(options),
         root=root.resolve(),
         cron=cron,
         every_seconds=every,

@@ -233,6 +233,7 @@ def _sharing(summary: Summary) -> str:
         f"{sharing['share']:.3g} of the latency",
         "trials": "they are spent",
         "exhausted": "nothing is left to try",
+        "time": "the time is over",
     }
     best = "" if expected is None else f" (the best one: {expected:.2g})"
     reason = f"{why[sharing['why']]}{best}"

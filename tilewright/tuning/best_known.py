@@ -1,0 +1,124 @@
+"""Chooses the best schedule that the trials of an output directory hold, whichever run found it.
+
+Runs with another tuner, seed or number of trials share an output directory and its trial store. A
+run that ends with a slower schedule than an earlier run had keeps the earlier schedule, and its
+summary says which run found it.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from tilewright.core.files import Json, as_int, as_object, as_text, canonical
+from tilewright.core.user_text import printable
+from tilewright.search import History, StoredRun, Trial, TrialStore
+from tilewright.search.events import Listener, Note
+from tilewright.search.round_steps import trial_at
+from tilewright.search.trial_rows import trial_of
+from tilewright.search.validation_records import TRIAL
+from tilewright.targets.capabilities import Latency
+from tilewright.targets.display_names import layer
+from tilewright.tuning.results import FoundBy, Schedule, faster
+from tilewright.tuning.tuning_task import TuningTask
+from tilewright.tuning.verification import latency_of_trial, reproduces
+
+
+def describe_run(store: TrialStore, task: TuningTask) -> None:
+    """Store the tuner and the seed of a run. Its ID in the trial store is a digest."""
+    name = _note_name(store, task.store_key[2])
+    if not store.note(name):
+        about: dict[str, Json] = {"tuner": task.tuner, "seed": task.seed}
+        store.note(name, canonical(about).decode())
+
+
+def best_known(
+    task: TuningTask, record: StoredRun, chosen: Schedule | None, timed: dict[int, Trial],
+    emit: Listener,
+) -> Schedule | None:  # fmt: skip
+    """Return the fastest schedule that the trial store knows for a workload, on a target that gives
+    the same numbers each time.
+
+    Args:
+        task: the workload, and the run that ends.
+        record: the trials of the run, in the store that has those of other runs, too.
+        chosen: the schedule that the run ends with; it is returned unless another is faster.
+        timed: trials that were measured again, by flat index; those of this function are added.
+        emit: hears of trials that were recorded with another latency than the target gives now.
+            Such trials are corrected.
+    """
+    space, wrong = task.problem.space, dict[int, Trial]()
+    for row in record.fastest():
+        latency = latency_of_trial(trial_of(row))
+        if latency is None or (chosen is not None and not faster(latency, chosen.latency)):
+            break
+        config = np.array([row["config"]], dtype=np.int32)
+        flat = int(space.ravel(config)[0])
+        if flat not in timed:
+            measured = task.target.measure(task.target.lower(task.workload, config))
+            timed[flat] = trial_at(measured, 0)
+        now = latency_of_trial(timed[flat])
+        if now is not None and reproduces(task.target, latency, now):
+            chosen = _schedule(task, tuple(row["config"]), latency)
+            break
+        wrong[flat] = timed[flat]
+    if wrong:
+        count = record.correct(wrong)
+        emit(
+            Note(
+                f"{task.workload}: trials of other runs were recorded with another latency than "
+                f"{task.target_name} gives now; {count} set aside, and what it gives now recorded"
+            )
+        )
+    return chosen
+
+
+def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
+    """Return the schedules that won the final choices of all runs, on a target whose measurements
+    differ from one time to the next. The next choice measures them again."""
+    if task.target.deterministic:
+        return []
+    found = {config: latency_of_trial(trial) for config, trial in record.winners().items()}
+    return [
+        _schedule(task, config, latency) for config, latency in found.items() if latency is not None
+    ]
+
+
+def run_that_found(
+    task: TuningTask, record: StoredRun, history: History, chosen: Schedule | None, emit: Listener
+) -> FoundBy | None:
+    """Return the run that found the chosen schedule, and say so to `emit`; None if it is among the
+    trials of this run, which are its `history`, or no trial at all. A run of an earlier version
+    left no tuner and seed."""
+    if chosen is None or chosen.source != TRIAL:
+        return None
+    if (history.configs == np.array(chosen.config)).all(axis=1).any():
+        return None
+    found = record.first_run_of(chosen.config)
+    if found is None:
+        return None
+    run, trials = found
+    found_by: FoundBy = {"tuner": None, "seed": None, "trials": trials}
+    try:
+        about = as_object(json.loads(record.store.note(_note_name(record.store, run)) or "{}"))
+        found_by |= {"tuner": as_text(about["tuner"]), "seed": as_int(about["seed"])}
+    except (ValueError, KeyError):
+        pass
+    who = "an earlier run"
+    if found_by["tuner"] is not None:
+        who = f"tuner {printable(found_by['tuner'])} with seed {found_by['seed']}"
+    name = layer(task.names, task.workload)
+    emit(Note(f"{name}: kept the schedule that {who} had found in {trials} trials"))
+    return found_by
+
+
+def _schedule(task: TuningTask, config: tuple[int, ...], latency: Latency) -> Schedule:
+    space = task.problem.space
+    name = task.space_name or space.name
+    return Schedule(TRIAL, name, config, space.describe(config), latency)
+
+
+def _note_name(store: TrialStore, run: str) -> str:
+    # Each output directory in a database has notes of its own, because it locks only itself.
+    return f"run {run} {store.folder}".rstrip()
