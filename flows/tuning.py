@@ -248,7 +248,7 @@ def tune_workloads(
                 options.trials,
                 False,
                 limit,
-            )  # fmt: skip
+            )
             for task, session in starts[teachers:]
         ]
         threads = at_a_time(options)

@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated, NoReturn
@@ -27,6 +28,7 @@ from tilewright.cli.commands import (
     vta,
     workspace,
 )
+from tilewright.cli.help import GroupedCommand, GroupedCommands
 from tilewright.cli.paths import count_paths_from_start
 from tilewright.cli.signals import INTERRUPTED, sentence, stopped_status, was_stopped
 from tilewright.cli.stdio import check_words, prepare_streams
@@ -49,6 +51,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    cls=GroupedCommands,
 )
 
 
@@ -85,36 +88,46 @@ def _options(
         )
 
 
-# In the order of the help text. A summary stands for the first sentence of the docstring.
-for _name, _command, _summary in (
-    ("tune", tune.tune, None),
-    ("tuners", tune.tuners, None),
-    ("build", artifact.build, "Make one folder of a network that a target can run."),
-    ("run", artifact.run, "Run an artifact: on the simulated accelerator, or here."),
-    ("verify", artifact.verify, "Hold an artifact against plain arithmetic."),
-    ("benchmark", artifact.benchmark, "Time a network on this CPU beside other engines."),
-    ("codesign", codesign.codesign, None),
-    ("compare", compare.compare, "Hold several tuners against each other."),
-    ("diff", finished_runs.diff, "Say whether a run is no worse than another one."),
-    ("explain", finished_runs.explain, "Show what drove a run's models, and how right they were."),
-    ("trials", finished_runs.trials, "Print, filter and export the trials of a run."),
-    ("export", finished_runs.export, "Write a run's schedules or trials for other tools."),
-    ("inspect", networks.inspect, "Show what becomes of every operator of a network."),
-    ("zoo", networks.zoo, None),
-    ("targets", targets.targets, None),
-    ("ui", workspace.ui, None),
-    (
-        "serve",
-        workspace.serve,
-        "Run the tuning flow at the times of a cron line, or at an interval.",
+# By group, in the order of the help text. A summary stands for the first sentence of the docstring.
+_COMMANDS: dict[str, tuple[tuple[str, Callable[..., object], str | None], ...]] = {
+    "First steps": (
+        ("tune", tune.tune, None),
+        ("build", artifact.build, "Make one folder of a network that a target can run."),
+        ("run", artifact.run, "Run an artifact: on the simulated accelerator, or here."),
+        ("ui", workspace.ui, None),
     ),
-    ("enumerate", targets.enumerate_space, "Time the whole schedule space of a workload."),
-    ("clean", workspace.clean, "Remove old cached stages and records of Prefect."),
-):
-    app.command(_name, short_help=_summary)(_command)
+    "What there is": (
+        ("zoo", networks.zoo, None),
+        ("targets", targets.targets, None),
+        ("tuners", tune.tuners, None),
+        ("inspect", networks.inspect, "Show what becomes of every operator of a network."),
+    ),
+    "Results": (
+        ("explain", finished_runs.explain, "Show what a run's models learned, and their errors."),
+        ("diff", finished_runs.diff, "Say whether a run is no worse than another one."),
+        ("trials", finished_runs.trials, "Print, filter and export the trials of a run."),
+        ("export", finished_runs.export, "Write a run's schedules or trials for other tools."),
+        ("verify", artifact.verify, "Compare an artifact with the source model and the reference."),
+        ("benchmark", artifact.benchmark, "Time a network on this CPU beside other engines."),
+    ),
+    "Comparisons and searches": (
+        ("compare", compare.compare, "Compare several tuners."),
+        ("codesign", codesign.codesign, None),
+        ("enumerate", targets.enumerate_space, "Time the whole schedule space of a workload."),
+    ),
+    "Workspace": (
+        ("serve", workspace.serve, "Tune by a cron line, or at an interval."),
+        ("clean", workspace.clean, "Remove old cached stages and records of Prefect."),
+    ),
+}
+for _group, _commands in _COMMANDS.items():
+    for _name, _command, _summary in _commands:
+        app.command(_name, short_help=_summary, rich_help_panel=_group, cls=GroupedCommand)(
+            _command
+        )
 app.command("sweep", hidden=True)(compare.sweep)
 app.command("warm-up", hidden=True)(workspace.warm_up)
-for _name, _group in (
+for _name, _subcommands in (
     ("target", targets.target_commands),
     ("vta", vta.commands),
     ("dataset", models.dataset_commands),
@@ -123,7 +136,7 @@ for _name, _group in (
     ("board", cluster.board_commands),
     ("cpu", artifact.cpu_commands),
 ):
-    app.add_typer(_group, name=_name)
+    app.add_typer(_subcommands, name=_name, rich_help_panel="Groups of commands")
 count_paths_from_start(app)
 
 

@@ -73,7 +73,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
         if isclass(model) and issubclass(model, CommandOptions):
             fields = _offered(model, getattr(annotation, "__metadata__", ()))
             models[parameter.name] = model, fields
-            parameters += [_parameter(name, field) for name, field in fields.items()]
+            parameters += [_parameter(name, field, model) for name, field in fields.items()]
         else:
             parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=annotation))
 
@@ -129,8 +129,10 @@ def _offered(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str
     return fields
 
 
-def _parameter(name: str, field: FieldInfo) -> Parameter:
-    """Return a field as a parameter of a Typer command."""
+def _parameter(name: str, field: FieldInfo, model: type[CommandOptions]) -> Parameter:
+    """Return a field of an options model as a parameter of a Typer command."""
+    groups = model.option_groups.items()
+    group = next((title for title, names in groups if name in names), None)
     option, kind = cli_option(field), _type_of(field)
     help_text = _help(field, option)
     limits: dict[str, Any] = {}
@@ -140,8 +142,9 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
         info: object = typer.Argument(metavar=option.metavar, help=help_text)
     else:
         info = typer.Option(
-            flag_of(name, field), *option.aliases, metavar=option.metavar, help=help_text, **limits
-        )
+            flag_of(name, field), *option.aliases, metavar=option.metavar, help=help_text,
+            rich_help_panel=group, **limits,
+        )  # fmt: skip
     annotated = cast(Any, Annotated)  # the type is known when this runs
     return Parameter(
         name,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -74,9 +74,15 @@ class CliOption:
 
 
 class CommandOptions(BaseModel):
-    """Base class of the options of a command. Fields that are not declared are refused."""
+    """Base class of the options of a command. Fields that are not declared are refused.
+
+    Attributes:
+        option_groups: the options that the help text shows together, by the title of the group.
+            Options of no group follow under "Options".
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    option_groups: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @classmethod
     def parse(cls, **values: Any) -> Self:

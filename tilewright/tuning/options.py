@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -20,6 +21,7 @@ from tilewright.tuning.choices import with_networks, with_targets, with_tuners
 PLAIN_STEPS = ">> 8, min 127, max 0"
 AS_IN_NETWORK, PER_CHANNEL, PLAIN = "network", "per-channel", "plain"
 MOST_WORKERS = 256
+USUAL = "Usual options"
 DEFAULT_OUT = "tuned/<model>-<target>"
 _LONGEST_NAME = 30  # characters of a part of a default folder
 
@@ -142,6 +144,17 @@ def seconds_of_duration(text: str) -> int | None:
 class TuningOptions(CommandOptions):
     """Everything that decides a tuning run, and how it is run."""
 
+    option_groups: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        USUAL: ("target", "tuner", "trials", "time_limit", "out", "seed"),
+        "What is tuned": (
+            "layers", "workload", "epilogue", "fusion", "precision", "input_shapes", "calibration",
+            "max_waste",
+        ),
+        "How it is searched": (
+            "space", "tuner_options", "batch", "stop_gain", "leaders", "warm_start", "fresh",
+        ),
+        "Where it runs": ("jobs", "workers", "cluster", "shared", "store", "isolate"),
+    }  # fmt: skip
     model: Annotated[
         str, CliOption(positional=True, metavar="MODEL", value="model", default="")
     ] = Field(

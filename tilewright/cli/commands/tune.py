@@ -12,7 +12,7 @@ from tilewright.cli.options import (
 from tilewright.cli.signals import keep_trials
 from tilewright.core.errors import TilewrightError
 from tilewright.core.working_folder import from_start
-from tilewright.tuning.options import TrackingOptions, TuningOptions
+from tilewright.tuning.options import USUAL, TrackingOptions, TuningOptions
 
 if TYPE_CHECKING:
     from tilewright.cli.views.tuning_progress import Heard
@@ -25,7 +25,11 @@ def tune(
     tracking: TrackingOptions,
     bare: Annotated[
         bool,
-        typer.Option("--bare", help="Write trials and results only: no Prefect, no MLflow."),
+        typer.Option(
+            "--bare",
+            help="Write trials and results only: no Prefect, no MLflow.",
+            rich_help_panel=USUAL,
+        ),
     ] = False,
 ) -> None:
     """Tune every workload of a network. Repeating the command resumes a run that was stopped."""
