@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.targets.test_lowering_numbers import SCANT, SPECS, batched_dense, workloads
+from tests.targets.drawn_layers import SCANT, SPECS, batched_dense, convolutions
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.vta.lowering.batch import Lowering, SpaceName
 from tilewright.targets.vta.lowering.canonical_configs import distinct, set_alike
@@ -38,7 +38,7 @@ def same(found: tuple[np.ndarray, ...], plain: tuple[np.ndarray, ...]) -> None:
 
 @settings(max_examples=60)
 @given(
-    workload=st.one_of(workloads(), batched_dense()),
+    workload=st.one_of(convolutions(), batched_dense()),
     spec=st.sampled_from(EVERY_SPEC),
     kind=st.sampled_from(["extended", "extended", "template"]),
     seed=st.integers(0, 2**32 - 1),
@@ -56,7 +56,7 @@ def test_codes_counts_and_cycles_are_the_same(
 
 @settings(max_examples=40)
 @given(
-    workload=st.one_of(workloads(), batched_dense()),
+    workload=st.one_of(convolutions(), batched_dense()),
     spec=st.sampled_from(EVERY_SPEC),
     seed=st.integers(0, 2**32 - 1),
 )

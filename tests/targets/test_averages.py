@@ -1,26 +1,20 @@
-"""Tests convolutions whose results are averaged in the accumulators.
-
-They have right numbers on every shape, sound streams, a true bound, and the results of two separate
-layers.
-"""
+"""Tests convolutions whose results are averaged in the accumulators."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from benchmarks.schedule_spaces.vta_programs import mismatches
-from tests.targets.test_lowering_numbers import SPECS, complaints
-from tests.targets.test_pooled_convolutions import accepted
+from tests.targets.drawn_layers import PRESETS, PYNQ, accepted, averaged
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.integer_reference import average_weights, reference, total_taps
 from tilewright.targets.patterns.average import Average
-from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.invalid_configs import FAILURES
 from tilewright.targets.vta.lowering.tensor_packing import random_tensors
@@ -29,78 +23,8 @@ from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
-PYNQ = VtaSpec.load("vta-pynq")
-PRESETS = [*SPECS, VtaSpec.load("huge")]
-BEFORE = [
-    "bias, >> 8, min 127, max 0",
-    "bias 32, residual 3, >> 9, min 127, max -128",
-    "bias, residual 9, >> 9, min 127, max 0",
-    "add, >> 8, min 127, max -128",
-    "bias, >> channel 6, min 127, max 0",
-    "",
-]
-BEHIND = [
-    "+ 2048, >> 12, min 127, max -128",
-    "+ 32, >> 6, max 0, min 90",
-    "<< 2, >> 9, min 127, max -128",
-    "",
-]
 LAST = "conv2d:n=1,c=320,h=7,w=7,o=1280,k=1,s=1,p=0,avg=7"
 EPILOGUES = "bias, >> 8, min 127, max 0 | + 2048, >> 12, min 127, max -128"
-
-
-@st.composite
-def averaged(draw: st.DrawFn) -> Workload:
-    """Kernels, strides, groups, batches; images from one pixel to more than a step of tiles."""
-    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
-    groups = draw(st.sampled_from([1, 1, 1, 2, 20]))
-    own = Workload(
-        "conv2d", draw(st.integers(1, 3)), draw(st.integers(1, 3 if groups > 2 else 40)) * groups,
-        draw(st.integers(kernel[0], 12)), draw(st.integers(kernel[1], 12)),
-        draw(st.integers(1, 3 if groups > 2 else 40)) * groups, *kernel,
-        *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads, groups=groups,
-        post=parse_epilogue(draw(st.sampled_from(BEFORE))),
-    )  # fmt: skip
-    behind = parse_epilogue(draw(st.sampled_from(BEHIND)))
-    tensors = any(op.kind in ("add", "residual") for op in own.epilogue)
-    if groups == 1 and not tensors and draw(st.booleans()):
-        first = parse_epilogue("bias, >> 8, min 127, max -128, << 3")
-        size = own.out_height, own.out_width
-        own = own.with_patterns(Shortcut(draw(st.integers(1, 40)), *size, epilogue=first))
-    return own.with_patterns(Average(own.out_height, own.out_width, behind))
-
-
-@settings(max_examples=200)
-@given(workload=averaged(), spec=st.sampled_from(PRESETS), seed=st.integers(0, 2**32 - 1))
-@pytest.mark.slow(seconds=6)
-def test_accepted_schedules_compute_the_integer_reference(
-    workload: Workload, spec: VtaSpec, seed: int
-) -> None:
-    try:
-        lowering = Lowering.of(workload, spec, "extended")
-    except WorkloadError:  # a residual where blocks are not square
-        assume(False)
-    values = accepted(lowering, seed)
-    assume(len(values))
-    assert mismatches(lowering, values[0], seed % 1000) == 0
-    assert complaints(lowering, values[0]) == []
-
-
-@settings(max_examples=60)
-@given(workload=averaged(), spec=st.sampled_from(PRESETS), seed=st.integers(0, 2**32 - 1))
-def test_nothing_is_faster_than_the_bound(workload: Workload, spec: VtaSpec, seed: int) -> None:
-    target = VtaTarget(spec)
-    try:
-        space = target.space(workload)
-    except WorkloadError:
-        assume(False)
-    flat = np.random.default_rng(seed).integers(0, space.size, 8)
-    configs = space.unravel(flat)
-    _, measured = target.lower_and_measure(workload, configs)
-    cycles = np.where(measured.cycles > 0, measured.cycles, np.inf)
-    assert cycles.min() >= (target.bound(workload).cycles or 0)
-    assert (target.schedule_bounds(workload, configs) <= cycles).all()
 
 
 @settings(max_examples=60)

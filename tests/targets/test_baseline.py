@@ -71,6 +71,7 @@ def test_a_layer_that_no_schedule_fits_has_none() -> None:
         _target("vta-pynq").fallback(workload)
 
 
+@pytest.mark.slow(seconds=0.8)
 @pytest.mark.parametrize("space", ["extended", "template", "unchecked"])
 def test_schedules_are_measured_and_verified_in_their_own_space_whichever_target_is_asked(
     space: SpaceName,

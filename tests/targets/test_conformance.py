@@ -53,7 +53,10 @@ TARGETS: dict[str, tuple[Callable[[], Target], Workload]] = {
 }
 
 
-SLOW = {"isolated": pytest.mark.slow(seconds=2)}  # processes that are started and killed
+SLOW = {
+    "isolated": pytest.mark.slow(seconds=2),  # processes that are started and killed
+    "vta-pynq unchecked": pytest.mark.slow(seconds=0.6),  # verifies what it measures
+}
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -8,105 +8,38 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from benchmarks.schedule_spaces.vta_programs import program_with_data
+from benchmarks.schedule_spaces.vta_programs import mismatches
+from tests.targets.drawn_layers import (
+    PYNQ,
+    RESIDUAL_SCALES,
+    RESIDUAL_SPECS,
+    SCANT,
+    accepted,
+    complaints,
+)
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.epilogue import parse_epilogue
-from tilewright.targets.vta.functional import simulate
-from tilewright.targets.vta.lint import lint
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.lowering.tensor_packing import random_tensors, reference, unpack_output
 from tilewright.targets.vta.measure import time_rows
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, parse_workload
 
-PYNQ = VtaSpec.load("vta-pynq")
-SPECS = [
-    PYNQ,
-    VtaSpec.load("small"),
-    VtaSpec.load("large"),
-    VtaSpec.from_mapping(
-        {"LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 11, "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 13}
-    ),
-    VtaSpec.from_mapping(
-        {"LOG_BATCH": 1, "LOG_BLOCK": 3, "LOG_INP_BUFF_SIZE": 13, "LOG_ACC_BUFF_SIZE": 14}
-    ),
-]  # fmt: skip
-SCANT = VtaSpec.from_mapping({"LOG_BLOCK": 5, "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 16})
-"""Sixteen weight elements of 128 beats each: weights of most layers pass through as a stream."""
-SCALES = (0, 3, 6, 7, 9)
-EPILOGUES = (
-    "residual {k}, >> 8, min 127, max -128",
-    "bias, residual {k}, >> 8, min 127, max 0",
-    "residual {k}, bias, + 128, >> 8, min 127",
-    "add, residual {k}, >> 5",
-    "bias, residual {k}, add, relu, >> 7, min 127",
-    "residual {k}, relu, add, >> 7",
-)
-
-
-@st.composite
-def layers(draw: st.DrawFn) -> Workload:
-    """Odd sizes, strides, groups of all sizes, batches, dense of several rows."""
-    epilogue = parse_epilogue(
-        draw(st.sampled_from(EPILOGUES)).format(k=draw(st.sampled_from(SCALES)))
-    )
-    if draw(st.integers(0, 3)) == 0:
-        rows, c, o = draw(st.tuples(st.integers(1, 60), st.integers(1, 130), st.integers(1, 130)))
-        return Workload("dense", rows, c, 1, 1, o, post=epilogue)
-    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    size = draw(st.tuples(st.integers(kernel[0], 15), st.integers(kernel[1], 15)))
-    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
-    stride = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
-    groups = draw(st.sampled_from([1, 1, 2, 20]))
-    channels = draw(st.tuples(st.integers(1, 40 // groups), st.integers(1, 60 // groups)))
-    return Workload(
-        "conv2d", draw(st.integers(1, 3)), channels[0] * groups, *size, channels[1] * groups,
-        *kernel, *stride, *pads, 1, 1, groups, post=epilogue,
-    )  # fmt: skip
-
 
 def _problems(lowering: Lowering, values: np.ndarray, seed: int) -> list[str]:
     """What is wrong with one config's program, knob values (knobs,): numbers, tokens, lint."""
-    workload, machine, spec = lowering.workload, lowering.machine, lowering.spec
-    tensors = random_tensors(workload, machine, seed)
-    program = program_with_data(lowering, values, tensors)
-    assert program is not None
-    run = simulate(program, spec)
-    got = unpack_output(workload, machine, lowering.geometry, run.dram)
-    found = [f.name for f in lint(program, spec) if f.severity != "note"]
-    if (got != reference(workload, machine, tensors)).any():
-        found.append("numbers")
-    return found + [f"tokens in {queue}" for queue, left in run.tokens_left.items() if left]
+    wrong = ["numbers"] if mismatches(lowering, values, seed) else []
+    return wrong + complaints(lowering, values)
 
 
-def _drawn(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
-    """Knob values of random configs that lower, (n, knobs)."""
-    flat = np.random.default_rng(seed).integers(0, lowering.space.size, count)
-    values = lowering.space.values(lowering.space.unravel(flat))
-    codes, _ = lowering.counts(values)
-    return values[codes == 0]
-
-
-@settings(max_examples=120)
-@given(layers(), st.sampled_from([*SPECS, SCANT]), st.integers(0, 2**32 - 1))
-def test_every_schedule_that_lowers_adds_the_residual(
-    workload: Workload, spec: VtaSpec, seed: int
-) -> None:
-    lowering = Lowering.of(workload, spec, "extended")
-    values = _drawn(lowering, seed)
-    assume(len(values))
-    assert _problems(lowering, values[0], seed % 1000) == []
-
-
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", RESIDUAL_SCALES)
 @pytest.mark.parametrize("bias", ["", "bias, "])
 def test_of_every_scale_with_and_without_bias(scale: int, bias: str) -> None:
     """Uneven tiles of every size, strides, the smallest rings of the residual."""
     text, epilogue = "conv2d:n=1,c=48,h=15,w=13,o=80,k=3,s=2,p=1", f"{bias}residual {scale}, >> 7"
-    for spec in (PYNQ, SPECS[3]):
+    for spec in (PYNQ, RESIDUAL_SPECS[3]):
         lowering = Lowering.of(parse_workload(text, epilogue), spec, "extended")
-        values = _drawn(lowering, scale, 128)[:6]
+        values = accepted(lowering, scale, 128)[:6]
         assert len(values) == 6
         assert [_problems(lowering, row, scale) for row in values] == [[]] * 6
 
@@ -114,7 +47,7 @@ def test_of_every_scale_with_and_without_bias(scale: int, bias: str) -> None:
 @settings(max_examples=25)
 @given(
     rows=st.integers(2, 40), channels=st.tuples(st.integers(400, 900), st.integers(33, 900)),
-    scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from(RESIDUAL_SCALES), seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
 def test_beside_weights_that_pass_through_as_a_stream(
     rows: int, channels: tuple[int, int], scale: int, seed: int
@@ -180,7 +113,7 @@ def _good_configs(target: VtaTarget, workload: Workload) -> np.ndarray:
     return configs[np.argsort(np.where(codes == 0, estimated, np.inf))[:600]]
 
 
-@pytest.mark.parametrize("spec", [PYNQ, SPECS[2]], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [PYNQ, RESIDUAL_SPECS[2]], ids=lambda spec: spec.name)
 @pytest.mark.parametrize(
     "text",
     ["conv2d:n=1,c=64,h=28,w=28,o=96,k=1,s=1,p=0", "conv2d:n=1,c=128,h=14,w=14,o=128,k=3,s=1,p=1",

@@ -1,118 +1,28 @@
-"""Tests convolutions whose sums are pooled: numbers on every shape, sound streams, a true bound."""
+"""Tests convolutions whose sums are pooled."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from benchmarks.schedule_spaces.vta_programs import mismatches
-from tests.targets.test_lowering_numbers import SPECS, complaints
+from tests.targets.drawn_layers import PYNQ, complaints, convolutions_with_pools, with_pool
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.integer_reference import reference
 from tilewright.targets.patterns.max_pool import Pool
 from tilewright.targets.vta.lowering.batch import Lowering
-from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.vta.workload_bound import bounds
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
-PYNQ = VtaSpec.load("vta-pynq")
-EPILOGUES = [
-    "bias, >> 8, min 127, max 0",
-    "bias 32, >> 9, min 127, max -128",
-    "bias, >> channel 6, min 127, max 0",
-    ">> channel, min 127, max 0",
-    "+ 128, >> 8, min 127, max 0, max 3",
-    "",
-    "<< 1, >> 9, max -128, min 127",
-]
-
-
-@st.composite
-def pooled(draw: st.DrawFn) -> tuple[Workload, Pool]:
-    """Windows at and above the stride, asymmetric pads in front of and behind the sums, odd sizes,
-    groups, batches."""
-    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    dilation = draw(st.sampled_from([1, 1, 1, 2]))
-    groups = draw(st.sampled_from([1, 1, 1, 2]))
-    window = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
-    stride = tuple(draw(st.integers(1, size)) for size in window)
-    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
-    behind = draw(st.tuples(*[st.integers(0, window[a % 2] - 1) for a in range(4)]))
-    reach = [(k - 1) * dilation + 1 for k in kernel]
-    # as many sums as a window has, at least
-    least = [reach[0] + window[0] - 1, reach[1] + window[1] - 1]
-    height = draw(st.integers(least[0], least[0] + 12))
-    width = draw(st.integers(least[1], least[1] + 12))
-    return Workload(
-        "conv2d", draw(st.integers(1, 2)), draw(st.integers(1, 40)) * groups, height, width,
-        draw(st.integers(1, 40)) * groups, *kernel,
-        *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads, dilation, dilation, groups,
-        post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
-    ), Pool(*window, *stride, *behind)  # fmt: skip
-
-
-def accepted(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
-    """Knob values, (n, 10), of random configs that lower."""
-    flat = np.random.default_rng(seed).integers(0, lowering.space.size, count)
-    values = lowering.space.values(lowering.space.unravel(flat))
-    codes, _ = lowering.counts(values)
-    return values[codes == 0]
-
-
-def with_pool(convolution: Workload, pool: Pool) -> Workload:
-    """One of them; strides may leave fewer sums than a window has."""
-    try:
-        return convolution.with_patterns(pool)
-    except WorkloadError:
-        assume(False)
-        raise
-
-
-@settings(max_examples=150)
-@given(drawn=pooled(), spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32 - 1))
-@pytest.mark.slow(seconds=3)
-def test_accepted_schedules_compute_the_integer_reference(
-    drawn: tuple[Workload, Pool], spec: VtaSpec, seed: int
-) -> None:
-    lowering = Lowering.of(with_pool(*drawn), spec, "extended")
-    values = accepted(lowering, seed)
-    assume(len(values))
-    assert mismatches(lowering, values[0], seed % 1000) == 0
-    assert complaints(lowering, values[0]) == []
-
 
 @settings(max_examples=60)
-@given(drawn=pooled(), seed=st.integers(0, 2**32 - 1))
-def test_schedules_mean_the_same_to_the_hardware(drawn: tuple[Workload, Pool], seed: int) -> None:
-    """Hazards of the ALU, which the functional simulator passes over, would show here."""
-    lowering = Lowering.of(with_pool(*drawn), PYNQ, "extended")
-    values = accepted(lowering, seed)
-    assume(len(values))
-    assert mismatches(lowering, values[0], seed % 1000, "chisel") == 0
-
-
-@settings(max_examples=40)
-@given(drawn=pooled(), spec=st.sampled_from(SPECS), seed=st.integers(0, 2**31))
-def test_no_schedule_beats_the_bound(
-    drawn: tuple[Workload, Pool], spec: VtaSpec, seed: int
-) -> None:
-    workload, target = with_pool(*drawn), VtaTarget(spec)
-    space = target.space(workload)
-    flat = np.random.default_rng(seed).integers(0, space.size, 16)
-    measured = target.measure(target.lower(workload, space.unravel(flat)))
-    assume(measured.valid.any())
-    assert (measured.valid | (measured.status == "compile_error")).all()
-    assert measured.cycles[measured.valid].min() >= target.bound(workload).cycles
-
-
-@settings(max_examples=60)
-@given(drawn=pooled(), seed=st.integers(0, 2**31))
+@given(drawn=convolutions_with_pools(), seed=st.integers(0, 2**31))
 def test_the_reference_is_that_of_two_layers(drawn: tuple[Workload, Pool], seed: int) -> None:
     """A maximum in front of shift and clips is one behind them."""
     convolution, pool = drawn

@@ -1,4 +1,4 @@
-"""Tests max-pools as ALU programs: numbers on every shape, sound streams, an honest bound."""
+"""Tests max-pools as ALU programs."""
 
 from __future__ import annotations
 
@@ -7,83 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from benchmarks.schedule_spaces.vta_programs import mismatches
-from tests.targets.test_lowering_numbers import complaints
+from tests.targets.drawn_layers import PYNQ, accepted, complaints
 from tests.tune_bare import tune_bare
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
-from tilewright.targets.epilogue import parse_epilogue
 from tilewright.targets.vta.lowering.batch import Lowering
 from tilewright.targets.vta.lowering.max_pool_plan import axis_of, length, maxima_of
 from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.vta.workload_bound import bounds
-from tilewright.targets.workload import Workload, parse_workload
-
-PYNQ = VtaSpec.load("vta-pynq")
-SQUARE = [
-    PYNQ,
-    VtaSpec.load("small"),
-    VtaSpec.load("vta-pynq-512"),
-    VtaSpec.load("large"),
-    VtaSpec.from_mapping(
-        {
-            "LOG_BATCH": 1, "LOG_BLOCK_IN": 3, "LOG_BLOCK_OUT": 3, "LOG_INP_BUFF_SIZE": 13,
-            "LOG_WGT_BUFF_SIZE": 14, "LOG_ACC_BUFF_SIZE": 14,
-        }
-    ),
-]  # fmt: skip
-"""Machines whose blocks are square: the others bring no pixel to the accumulators as it is."""
-EPILOGUES = ["", "", ">> 1, min 127, max 0", "+ 5, << 1, min 100", "relu"]
-
-
-@st.composite
-def pools(draw: st.DrawFn) -> Workload:
-    """Windows below, at and above the stride, asymmetric pads, odd sizes, one output or many."""
-    kernel = draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
-    stride = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
-    height = draw(st.integers(max(1, kernel[0] - pads[0] - pads[2]), kernel[0] + 14))
-    width = draw(st.integers(max(1, kernel[1] - pads[1] - pads[3]), kernel[1] + 14))
-    channels = draw(st.integers(1, 70))
-    return Workload(
-        "max_pool", draw(st.integers(1, 3)), channels, height, width, channels, *kernel, *stride,
-        *pads, groups=channels, post=parse_epilogue(draw(st.sampled_from(EPILOGUES))),
-    )  # fmt: skip
-
-
-def accepted(lowering: Lowering, seed: int, count: int = 24) -> np.ndarray:
-    """Knob values, (n, 7), of random configs that lower."""
-    flat = np.random.default_rng(seed).integers(0, lowering.space.size, count)
-    values = lowering.space.values(lowering.space.unravel(flat))
-    codes, _ = lowering.counts(values)
-    return values[codes == 0]
-
-
-@settings(max_examples=150)
-@given(workload=pools(), spec=st.sampled_from(SQUARE), seed=st.integers(0, 2**32 - 1))
-def test_accepted_schedules_take_the_maxima_of_the_reference(
-    workload: Workload, spec: VtaSpec, seed: int
-) -> None:
-    lowering = Lowering.of(workload, spec, "extended")
-    values = accepted(lowering, seed)
-    assume(len(values))
-    assert mismatches(lowering, values[0], seed % 1000) == 0
-    assert complaints(lowering, values[0]) == []
-
-
-@settings(max_examples=60)
-@given(workload=pools(), seed=st.integers(0, 2**32 - 1))
-def test_schedules_mean_the_same_to_the_hardware(workload: Workload, seed: int) -> None:
-    """Hazards of the ALU, which the functional simulator passes over, would show here."""
-    lowering = Lowering.of(workload, PYNQ, "template")
-    values = accepted(lowering, seed)
-    assume(len(values))
-    assert mismatches(lowering, values[0], seed % 1000, "chisel") == 0
+from tilewright.targets.workload import parse_workload
 
 
 @pytest.mark.parametrize(
@@ -141,18 +79,6 @@ def test_windows_share_what_they_have_in_common() -> None:
 
     assert [maxima(3, 2), maxima(2, 2), maxima(3, 1), maxima(3, 3)] == [2, 1, 2, 2]
     assert maxima(13, 1) == 4
-
-
-@settings(max_examples=40)
-@given(workload=pools(), spec=st.sampled_from(SQUARE), seed=st.integers(0, 2**31))
-def test_no_schedule_beats_the_bound(workload: Workload, spec: VtaSpec, seed: int) -> None:
-    target = VtaTarget(spec)
-    space = target.space(workload)
-    flat = np.random.default_rng(seed).integers(0, space.size, 16)
-    measured = target.measure(target.lower(workload, space.unravel(flat)))
-    assume(measured.valid.any())
-    assert (measured.valid | (measured.status == "compile_error")).all()
-    assert measured.cycles[measured.valid].min() >= target.bound(workload).cycles
 
 
 def test_the_bound_counts_pixels_and_maxima() -> None:

@@ -1,8 +1,4 @@
-"""Tests convolutions with a shortcut in the same accumulators.
-
-They have right numbers on every shape, sound streams, a true bound, and the results of two separate
-layers.
-"""
+"""Tests convolutions with a shortcut in the same accumulators."""
 
 from __future__ import annotations
 
@@ -10,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from benchmarks.schedule_spaces.vta_programs import mismatches
-from tests.targets.test_lowering_numbers import SPECS, complaints
-from tests.targets.test_pooled_convolutions import accepted
+from tests.targets.drawn_layers import PYNQ, accepted, with_shortcuts
 from tilewright.core.errors import WorkloadError
 from tilewright.targets.display_names import shape
 from tilewright.targets.epilogue import EpilogueOp, parse_epilogue
@@ -29,67 +24,14 @@ from tilewright.targets.vta.lowering.tensor_packing import (
     random_tensors,
     unpacked_vectors,
 )
-from tilewright.targets.vta.spec import VtaSpec
 from tilewright.targets.vta.target import VtaTarget
 from tilewright.targets.workload import Workload, canonical, parse_workload
 
-PYNQ = VtaSpec.load("vta-pynq")
-BEFORE = [
-    "bias, >> 8, min 127, max -128, << 3",
-    "bias, >> 8, min 127, max -128",
-    "bias 32, >> 9, max -128, min 127, << 10",
-    "bias, >> channel 6, min 127, max 0, << 1",
-    "+ 128, >> 8, min 127, max -128",
-    "",
-]
-BEHIND = [
-    "bias, >> 8, min 127, max 0",
-    "bias 32, >> 9, min 100, max -128",
-    "bias, >> channel 6, min 127, max 0",
-    "+ 128, >> 8, min 127, max 0",
-    "bias, >> 8, max 0",
-    "",
-]
 BLOCK = "conv2d:n=1,c=64,h=28,w=28,o=256,k=1,s=1,p=0,xc=128,xi=56,xs=2"
 
 
-@st.composite
-def summed(draw: st.DrawFn) -> Workload:
-    """Kernels and strides of the one, strides of the other, whose image may be larger than what
-    its strides read, odd sizes, batches."""
-    kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    pads = draw(st.tuples(*[st.integers(0, kernel[a % 2] - 1) for a in range(4)]))
-    own = Workload(
-        "conv2d", draw(st.integers(1, 2)), draw(st.integers(1, 70)),
-        draw(st.integers(kernel[0], 14)), draw(st.integers(kernel[1], 14)),
-        draw(st.integers(1, 70)), *kernel,
-        *draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), *pads,
-        post=parse_epilogue(draw(st.sampled_from(BEHIND))),
-    )  # fmt: skip
-    steps = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
-    sizes = [
-        (out - 1) * step + 1 + draw(st.integers(0, step - 1))
-        for out, step in zip((own.out_height, own.out_width), steps, strict=True)
-    ]
-    epilogue = parse_epilogue(draw(st.sampled_from(BEFORE)))
-    return own.with_patterns(Shortcut(draw(st.integers(1, 70)), *sizes, *steps, epilogue))
-
-
-@settings(max_examples=150)
-@given(workload=summed(), spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32 - 1))
-@pytest.mark.slow(seconds=4)
-def test_accepted_schedules_compute_the_integer_reference(
-    workload: Workload, spec: VtaSpec, seed: int
-) -> None:
-    lowering = Lowering.of(workload, spec, "extended")
-    values = accepted(lowering, seed)
-    assume(len(values))
-    assert mismatches(lowering, values[0], seed % 1000) == 0
-    assert complaints(lowering, values[0]) == []
-
-
 @settings(max_examples=60)
-@given(workload=summed(), scale=st.integers(0, 10), seed=st.integers(0, 2**32 - 1))
+@given(workload=with_shortcuts(), scale=st.integers(0, 10), seed=st.integers(0, 2**32 - 1))
 def test_the_sum_is_that_of_a_residual(workload: Workload, scale: int, seed: int) -> None:
     assert workload.shortcut is not None
     int8 = parse_epilogue("bias, >> 8, min 127, max -128")
@@ -104,21 +46,6 @@ def test_the_sum_is_that_of_a_residual(workload: Workload, scale: int, seed: int
     )
     expected = reference(apart, tensors | {"residual": residual})
     np.testing.assert_array_equal(reference(together, tensors), expected)
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_nothing_is_faster_than_the_bound(spec: VtaSpec) -> None:
-    target, workload = VtaTarget(spec), parse_workload(BLOCK, "bias, >> 8, min 127, max 0")
-    space = target.space(workload)
-    configs = space.unravel(np.random.default_rng(0).integers(0, space.size, 1024))
-    _, measured = target.lower_and_measure(workload, configs)
-    cycles = measured.cycles[measured.cycles > 0]
-    assert len(cycles) > 8
-    assert cycles.min() >= (target.bound(workload).cycles or 0)
-    assert (
-        target.schedule_bounds(workload, configs)
-        <= np.where(measured.cycles > 0, measured.cycles, np.inf)
-    ).all()
 
 
 def test_estimates_order_schedules() -> None:

@@ -89,6 +89,7 @@ def test_every_schedule_computes_the_product(spec: CpuSpec, workload: Workload, 
     check_a_schedule(workload, spec, seed)
 
 
+@pytest.mark.slow(seconds=0.2)
 @UNITS
 @pytest.mark.parametrize(
     "text",

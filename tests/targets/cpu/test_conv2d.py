@@ -111,6 +111,7 @@ def test_any_schedule_gives_the_right_numbers(
     assert error(workload, spec, values, tmp_path_factory.mktemp("made")) <= TOLERANCE
 
 
+@pytest.mark.slow(seconds=0.6)
 @pytest.mark.parametrize(
     "text",
     [
@@ -133,6 +134,7 @@ def test_taps_that_stand_in_the_padding_are_left_out(text: str, parts: int, tmp_
     assert ["if " in text.replace("if_then_else", "") for text in written] == [True, False]
 
 
+@pytest.mark.slow(seconds=0.3)
 @pytest.mark.parametrize("size", [0, *WINOGRAD_SIZES])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_every_algorithm_on_a_size_that_no_tile_divides(
@@ -145,6 +147,7 @@ def test_every_algorithm_on_a_size_that_no_tile_divides(
     assert error(workload, spec, values, tmp_path) <= TOLERANCE
 
 
+@pytest.mark.slow(seconds=0.5)
 @pytest.mark.parametrize("size", WINOGRAD_SIZES)
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("stages", [0, 1])
@@ -178,6 +181,7 @@ def allocated(function: Any) -> int:
     return max(math.prod(map(int, shape.split(","))) for shape in shapes)
 
 
+@pytest.mark.slow(seconds=1)
 @pytest.mark.parametrize("copy", [0, 1, 2])
 def test_images_of_a_batch_are_transformed_in_the_same_memory(
     copy: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

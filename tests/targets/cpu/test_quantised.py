@@ -87,6 +87,7 @@ def test_every_schedule_gives_the_nearest_integers(w: Workload, seed: int, lanes
         assert "unroll_channels" in values or values["unroll_depth"] > 1
 
 
+@pytest.mark.slow(seconds=0.4)
 @pytest.mark.parametrize("text", DEFINED)
 def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     target, w = CpuTarget(OWN), parse_workload(text, EPILOGUES[3])
@@ -96,6 +97,7 @@ def test_what_a_kernel_defines_is_what_its_schedules_compute(text: str) -> None:
     assert error_of(tensors, values) < TOLERANCE
 
 
+@pytest.mark.slow(seconds=0.6)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_winograd_s_algorithm_transforms_integers_in_the_kernel(
     parts: int, monkeypatch: pytest.MonkeyPatch

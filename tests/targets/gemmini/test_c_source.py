@@ -46,6 +46,7 @@ def _log(source: str, calls: str, folder: Path) -> np.ndarray:
     return np.array([line.split() for line in said.splitlines()], np.uint64)
 
 
+@pytest.mark.slow(seconds=0.4)
 @pytest.mark.parametrize("text", LAYERS)
 @pytest.mark.parametrize("seed", range(4))
 def test_compiled_c_issues_the_stream(text: str, seed: int, tmp_path: Path) -> None:
