@@ -68,7 +68,7 @@ def measured(target: CpuTarget, names: list[str]) -> Iterator[dict[str, Any]]:
     """A row a distinct large layer, in the first network that has it."""
     seen: set[Workload] = set()
     bandwidth = target.hardware_features()["memory_gbytes_per_second"] * 1e9
-    faster = OF_TILES if target.float_type == "bfloat16" else 1
+    faster = OF_TILES if target.traits.float_type == "bfloat16" else 1
     for name in names:
         for workload in _workloads(name, target):
             if workload in seen or workload.macs < LARGE:
@@ -98,7 +98,7 @@ def _workloads(name: str, target: CpuTarget) -> list[Workload]:
         path = Path(folder) / f"{name}.onnx"
         onnx.save(zoo.build(name) if name in zoo.FAMILIES else cpu_models.drawn(name), path)
         whole = networks.load(str(path)).whole
-    layers = activated_layers(whole.flat, target.space, target.float_type)
+    layers = activated_layers(whole.flat, target.space, target.traits.float_type)
     return [each.workload for each in layers]
 
 
