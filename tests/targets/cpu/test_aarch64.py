@@ -220,9 +220,9 @@ def test_a_processor_with_dot_products_has_int8(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     own = this_machine.__wrapped__()
     assert (own.lanes, own.dots, own.architecture, own.registers) == (4, ARM_DOTS, "aarch64", 32)
-    assert CpuTarget(own).dtypes == {"float32", "int8"}
+    assert CpuTarget(own).traits.dtypes == {"float32", "int8"}
     bare = replace(own, dots="")
-    assert CpuTarget(bare).dtypes == {"float32"}
+    assert CpuTarget(bare).traits.dtypes == {"float32"}
     with pytest.raises(WorkloadError, match=r"asimddp.*write dtype=float32"):
         CpuTarget(bare).space(parse_workload(*INTEGERS[4]))
 

@@ -187,7 +187,7 @@ def test_a_border_of_zero_points_compiles_for_vnni(data: str) -> None:
 def test_a_processor_without_dot_products_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     bare = CpuTarget(replace(OWN, dots=""))
-    assert bare.dtypes == {"float32"}
+    assert bare.traits.dtypes == {"float32"}
     for text in ("conv2d:n=1,c=16,h=4,w=4,o=16,k=1", "dense:n=1,c=16,o=16"):
         with pytest.raises(WorkloadError, match=r"computes no int8.*write dtype=float32"):
             bare.space(parse_workload(text))

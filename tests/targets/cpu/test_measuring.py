@@ -87,7 +87,7 @@ def _compiled(count: int) -> Lowered:
 )
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_cpu_keeps_the_contract(check: str, dtype: str) -> None:
-    if dtype not in SHARED.dtypes:
+    if dtype not in SHARED.traits.dtypes:
         pytest.skip("this processor has no dot products of int8")
     CHECKS[check](lambda: SHARED, WORK if dtype == "float32" else INT8)
 
