@@ -209,7 +209,11 @@ class CompareOptions(CommandOptions):
     @property
     def subject(self) -> str:
         """What is tuned on what, in the user's words."""
-        what = ", ".join(self.networks) or self.network or f"{len(self.workloads)} workloads"
+        if self.replay:
+            return printable(as_typed(", ".join(Path(table).name for table in self.replay)))
+        count = len(self.workloads)
+        layers = f"{count} workload{'s' * (count != 1)}"
+        what = ", ".join(self.networks) or self.network or layers
         return printable(as_typed(f"{what} on {', '.join(self.targets)}"))
 
     @property
