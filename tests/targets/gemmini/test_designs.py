@@ -7,14 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.targets.gemmini.test_refusals import (
+    ACCUMULATOR,
+    BASE,
+    CONFIG_EX,
+    CONFIG_LD,
+    CONFIG_ST,
+    operand,
+)
 from tilewright.cli.views.codesign import named_as
 from tilewright.core.errors import SpecError
 from tilewright.hardware_search.evaluator import BudgetedEvaluator, BudgetSpent
 from tilewright.hardware_search.hardware_space import HardwareSpace, ImpossibleHardware, area_of
 from tilewright.hardware_search.methods import make_method
 from tilewright.hardware_search.problem import CodesignProblem, read_networks
-from tilewright.targets import make_target
+from tilewright.targets import gemmini, make_target
 from tilewright.targets.capabilities import HasDesigns, capability
+from tilewright.targets.gemmini import isa
 
 
 def test_machines_within_a_budget_are_those_with_smaller_memories() -> None:
@@ -60,3 +69,27 @@ def test_a_machine_that_was_found_is_named_with_its_kind() -> None:
     assert named_as("gemmini", spec) == f"gemmini:{spec}"
     assert named_as("gemmini:mine.json", spec) == f"gemmini:{spec}"
     assert named_as("vta-pynq", spec) == str(spec)
+
+
+def _loads_beside_products(first: int) -> list[list[int]]:
+    """A stream that loads into one bank of the scratchpad while products read from it, from row
+    `first` on."""
+    commands = [CONFIG_LD, CONFIG_EX, CONFIG_ST]
+    commands += [(isa.MVIN, BASE + 256 * k, operand(first + 16 * k)) for k in range(8)]
+    for k in range(8):
+        commands += [
+            (isa.MVIN, BASE + 4096 + 256 * k, operand(first + 256 + 16 * k)),
+            (isa.PRELOAD, operand(first + 16 * k), operand(ACCUMULATOR + 16 * k)),
+            (isa.COMPUTE_PRELOADED, operand(first + 16 * (7 - k)), operand(isa.GARBAGE)),
+        ]
+    return [list(column) for column in zip(*commands, strict=True)]
+
+
+def test_rows_beyond_those_of_the_default_machine_are_timed_in_their_own_bank() -> None:
+    """Four banks of 8,192 rows are alike, so the bank that a program uses changes no cycle."""
+    machine = {"scratchpad_rows": 32768}
+    cycles = {
+        gemmini.cycles(*_loads_beside_products(first), machine)[0]
+        for first in range(0, 32768, 8192)
+    }
+    assert len(cycles) == 1

@@ -113,8 +113,10 @@ from tilewright.targets.gemmini.timing.state import (
 
 # log2 of the sizes of memory requests, which are 16, 32 or 64 bytes.
 SMALLEST_LOG, LARGEST_LOG = 4, 6
-# The row field of the default machine's local addresses has 14 bits: its scratchpad has 16384 rows.
-ROW_MASK = 0x3FFF
+# The bits of a row in a local address of the largest machine that a specification may describe.
+# The RTL's field has as many bits as the machine needs. Banks and rows are taken from the sum
+# modulo the machine's number of rows, a power of two, so more bits give the same row.
+ROW_MASK = (1 << 20) - 1
 IDLE, NEW_REQUEST, MORE_BEATS = 0, 1, 2
 ALL_XACTS = (1 << XACTS) - 1
 # Pages for address translation have 4 KiB.
