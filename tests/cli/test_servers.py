@@ -103,11 +103,11 @@ def _use_the_printed_variables(place: Place, address: str) -> None:
     assert variables["PREFECT_API_URL"] == f"{address}/api"
     automation = place.folder / "automation.yaml"
     automation.write_text((ROOT / "deployments" / "regression.yaml").read_text())
-    command = [sys.executable, "-m", "prefect", "automation", "create", "--from-file"]
+    command = [sys.executable, "-P", "-m", "prefect", "automation", "create", "--from-file"]
     for more, status in (variables, 0), ({"PREFECT_API_URL": f"{address}/api"}, 1):
         made = subprocess.run(
             [*command, str(automation)], cwd=place.folder, capture_output=True, text=True,
-            env=place.environment | {"PREFECT_HOME": str(place.folder / "prefect")} | more,
+            env=place.environment | {"PREFECT_HOME": str(place.folder / "own")} | more,
         )  # fmt: skip
         assert made.returncode == status, made.stdout + made.stderr
     with httpx.Client(
