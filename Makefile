@@ -97,8 +97,8 @@ lint: setup-dev ## Ruff, spelling, mypy and the arrows between the rooms
 	@$(BIN)/lint-imports
 
 lock: ## Recompute both locks (needs uv on the PATH)
-	uv pip compile pyproject.toml --extra build --output-file requirements.lock $(COMPILE)
-	uv pip compile pyproject.toml --extra build --extra dev --extra neural --extra team \
+	uv pip compile pyproject.toml --extra build --extra all --output-file requirements.lock $(COMPILE)
+	uv pip compile pyproject.toml --extra build --extra all --extra dev --extra neural --extra team \
 		--extra postgres --extra docs \
 		--constraint requirements.lock --output-file requirements-dev.lock $(COMPILE)
 

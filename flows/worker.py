@@ -4,7 +4,7 @@ servers.
     python -m tilewright.flows.worker [OPTION]...    # those of `prefect worker start`
 
 With servers of your own, which need no such login, `prefect worker start --pool tilewright` in the
-repository's root does the same.
+repository's root does the same if `PREFECT_LOCAL_STORAGE_PATH` names the folder of finished stages.
 """
 
 from __future__ import annotations

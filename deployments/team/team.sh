@@ -112,6 +112,8 @@ worker() {
     export MLFLOW_TRACKING_URI="https://$NAME:$MLFLOW_PORT" MLFLOW_TRACKING_USERNAME=worker MLFLOW_TRACKING_PASSWORD
     export MLFLOW_DISABLE_TELEMETRY=true PREFECT_HOME="$STATE/worker/prefect-${1:-1}"
     export TILEWRIGHT_HOME="$STATE/worker/home" TILEWRIGHT_OUTPUT_ROOT="$STATE/worker/tuned"
+    # all workers share one cache of finished stages
+    export PREFECT_LOCAL_STORAGE_PATH="$TILEWRIGHT_HOME/cache"
     PREFECT_API_AUTH_STRING=$(cat "$TOKEN") MLFLOW_TRACKING_PASSWORD=$(cat "$WORKER_PASSWORD")
     PREFECT_CLIENT_CUSTOM_HEADERS="{\"Authorization\": \"Basic $(encoded "worker:$MLFLOW_TRACKING_PASSWORD")\"}"
     become worker "$PYTHON" -P -m prefect worker start --pool tilewright --type process \

@@ -27,6 +27,11 @@ FOREIGN = {
     "httpcore", "httpx", "lightgbm", "mlflow", "prefect", "requests", "sqlalchemy", "sqlite3",
     "urllib3", "xgboost",
 }  # fmt: skip
+EXTRAS = {
+    "prefect": "flows", "mlflow": "flows", "dask": "cluster", "distributed": "cluster",
+    "cryptography": "cluster", "optuna": "optuna",
+}  # fmt: skip
+"""The extra of the distribution that installs a package, by the package's name."""
 LITTLE_SPACE = 8 << 20
 """Bytes. A disk with less than this is taken for the cause of what a library could not do."""
 PATIENCE_SECONDS = 2.0
@@ -42,12 +47,28 @@ def explained(error: BaseException) -> str | None:
         place = str(error.filename2 or error.filename or "a path")
         return f"{error.strerror}: {_shortened(place)}; give another path"
     chain = list(_chain(error))
+    for one in chain:
+        if isinstance(one, ModuleNotFoundError) and (found := _missing_extra(one.name or "")):
+            return found
     found = _disk_error(chain)
     if found is None and any(_foreign(one) for one in chain):
         found = _full_or_read_only() or _database_problem(chain) or _lost_server(chain)
     if found is None:
         return None
     return f"{found}, then repeat the command: it resumes from here, nothing measured is lost"
+
+
+def _missing_extra(module: str) -> str | None:
+    """Return the sentence for a package that an extra installs, or None for any other module."""
+    package = module.partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    extra = EXTRAS[package]
+    without = ", or repeat the command with --bare, where it has that option"
+    return (
+        f"the package {package} is not installed; add it with: pip install 'tilewright[{extra}]'"
+        f"{without if extra == 'flows' else ''}"
+    )
 
 
 def _shortened(text: str) -> str:

@@ -64,8 +64,8 @@ def _profiles() -> Path:
     if own.is_file():
         return own
     spec = find_spec("prefect")  # which is not imported for it
-    assert spec is not None
-    assert spec.origin is not None
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'prefect'", name="prefect")
     return Path(spec.origin).parent / "settings" / "profiles.toml"
 
 

@@ -57,8 +57,8 @@ def make_keys(folder: Path) -> None:
         )
     except ImportError as error:
         raise ClusterError(
-            f"keys cannot be made here ({error}); pip install cryptography, or make them elsewhere "
-            "with 'tilewright cluster keys DIR' and copy the folder"
+            f"keys cannot be made here ({error}); pip install 'tilewright[cluster]', or make them "
+            "elsewhere with 'tilewright cluster keys DIR' and copy the folder"
         ) from None
     authority = _certificate("authority")
     folder.parent.mkdir(parents=True, exist_ok=True)
