@@ -100,7 +100,9 @@ def run_that_found(
     if found is None:
         return None
     run, trials = found
-    tuner, seed, who = None, None, "an earlier run"
+    tuner: str | None = None
+    seed: int | None = None
+    who = "an earlier run"
     with suppress(ValueError, KeyError):
         about = as_object(json.loads(record.store.note(_note_name(record.store, run)) or "{}"))
         tuner, seed = printable(as_text(about["tuner"])), as_int(about["seed"])
