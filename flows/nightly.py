@@ -30,7 +30,7 @@ USUAL = (
 and no others."""
 
 
-def say_end(_: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
+def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Say in one line how a run of `tilewright serve` ended."""
     if not os.environ.get(SERVING):
         return
@@ -40,7 +40,8 @@ def say_end(_: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
         outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
         told = f"{outcome}; {told}" if told else outcome
     now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    print(f"{now}  {run.name}: {state.name}: {told}  {flow_run_url(str(run.id))}", flush=True)
+    page = flow_run_url(str(flow_run.id))
+    print(f"{now}  {flow_run.name}: {state.name}: {told}  {page}", flush=True)
 
 
 @flow(
