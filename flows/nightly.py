@@ -40,10 +40,8 @@ def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
         outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
         told = f"{outcome}; {told}" if told else outcome
     now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    print(
-        f"{now}  {flow_run.name}: {state.name}: {told}  {flow_run_url(str(flow_run.id))}",
-        flush=True,
-    )
+    page = flow_run_url(str(flow_run.id))
+    print(f"{now}  {flow_run.name}: {state.name}: {told}  {page}", flush=True)
 
 
 @flow(

@@ -103,11 +103,11 @@ def _use_the_printed_variables(place: Place, address: str) -> None:
     assert variables["PREFECT_API_URL"] == f"{address}/api"
     automation = place.folder / "automation.yaml"
     automation.write_text((ROOT / "deployments" / "regression.yaml").read_text())
-    command = [sys.executable, "-m", "prefect", "automation", "create", "--from-file"]
+    command = [sys.executable, "-P", "-m", "prefect", "automation", "create", "--from-file"]
     for more, status in (variables, 0), ({"PREFECT_API_URL": f"{address}/api"}, 1):
         made = subprocess.run(
             [*command, str(automation)], cwd=place.folder, capture_output=True, text=True,
-            env=place.environment | {"PREFECT_HOME": str(place.folder / "prefect")} | more,
+            env=place.environment | {"PREFECT_HOME": str(place.folder / "own")} | more,
         )  # fmt: skip
         assert made.returncode == status, made.stdout + made.stderr
     with httpx.Client(
@@ -187,6 +187,21 @@ class Serving:
     def headers(self) -> Mapping[str, str]:
         return self.place.login(self.api).credentials.headers
 
+    def deployment(self) -> Any:
+        """The deployment, once it is registered."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not (found := post(f"{self.api}/deployments/filter", {}, self.headers)):
+            assert time.monotonic() < deadline, "no deployment was registered"
+            time.sleep(0.2)
+        return found[0]
+
+    def request(self, out: str) -> str:
+        """Request a run whose results go to `out`. Return its ID."""
+        deployment = self.deployment()
+        create = f"{self.api}/deployments/{deployment['id']}/create_flow_run"
+        asked = {"parameters": deployment["parameters"] | {"out": out}}
+        return str(post(create, asked, self.headers)["id"])
+
     def ended(self, ids: Collection[str] = ()) -> list[Any]:
         """The runs that have ended: those of some IDs, or all."""
         states = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
@@ -229,13 +244,13 @@ def test_serve_executes_a_scheduled_run(serving: Serving) -> None:
 
 
 def test_a_second_process_does_not_take_over_a_deployment(serving: Serving) -> None:
+    serving.deployment()
     second = serving.place.start("serve", "digits_cnn", "--trials", "4", "--out", "second")
     printed, _ = second.communicate(timeout=LIMIT_SECONDS)
     assert second.returncode == 2
     assert f"process {serving.process.pid} on " in printed
     assert "serves tune_network/digits_cnn-vta-pynq already; end it, or choose another" in printed
-    (held,) = post(f"{serving.api}/deployments/filter", {}, serving.headers)
-    assert held["parameters"]["trials"] == 8
+    assert serving.deployment()["parameters"]["trials"] == 8
     environment = serving.place.environment
     listed = serving.place.folder / "listed"
     listed.mkdir()
@@ -255,8 +270,9 @@ def test_no_run_writes_outside_of_the_root(serving: Serving) -> None:
 
 
 def test_each_run_prints_one_line(serving: Serving) -> None:
+    runs = [serving.request("asked"), serving.request("/elsewhere")]
     deadline = time.monotonic() + LIMIT_SECONDS
-    while len(serving.lines) < len(serving.ended()):
+    while len(serving.ended(runs)) < 2 or len(serving.lines) < len(serving.ended()):
         assert time.monotonic() < deadline, serving.lines
         time.sleep(0.5)
     for line in list(serving.lines):
@@ -268,17 +284,13 @@ def test_each_run_prints_one_line(serving: Serving) -> None:
 
 def _leave_the_root(serving: Serving) -> None:
     """Runs on request whose results would go elsewhere, straight and through a link."""
-    place, api, headers = serving.place, serving.api, serving.headers
+    place, api = serving.place, serving.api
     elsewhere = place.folder.with_name(f"{place.folder.name}-elsewhere")
     elsewhere.mkdir()
     (place.folder / "link").symlink_to(elsewhere)
-    (deployment,) = post(f"{api}/deployments/filter", {}, headers)
-    wanted = deployment["parameters"]
-    create, runs = f"{api}/deployments/{deployment['id']}/create_flow_run", {}
-    post(f"{api}/deployments/{deployment['id']}/pause_deployment", {}, headers)
-    for out in str(elsewhere), "link/x":
-        asked = {"parameters": wanted | {"out": out}}
-        runs[post(create, asked, headers)["id"]] = out
+    pause = f"{api}/deployments/{serving.deployment()['id']}/pause_deployment"
+    post(pause, {}, serving.headers)
+    runs = {serving.request(out): out for out in (str(elsewhere), "link/x")}
     deadline = time.monotonic() + LIMIT_SECONDS
     while len(ended := serving.ended(runs)) < len(runs) and time.monotonic() < deadline:
         time.sleep(1)

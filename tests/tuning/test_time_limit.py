@@ -11,7 +11,6 @@ from tests.trial_tables import tables
 from tests.tune_bare import tune_bare, tune_options
 from tilewright.core.options import OptionsError
 from tilewright.flows import tuning
-from tilewright.tuning import time_limit
 from tilewright.tuning.events import Event, Note
 from tilewright.tuning.options import TuningOptions, seconds_of_duration
 from tilewright.tuning.time_limit import TimeLimit
@@ -48,7 +47,7 @@ def test_a_run_that_time_ended_has_one_round_each_and_continues(
 
 def test_workloads_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(time_limit.time, "monotonic", lambda: now)
+    monkeypatch.setattr("tilewright.tuning.time_limit.time.monotonic", lambda: now)
     limit = TimeLimit(60, workloads=3)
     assert limit.begin_workload() == 120
     now = 110.0  # the first needed less

@@ -8,6 +8,7 @@ summary says which run found it.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import numpy as np
 
@@ -99,18 +100,16 @@ def run_that_found(
     if found is None:
         return None
     run, trials = found
-    found_by: FoundBy = {"tuner": None, "seed": None, "trials": trials}
-    try:
-        about = as_object(json.loads(record.store.note(_note_name(record.store, run)) or "{}"))
-        found_by |= {"tuner": as_text(about["tuner"]), "seed": as_int(about["seed"])}
-    except (ValueError, KeyError):
-        pass
+    tuner: str | None = None
+    seed: int | None = None
     who = "an earlier run"
-    if found_by["tuner"] is not None:
-        who = f"tuner {printable(found_by['tuner'])} with seed {found_by['seed']}"
+    with suppress(ValueError, KeyError):
+        about = as_object(json.loads(record.store.note(_note_name(record.store, run)) or "{}"))
+        tuner, seed = printable(as_text(about["tuner"])), as_int(about["seed"])
+        who = f"tuner {tuner} with seed {seed}"
     name = layer(task.names, task.workload)
     emit(Note(f"{name}: kept the schedule that {who} had found in {trials} trials"))
-    return found_by
+    return {"tuner": tuner, "seed": seed, "trials": trials}
 
 
 def _schedule(task: TuningTask, config: tuple[int, ...], latency: Latency) -> Schedule:
