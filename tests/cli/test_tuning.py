@@ -158,8 +158,8 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert parent["chart"]["cycles/baseline"] == [total["baseline_cycles"]] * ROUNDS
     note = parent["tags"]["mlflow.note.content"]
     assert (
-        f"```sh\ntilewright tune digits_cnn --tuner ml2tuner --trials {TRIALS} --seed 7 --out out "
-        f"--layers {','.join(LAYERS)}\n```" in note
+        f"```sh\ntilewright tune digits_cnn --tuner ml2tuner-published --trials {TRIALS} --seed 7 "
+        f"--out out --layers {','.join(LAYERS)}\n```" in note
     )
     assert parent["tags"]["prefect_flow_run_url"] in note
     assert f"tuned {total['tuned_cycles']:,} cycles" in note
