@@ -46,6 +46,13 @@ class AlreadyServed(TilewrightError):
     """A deployment that another process serves, or the workers of a work pool."""
 
 
+def print_one_line_per_run() -> None:
+    """Let runs print one line each instead of Prefect's log, which its pages have. Prefect reads
+    the variables when it is imported, so call this before; the processes of runs inherit them."""
+    os.environ[SERVING] = "true"
+    os.environ.setdefault(LOG_LEVEL, "CRITICAL")
+
+
 def check_cron(cron: str) -> None:
     """Raises `CronError` for what is no cron expression to Prefect."""
     with _prefect_without_home():
@@ -76,10 +83,7 @@ def serve_tuning(
     """
     workspace = use_workspace()
     os.environ |= mlflow_login(workspace)
-    # the processes of runs inherit these
-    os.environ[OUTPUT_ROOT] = str(root.resolve())
-    os.environ[SERVING] = "true"
-    os.environ.setdefault(LOG_LEVEL, "CRITICAL")  # Prefect's pages have the logs
+    os.environ[OUTPUT_ROOT] = str(root.resolve())  # the processes of runs inherit it
     with ExitStack() as stack:
         named = os.environ.get(API_URL)
         login = login_for(named, workspace)

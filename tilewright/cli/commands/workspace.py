@@ -130,8 +130,14 @@ def serve(
     if prefect_port is not None:
         check_ports({"--prefect-port": prefect_port})
     check(options.model_copy(update={"out": str(below_root(options.folder, str(root.resolve())))}))
-    from tilewright.flows.serve import check_cron, deployment_name, serve_tuning
+    from tilewright.flows.serve import (
+        check_cron,
+        deployment_name,
+        print_one_line_per_run,
+        serve_tuning,
+    )
 
+    print_one_line_per_run()
     if every is None:
         check_cron(cron)
     prefect = choose_ports({PREFECT: prefect_port}, partial(typer.echo, err=True))[PREFECT]
