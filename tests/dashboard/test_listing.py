@@ -85,7 +85,9 @@ def _folder(known: KnownRuns, row: dict[str, Any]) -> Path:
 
 
 def test_a_run_converges_to_what_its_summary_says(known: KnownRuns) -> None:
-    row = row_of(known, tuner="random")  # the schedules of the other run are those of an earlier one
+    row = row_of(
+        known, tuner="random"
+    )  # the schedules of the other run are those of an earlier one
     (found,) = curves(known, [row["id"], row["id"], "another"]).values()
     assert isinstance(found, dict)
     assert found["trials"] == found["of"] == 2 * TRIALS

@@ -24,7 +24,12 @@ from tilewright.tuning import network, tuning_task
 from tilewright.tuning.options import TuningOptions
 
 BASE = TuningOptions(
-    model="mine.onnx", target="board.json", tuner="ml2tuner", trials=16, batch=8, out="out"
+    model="mine.onnx",
+    target="board.json",
+    tuner="ml2tuner-published",
+    trials=16,
+    batch=8,
+    out="out",
 )
 
 

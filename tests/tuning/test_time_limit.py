@@ -15,7 +15,7 @@ from tilewright.tuning.events import Event, Note
 from tilewright.tuning.options import TuningOptions, seconds_of_duration
 from tilewright.tuning.time_limit import TimeLimit
 
-RUN: dict[str, Any] = {"model": "digits_cnn", "layers": ["conv3", "fc"], "tuner": "ml2tuner",
+RUN: dict[str, Any] = {"model": "digits_cnn", "layers": ["conv3", "fc"], "tuner": "random",
                        "trials": 16, "batch": 8}  # fmt: skip
 
 
