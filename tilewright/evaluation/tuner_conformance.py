@@ -171,8 +171,7 @@ def survives_failure(make: Make) -> None:
 
 
 def copes_with_one_valid_point(make: Make) -> None:
-    """Check that a single valid config in the space is found, at the latest after trying all
-    configs."""
+    """Check that the only valid config of a space is found, at the latest after all were tried."""
     rounds = _run(make(), ToyTarget("one_valid"), trials=150)
     assert rounds[-1].best_latency is not None, "the only valid config was never tried"
 

@@ -144,8 +144,7 @@ class BudgetedEvaluator:
     def _weigh(
         self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
     ) -> None:
-        """Determine the energy of configs. They run once more, because the store keeps no counters.
-        """
+        """Determine the energy of configs by running them again; the store keeps no counters."""
         new = [flat for flat in dict.fromkeys(flats) if flat not in tried.joules]
         if not new:
             return
@@ -157,8 +156,7 @@ class BudgetedEvaluator:
         tried.joules |= zip(new, np.where(measured.valid, 1e-12 * spent, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
-        """Return the designs that were measured, by row, in the order of their first measurement.
-        """
+        """Return the measured designs by row, in the order of their first measurement."""
         return {each.design.row: each.design for each in self.log}
 
     def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:

@@ -1,5 +1,4 @@
-"""The machines that can be built: points of a space of hardware knobs, within bounds and an area.
-"""
+"""The machines that can be built: points of a hardware knob space within bounds and area."""
 
 from __future__ import annotations
 
@@ -128,8 +127,10 @@ def area_of(target: Target) -> float:
 
 
 def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
-    """Restrict a space to bounds. Raise `ImpossibleHardware` if a knob is unknown or has no value
-    left."""
+    """Restrict the knobs of a space to bounds.
+
+    Raises `ImpossibleHardware` if a knob does not exist or has no value left.
+    """
     names = [knob.name for knob in space.knobs]
     for name in bounds:
         if name not in names:

@@ -59,8 +59,7 @@ class BudgetedRunner(LocalRunner):
         return replace(batch, unmeasured_failed=left, unmeasured_count=count)
 
     def _measure(self, task: Task, batch: Batch, known: Known) -> Measurements:
-        """Measure a batch, and replace the latency by the objective of the search if it is another
-        one."""
+        """Measure a batch. If latency is not the objective, the objective takes its place."""
         measured = self._evaluator.measure(self._design, batch.rows)
         objective = self._evaluator.objective
         if objective == "latency" or not len(measured):

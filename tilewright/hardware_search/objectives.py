@@ -137,7 +137,6 @@ def estimate_objective(
 
 
 def _seconds_a_unit(target: Target, workload: Workload) -> float:
-    """Return the seconds per unit of `Measurements.latency`, which is a cycle if cycles are
-    counted."""
+    """Return the seconds per unit of `Measurements.latency`, in cycles if they are counted."""
     least = bound_of(target, workload)
     return 1.0 if least is None or least.cycles < 0 else least.seconds / least.cycles

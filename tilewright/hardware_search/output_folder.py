@@ -175,8 +175,10 @@ def pretty_json(document: Json) -> bytes:
 
 
 def _machines(folder: Path) -> list[str]:
-    """Return the machine names in `front.json` that are safe file names; empty if it cannot be
-    read."""
+    """Return the machine names in `front.json` that are valid file names.
+
+    The result is empty if the file cannot be read.
+    """
     try:
         rows = as_list(read_json_file(folder / FRONT))
         names = [as_text(as_object(row)["name"]) for row in rows]

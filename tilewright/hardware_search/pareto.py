@@ -1,5 +1,4 @@
-"""Pareto front and hypervolume of area and objective, computed from the measurements of a search.
-"""
+"""Pareto front and hypervolume of area and objective, from the measurements of a search."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class SearchProgress(Event):
 
     Attributes:
         trials: number of measurements so far.
-        machines: number of machines with a valid trial.
+        machines: number of machines that were measured so far.
         latency: lowest latency in seconds of a machine on which every layer has a valid trial;
             infinite if there is none.
         front: number of machines on the Pareto front of area and objective.

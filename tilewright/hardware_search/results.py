@@ -115,7 +115,10 @@ class ProvenDesign:
         return np.asarray(np.array([sum(each.energy.values()) for each in self.layers]) @ counts)
 
     def cycles(self) -> NDArray[np.int64]:
-        """Return the cycles of the accelerator for one inference, int array of shape (networks,).
+        """Return the cycles of the accelerator for one inference of each network.
+
+        Returns:
+            Cycles, int array of shape (networks,).
         """
         counts = np.array([each.layer.counts for each in self.layers], np.int64)
         return np.asarray(np.array([each.cycles for each in self.layers], np.int64) @ counts)
@@ -402,8 +405,7 @@ def outcome_of(
 
 
 def _best(proven: Sequence[ProvenDesign]) -> Best | None:
-    """Return the last machine of the front, which costs least, or None. All are within the budget.
-    """
+    """Return the last machine of the front, which has the lowest cost, or None."""
     if not proven:
         return None
     found = proven[-1].judged

@@ -49,7 +49,7 @@ class Screening:
         return list(self._found)
 
     def metrics(self, row: int) -> NDArray[np.float64]:
-        """Return the estimated metrics of each layer's call on a machine, and screen it if necessary.
+        """Return the estimated metrics of each layer's call. The machine is screened if necessary.
 
         Returns:
             Float array of shape (metrics, layers) in the order of `METRICS`; infinite if no

@@ -64,7 +64,9 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
 def _corrected(
     evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
 ) -> int:
-    """Correct the stored trials of a layer if the chosen one is wrong. Return how many were wrong.
+    """Return how many stored trials of a layer were wrong, after correcting them.
+
+    If the chosen trial is right, the others are not checked and the result is 0.
     """
     tried = evaluator.tried(design, layer.workload)
     if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
