@@ -363,8 +363,11 @@ def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
 
 
 def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:
-    """Return the rows of the layers that write a tensor, its parts, or the tensor that it is a part
-    of."""
+    """Return the rows of the layers that write a tensor.
+
+    If no layer writes the tensor itself, these are the layers that write its parts, or the tensor
+    that it is a part of.
+    """
     if name in writers or name in seen:
         return {writers[name]} if name in writers else set()
     seen.add(name)

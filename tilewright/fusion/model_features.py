@@ -121,7 +121,7 @@ class Figures:
         return LayerFigures(np.array(row), estimate)
 
     def _share(self, workload: Workload, pick: Pick) -> float:
-        """Return the share of the fullest scratchpad that a schedule occupies; 0 if it is unknown."""
+        """Return the occupied share of the fullest scratchpad; 0 if it is unknown."""
         estimates, space = capability(self.problem.target, Estimates), None
         if estimates is not None:
             space = self.problem.target.space(workload)
@@ -309,7 +309,7 @@ def _skeleton(problem: FusionProblem, labels: Labelling) -> _Skeleton:
 def _edges(
     graph: IntegerGraph, firsts: list[bool]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the edges, shape (m, 2), and whether each means "is read" and "is next", shape (m, 2)."""
+    """Return the edges, shape (m, 2), and their kinds "is read" and "is next", shape (m, 2)."""
     place = {layer.output: k for k, layer in enumerate(graph.layers)}
     kinds: dict[tuple[int, int], list[float]] = {}
     for k, layer in enumerate(graph.layers):

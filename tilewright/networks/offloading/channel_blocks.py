@@ -134,7 +134,7 @@ def _unfolds(workload: Workload) -> Iterator[Unfold]:
 
 
 def _patches(kernel: int, stride: int) -> list[int]:
-    """Return the patch sizes: multiples of the stride below the kernel size, and the kernel size."""
+    """Return the patch sizes: multiples of the stride below the kernel size, and that size."""
     return [*range(stride, kernel, stride), kernel]
 
 

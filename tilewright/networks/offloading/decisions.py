@@ -34,7 +34,7 @@ WHOLE = 1.05
 
 
 def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:
-    """Decide for each complete operator whether it is offloaded. Decisions are in execution order."""
+    """Decide for each complete operator whether it is offloaded, in execution order."""
     graph = _Graph(examined, accelerator.blocks)
     candidates = [
         candidate_workload(
@@ -147,7 +147,7 @@ class _Graph:
 
     @cached_property
     def sources(self) -> Sequence[tuple[int | None, ...]]:
-        """For each call, the indices of the calls that produce its inputs; None for other inputs."""
+        """For each call, the indices of the calls that produce its inputs; None for others."""
         return [tuple(map(self.source, call.inputs)) for call in self.calls]
 
     @cached_property
@@ -224,7 +224,7 @@ class _Graph:
 
 
 def _is_piece(call: FusedCall) -> bool:
-    """Return whether a call is only a part of its operator and reads the result of an earlier part."""
+    """Return whether a call is only a part of its operator and reads an earlier part's result."""
     return call.operator not in (*PRODUCTS, "matmul") and call.node in call.inputs
 
 
@@ -242,8 +242,7 @@ class _Borders:
         self.found = found
 
     def gain(self, place: int, on: Sequence[bool]) -> float:
-        """Return the seconds that are saved by running a call on the accelerator instead of the
-        CPU."""
+        """Return the seconds that a call saves on the accelerator, compared with the CPU."""
         decision = self.found[place]
         return decision.cpu_seconds + self._back(place, on) - self._there(place, on)
 

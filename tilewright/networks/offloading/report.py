@@ -140,8 +140,7 @@ class ModelReport:
 
     @property
     def accelerator_seconds(self) -> float | None:
-        """Lower bound on the seconds of the offloaded operators, including packing; None if
-        unknown."""
+        """Lower bound on the seconds of the offloaded operators with packing; None if unknown."""
         known = [o.accelerator_seconds for o in self.by_status("offloaded") if o.workload]
         return None if None in known else sum(each or 0.0 for each in known)
 

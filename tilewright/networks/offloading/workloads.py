@@ -134,7 +134,10 @@ def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
-    """Replace residual steps by additions if the matrix unit cannot pass tensors through unchanged."""
+    """Replace residual steps by additions if the blocks of the matrix unit are not square.
+
+    Then the matrix unit cannot pass a tensor through unchanged.
+    """
     if blocks.in_channels == blocks.out_channels:
         return workload
     steps = (EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue)
@@ -142,7 +145,7 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
-    """Return the decision for a target that computes floats: offload the call if it has a kernel."""
+    """Return the decision for a target that computes floats: offload calls with a kernel."""
     if found := float_obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
     try:
@@ -238,7 +241,7 @@ def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
 
 
 def collect_workloads(decisions: Iterable[OffloadDecision]) -> list[ExtractedWorkload]:
-    """Collect the workloads of decisions. Equal workloads are merged, in order of first appearance."""
+    """Collect the distinct workloads of decisions, in order of first appearance."""
     found: dict[Workload, list[OffloadDecision]] = {}
     for decision in decisions:
         if decision.workload is not None:
@@ -281,7 +284,7 @@ def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | No
 
 
 def unfold_for(plain: Workload, accelerator: Accelerator) -> Unfold | None:
-    """Return the best unfolding for a layer whose data the CPU packs, considering layer and packing.
+    """Return the unfolding that minimises the time of a layer and of packing its data.
 
     The result is None if the layer is fastest without unfolding.
     """
