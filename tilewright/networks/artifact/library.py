@@ -237,7 +237,7 @@ def _checked(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
     samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
-    """Return the files with the samples, after comparing the outputs with those of the source model.
+    """Compare the outputs with those of the source model, and return the files with the samples.
 
     Raises the errors of `decisive_samples`.
     """
@@ -433,7 +433,7 @@ class CompiledArtifact:
         return errors
 
     def output_error(self) -> float:
-        """Return the largest error of an output compared with the source model, on the stored samples.
+        """Return the largest error of an output on the stored samples, compared with the source model.
 
         Errors are relative to the largest value of an output (`library_check`).
 

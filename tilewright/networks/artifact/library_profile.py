@@ -51,7 +51,8 @@ class LibraryProfile:
         seconds: duration of an inference in seconds.
         layers: duration of each kernel call, measured while each call is timed; empty if it was not
             requested.
-        others: seconds of the functions that TVM compiled between the kernels, by name.
+        others: seconds of the functions that TVM compiled between the kernels, and of onnxruntime
+            regions, by name.
     """
 
     seconds: float

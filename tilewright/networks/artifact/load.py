@@ -133,7 +133,7 @@ class Artifact:
 
     @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one inference and return only the outputs. Arguments and errors are those of `run`."""
+        """Run one inference and return only the outputs, otherwise like `run`."""
         return self._finished(inputs, self.infer_layers(self._read(inputs)))
 
     def infer_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -152,8 +152,10 @@ class Artifact:
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
     def _read(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the inputs of the part up to the last layer. Raise `InputError` if they do not
-        fit."""
+        """Return the inputs of the part up to the last layer.
+
+        Raises `InputError` if an input does not fit.
+        """
         if self.inputs is self._order.inputs:
             return inputs
         arrays = check_arrays(self.inputs, inputs)

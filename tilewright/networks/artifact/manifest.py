@@ -79,7 +79,9 @@ def is_artifact(folder: Path) -> bool:
 def write_folder(
     folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Write an artifact, and replace an earlier one in the same folder. The manifest is written last.
+    """Write an artifact, and replace an earlier one in the same folder.
+
+    The manifest is written last.
 
     Args:
         folder: folder of the artifact.

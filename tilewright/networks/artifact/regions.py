@@ -58,7 +58,7 @@ def write_regions(
 
 
 def refuse_regions(folder: Path) -> None:
-    """Raise `ArtifactError` if onnxruntime runs a part of an artifact, which C programs cannot do."""
+    """Raise `ArtifactError` if an artifact needs onnxruntime, which C programs cannot use."""
     operators = [
         f"'{as_text(row['name'])}' ({as_text(row['operator'])})"
         for region in map(as_object, as_list(read_manifest(folder).get("regions", [])))

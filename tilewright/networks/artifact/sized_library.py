@@ -163,8 +163,10 @@ class SizedLibrary:
         return Fit(library, padded, crops)
 
     def _given(self, inputs: Mapping[str, Array]) -> dict[str, int]:
-        """Return the size of each dynamic dimension in the inputs. Raise `InputError` if they
-        differ."""
+        """Return the size of each dynamic dimension in the inputs.
+
+        Raises `InputError` if an input does not fit, or if inputs disagree on a size.
+        """
         found: dict[str, int] = {}
         for value in self.inputs:
             array = inputs.get(value.name)

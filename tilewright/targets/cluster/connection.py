@@ -151,7 +151,7 @@ class Cluster:
         return self._call(threading.Event(), board, function, arguments)
 
     def each(self, function: Function, calls: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
-        """Call a function many times, and yield the index and the result of each call as it finishes.
+        """Call a function many times, and yield the index and the result of each finished call.
 
         At most two calls per slot are submitted at a time, so that `calls` is consumed lazily.
 
@@ -505,7 +505,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
 
 
 def silence_dask() -> None:
-    """Suppress Dask's log messages in a command's output. Relevant problems are raised as errors."""
+    """Suppress Dask's log messages in a command's output, since problems are raised as errors."""
     _ = distributed.Client  # importing sets the levels
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     for name in list(logging.root.manager.loggerDict):

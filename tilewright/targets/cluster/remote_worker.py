@@ -109,8 +109,10 @@ class ProgramKeeper:
         return replace(self._lowered(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure the configs of a batch with the stored programs; programs in the batch are
-        ignored."""
+        """Measure the configs of a batch with the programs that this object keeps.
+
+        Programs in the batch are ignored.
+        """
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
         if not all(key in self._kept for key in keys):
@@ -154,8 +156,10 @@ def rebuild_target(
 
 
 def rebuild_warm(**about: Any) -> Target:
-    """Build the target in an isolated process and compile its kernels. The arguments are those of
-    `rebuild_target`."""
+    """Build the target in an isolated process, and compile its kernels.
+
+    The arguments are those of `rebuild_target`.
+    """
     return ProgramKeeper(warmed_up(rebuild_target(**about)))
 
 

@@ -98,8 +98,7 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the local target, except for enumeration, which would need an
-        unbounded call."""
+        """The capabilities of the local target except enumeration, whose calls would be unbounded."""
         known = without(self.here.capabilities, Enumerates)
         own = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
         return {**known, **offers(self, *own)}
