@@ -433,9 +433,10 @@ class CompiledArtifact:
         return errors
 
     def output_error(self) -> float:
-        """Return the largest error of an output on the stored samples, compared with the source model.
+        """Return the largest error of an output on the stored samples.
 
-        Errors are relative to the largest value of an output (`library_check`).
+        The outputs are compared with those of the source model. Errors are relative to the largest
+        value of an output (`library_check`).
 
         Raises:
             ArtifactError: the artifact has no samples.

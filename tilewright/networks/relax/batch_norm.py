@@ -147,8 +147,7 @@ def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
 
 
 class _Folded:
-    """The new values of the variables of a fold, created when their places in the graph are
-    reached."""
+    """New values of a fold's variables, created when their places in the graph are reached."""
 
     def __init__(self, builder: relax.BlockBuilder, fold: Fold) -> None:
         self._builder = builder

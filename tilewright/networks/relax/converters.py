@@ -26,7 +26,7 @@ Converter = Callable[[BlockBuilder, Inputs, OnnxAttributes], RelaxExpr | None]
 
 
 def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
-    """Convert Clip to `relax.clip` if its bounds are constant, and otherwise to maximum and minimum.
+    """Convert Clip to `relax.clip` if its bounds are constant, otherwise to maximum and minimum.
 
     TVM's own converter emits TIR calls. If the lower bound is above the upper bound, the result is
     the upper bound.
@@ -52,7 +52,7 @@ def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
 
 
 def _constant_number(bound: RelaxExpr | None, otherwise: float) -> float | None:
-    """Return the number in a constant, `otherwise` if there is no bound, or None if it is computed."""
+    """Return the number in a constant, `otherwise` if there is no bound, or None if computed."""
     if bound is None:
         return otherwise
     return float(bound.value.numpy().item()) if isinstance(bound, GenericConst) else None
@@ -75,8 +75,10 @@ def _softplus(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
 
 
 def _batch_norm(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Convert BatchNormalization for inference. In training mode, return None to use TVM's
-    converter."""
+    """Convert BatchNormalization for inference.
+
+    Returns None, to use TVM's converter, in training mode.
+    """
     if attrs.get("training_mode", 0):
         return None
     norm = relax.op.nn.batch_norm(
@@ -207,8 +209,10 @@ def _q_global_average_pool(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttribut
 
 
 def _einsum(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
-    """Convert Einsum to an operator that can be counted and matched; TVM's converter emits a TIR
-    call."""
+    """Convert Einsum to an operator that can be counted and matched.
+
+    TVM's own converter emits a TIR call.
+    """
     return relax.op.einsum(list(inputs), attrs["equation"].decode())
 
 

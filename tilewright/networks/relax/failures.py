@@ -65,7 +65,7 @@ def plain(error: Exception) -> str:
 
 
 def _contradiction(model: onnx.ModelProto, node: onnx.NodeProto) -> str:
-    """Return what ONNX's shape inference reports about an operator, or "" if it finds no problem."""
+    """Return what ONNX's shape inference reports about an operator; "" if nothing is wrong."""
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:

@@ -83,7 +83,7 @@ class Match:
 
     @property
     def signature(self) -> Signature:
-        """The operators in order, each with the position of the argument that continues the chain."""
+        """The operators in order, each with the index of the argument that continues the chain."""
         return ((self.anchor.op, 0), *((k.binding.op, k.position) for k in self.chain))
 
 
@@ -300,7 +300,10 @@ def _last_integer(chain: Sequence[Link]) -> int:
 
 
 def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
-    """Return whether an accumulator can compute `link` after `chain`. Several biases count as one."""
+    """Return whether an accumulator can compute `link` after `chain`.
+
+    Several biases count as one.
+    """
     if link.kind == "bias":
         return least == 0 and all(earlier.kind == "bias" for earlier in chain)
     rank = max((RANK.get(earlier.kind, 0) for earlier in chain), default=least)

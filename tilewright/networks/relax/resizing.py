@@ -173,7 +173,7 @@ _ROUNDED: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _coordinates(axis: _ResizedAxis, mode: str) -> Array:
-    """Return the input coordinate of each output element, float32 array of shape (output length,)."""
+    """Return the input coordinate of each output element, float32 array of shape (length,)."""
     index, half = np.arange(axis.behind, dtype=np.float32), np.float32(0.5)
     if mode == "asymmetric":
         return index / axis.scale

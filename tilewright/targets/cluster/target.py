@@ -98,7 +98,10 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the local target except enumeration, whose calls would be unbounded."""
+        """The capabilities of the local target, without enumeration.
+
+        A call that enumerates a space could take any time.
+        """
         known = without(self.here.capabilities, Enumerates)
         own = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
         return {**known, **offers(self, *own)}
