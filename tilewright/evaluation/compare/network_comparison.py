@@ -56,7 +56,7 @@ class NetworkComparison:
 
 
 def read_networks(jobs: Sequence[NetworkJob]) -> None:
-    """Find the workloads of each network on each target, so that errors show before any measurement.
+    """Find the workloads of each network on each target, before anything is measured.
 
     Raises:
         TilewrightError: a network cannot be imported, see `flows.tuning.import_network`.

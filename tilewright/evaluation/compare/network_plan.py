@@ -140,8 +140,7 @@ def _content(network: str, options: CompareOptions) -> str:
 
 
 def _key(options: TuningOptions, content: Mapping[str, str]) -> str:
-    """Return a digest of everything that affects the results of a run, including the model's
-    content."""
+    """Return a digest of everything that affects a run's results, including the model file."""
     explorer = make_explorer(options.tuner, options.tuner_options)
     about: dict[str, Json] = {
         **options.model_dump(mode="json", exclude=_HOW),

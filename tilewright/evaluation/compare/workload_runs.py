@@ -68,7 +68,7 @@ class TunerRun:
 
     @property
     def best(self) -> list[float | None]:
-        """Latency of the best schedule so far, in cycles, or in seconds if cycles are not counted."""
+        """Latency of the best schedule so far, in cycles or, if these are not counted, in seconds."""
         return [*self.best_cycles] or self.best_seconds
 
     def record(self) -> dict[str, Json]:
@@ -282,7 +282,7 @@ class KeptRuns:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return a digest of the source code and library versions that affect results, 16 hex digits."""
+    """Return a digest of the source code and libraries that affect results, 16 hex digits."""
     hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
     for package in (targets, search, models):
         for path in package.__path__:

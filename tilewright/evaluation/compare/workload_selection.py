@@ -131,7 +131,7 @@ def _places(part: str, known: Named) -> range:
 def _workloads(
     network: str | None, wanted: Sequence[str], target: Target, max_waste: float
 ) -> list[Workload]:
-    """Return the selected workloads of the network, then those given as text, without duplicates."""
+    """Return the selected workloads of the network and those given as text, each only once."""
     texts = [text for text in wanted if ":" in text]
     picks = [text for text in wanted if ":" not in text]
     known: Named = ()

@@ -63,7 +63,7 @@ class Policy:
         labels: Labelling,
         seen: dict[DecisionGroup, bool],
     ) -> NDArray[np.float64]:
-        """Return for each unit the probability that fusing helps, if all other labels stay the same.
+        """Return the probability that fusing helps for each unit, with all other labels unchanged.
 
         Args:
             problem: the possible fusions of a network.
