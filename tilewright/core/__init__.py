@@ -1,1 +1,1 @@
-"""Helpers that every room needs and no domain owns: errors, JSON, files, processes."""
+"""Helpers for all packages that belong to no domain: errors, JSON, files and processes."""

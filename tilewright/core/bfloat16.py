@@ -1,4 +1,7 @@
-"""Rounds arrays of float32 to bfloat16, whose bits are the upper half of a float32's."""
+"""Conversion of float32 arrays to bfloat16 and back.
+
+The 16 bits of a bfloat16 number are the upper 16 bits of a float32 number.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 BELOW_HALF, NAN = 0x7FFF, 0x7FC0
-"""Just below half of the last bit that stays, among those that go; and the bits of NaN."""
+"""`BELOW_HALF` is added before the lower 16 bits are dropped; together with the last bit that
+stays, it rounds ties to even. `NAN` holds the bits of a bfloat16 NaN."""
 
 
 def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:
-    """The nearest bfloat16 of each number of an array of any shape, halves to even."""
+    """Round numbers to the nearest bfloat16; ties go to the even neighbour.
+
+    Args:
+        numbers: array of any shape; it is converted to float32 first.
+
+    Returns:
+        The bits of the bfloat16 numbers, uint16 array of the same shape.
+    """
     bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
     near = (bits + ((bits >> 16) & 1) + np.uint32(BELOW_HALF)) >> 16
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
@@ -20,5 +31,12 @@ def rounded_array(numbers: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def widened_array(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """bfloat16 as float32, in the same shape."""
+    """Convert bfloat16 numbers to float32.
+
+    Args:
+        numbers: bits of bfloat16 numbers, uint16 array of any shape.
+
+    Returns:
+        The same numbers as a float32 array of the same shape.
+    """
     return (numbers.astype(np.uint32) << 16).view(np.float32)

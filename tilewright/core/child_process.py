@@ -1,8 +1,11 @@
-"""Runs a child process that answers calls within limits, or is killed: for work that may crash.
+"""Remote procedure calls to a child process, for work that may crash or hang.
 
-Both sides exchange frames over a socket: a JSON header and an NPZ payload of plain arrays. Nothing
-is pickled, and what the child prints cannot be taken for an answer. The child dies with its parent:
-the kernel kills it when the parent's end of a pipe closes, however deep in native code it hangs.
+Parent and child exchange frames over a socket. A frame consists of a JSON header and an NPZ payload
+of plain arrays. Nothing is pickled, and output that the child prints cannot be mistaken for an
+answer.
+
+The child is killed when a call exceeds its time limit. It also dies with its parent: the kernel
+kills it when the parent's end of a pipe closes, even if the child hangs in native code.
 """
 
 from __future__ import annotations
@@ -36,39 +39,55 @@ _PROLOGUE = 16  # two little-endian 64-bit lengths: header, payload
 
 
 class RpcFailed(TilewrightError):
-    """A call that got no answer; `kind` is `died`, `timeout` or `nonsense`."""
+    """A call that got no answer.
+
+    Attributes:
+        kind: the reason: "died", "timeout" or "nonsense".
+    """
 
     kind = "died"
 
 
 class RpcDied(RpcFailed):
-    """The process ended during the call."""
+    """The child process ended during the call."""
 
 
 class RpcTimeout(RpcFailed):
-    """No answer came in time; the process was killed, so none can come late."""
+    """The child process did not answer in time. It was killed, so no late answer can arrive."""
 
     kind = "timeout"
 
 
 class RpcNonsense(RpcFailed):
-    """What came was no answer."""
+    """The child process sent bytes that are not a valid answer."""
 
     kind = "nonsense"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`seconds` is wall time for one call; `memory_bytes` is address space of the process, None
-    for no limit."""
+    """Limits of a child process.
+
+    Attributes:
+        seconds: maximum wall-clock time of one call.
+        memory_bytes: maximum address space of the process; None for no limit.
+    """
 
     seconds: float = 60.0
     memory_bytes: int | None = None
 
 
 class RpcProcess:
-    """A process running `python -m module arguments…`, started at the first call and again after
-    every one that failed."""
+    """A child process that runs `python -m MODULE ARGUMENTS…` and answers calls.
+
+    The process is started at the first call. After a call that failed, the next call starts it
+    again.
+
+    Args:
+        module: name of the Python module to run; it calls `arguments` and `serve`.
+        arguments: command-line arguments for the module.
+        limits: limits on the time of a call and on memory.
+    """
 
     def __init__(self, module: str, arguments: Sequence[str], limits: Limits) -> None:
         self.command = [sys.executable, "-P", "-m", module]
@@ -81,12 +100,24 @@ class RpcProcess:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process now."""
+        """Whether the process exists now."""
         return self._process is not None
 
     def call(self, header: Header, arrays: Arrays | None = None, *, seconds: float = 0) -> Frame:
-        """One question, one answer, within `seconds` (default: the limits'). Raises `RpcFailed`;
-        the process is gone then. Arrays travel in any shape."""
+        """Send a request and return the answer.
+
+        Args:
+            header: header of the request.
+            arrays: arrays to send, of any shape, by name.
+            seconds: time limit; the default is the limit of the process.
+
+        Returns:
+            The header and the arrays of the answer.
+
+        Raises:
+            RpcFailed: the process died, did not answer in time or sent a malformed answer. The
+                process is stopped then.
+        """
         deadline = time.monotonic() + (seconds or self.limits.seconds)
         try:
             self._start()
@@ -105,7 +136,11 @@ class RpcProcess:
             raise
 
     def stop(self) -> int | None:
-        """Kill the process and everything it started; returns its exit status."""
+        """Kill the process and everything that it started.
+
+        Returns:
+            The exit status of the process, or None if no process was running.
+        """
         process, self._process = self._process, None
         if process is None:
             return None
@@ -173,9 +208,15 @@ class RpcProcess:
 
 
 def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arrays]]) -> None:
-    """The child's side: answers calls until the parent hangs up. Exceptions of `answer` go back as
-    `{"error": class, "message": text}`. Reads its descriptors from `sys.argv`, see `arguments`.
-    Arrays travel in any shape."""
+    """Answer calls in the child process until the parent closes the connection.
+
+    The file descriptors are read from `sys.argv`, where `RpcProcess` puts them. An exception of
+    `answer` is sent to the parent as the header `{"error": class, "message": text}`.
+
+    Args:
+        answer: computes the header and arrays of an answer from those of a request. Arrays may have
+            any shape.
+    """
     with socket.socket(fileno=int(sys.argv[1])) as channel:
 
         def receive(count: int) -> bytes:
@@ -200,7 +241,11 @@ def serve(answer: Callable[[Header, dict[str, NDArray[Any]]], tuple[Header, Arra
 
 
 def arguments() -> list[str]:
-    """What the parent passed on; call it first: it also puts the limits in force."""
+    """Apply the parent's limits and return the command-line arguments that it passed on.
+
+    Call this function first in a child process: it limits the memory, disables core dumps and lets
+    the process die with its parent.
+    """
     reader, memory = int(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory:
@@ -211,14 +256,23 @@ def arguments() -> list[str]:
 
 
 def least_memory(memory: int) -> int:
-    """The lower of a limit in bytes and the one this process is under already (`ulimit -v`), which
-    cannot be raised."""
+    """Return the lower of a memory limit and the limit that already applies to this process.
+
+    A limit that was set before, for example by `ulimit -v`, cannot be raised.
+
+    Args:
+        memory: limit in bytes.
+    """
     own = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit >= 0]
     return min([memory, *own])
 
 
 def die_with_parent(reader: int) -> None:
-    """Have the kernel send a deadly signal when the other end of this pipe closes."""
+    """Let the kernel kill this process when the other end of a pipe closes.
+
+    Args:
+        reader: file descriptor of the reading end of the pipe, whose writing end the parent holds.
+    """
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
     if hasattr(fcntl, "F_SETSIG"):  # Linux; elsewhere SIGIO, whose default is to terminate
         fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
@@ -234,8 +288,12 @@ def die_with_parent(reader: int) -> None:
 
 
 def encode(header: Header, arrays: Arrays) -> bytes:
-    """A frame: two lengths, the header as JSON, the arrays, in any shape, as NPZ, text in place of
-    objects."""
+    """Return a frame as bytes: two 64-bit lengths, the header as JSON and the arrays as NPZ.
+
+    Args:
+        header: the header.
+        arrays: arrays of any shape by name. Arrays of objects are stored as text.
+    """
     head = json.dumps(header).encode()
     payload = b""
     if arrays:
@@ -248,9 +306,18 @@ def encode(header: Header, arrays: Arrays) -> bytes:
 
 
 def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = json.loads) -> Frame:
-    """The frame that `receive` gives, so many bytes a call, its header parsed by `parse`; arrays in
-    any shape. Raises `RpcNonsense` for any other bytes, arrays of objects (pickles) among them, and
-    what `receive` raises."""
+    """Read one frame.
+
+    Args:
+        receive: returns the next bytes of the stream; its argument is their count.
+        parse: parses the JSON header.
+
+    Returns:
+        The header, and the arrays by name, each of any shape.
+
+    Raises:
+        RpcNonsense: the bytes are not a frame, or they contain pickled objects.
+    """
     prologue = receive(_PROLOGUE)
     head, payload = (int.from_bytes(part, "little") for part in (prologue[:8], prologue[8:]))
     if head > MAX_JSON_BYTES or payload > MAX_FRAME_BYTES:
@@ -266,6 +333,6 @@ def decode(receive: Callable[[int], bytes], parse: Callable[[bytes], Json] = jso
 
 
 def plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Text in place of objects, in any shape, so that nothing needs unpickling."""
+    """Return an array with objects converted to text, so that reading it never needs pickle."""
     array = np.asarray(array)
     return array.astype(np.str_) if array.dtype == object else array

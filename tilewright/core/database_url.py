@@ -1,6 +1,6 @@
-"""Addresses of databases, as SQLAlchemy reads them: without passwords, and of SQLite files.
+"""Helpers for SQLAlchemy database URLs: removing passwords and building URLs of SQLite files.
 
-Addresses are stored and shown, so a password does not stay in them.
+URLs are stored and shown to users, so they must not contain a password.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 _LONGEST = 500
-"""Bytes; SQLite takes 512, with what it adds for its journal."""
+"""Maximum length of a path in bytes. SQLite's limit is 512, including the suffix of its journal
+file."""
 
 
 def without_password(url: str) -> str:
-    """Return the URL without its password, which goes to `PGPASSWORD` in the environment of this
-    process unless that is set. PostgreSQL's client library reads it there."""
+    """Return a database URL without its password.
+
+    The password is stored in the environment variable `PGPASSWORD` of this process, unless that
+    variable is already set. PostgreSQL's client library reads it there.
+    """
     parts = urlsplit(url)
     if not parts.password:
         return url
@@ -25,8 +29,15 @@ def without_password(url: str) -> str:
 
 
 def sqlite_address(path: Path, driver: str = "") -> str:
-    """Return the address of an SQLite file, given by an absolute path. A `?` would end the path, so
-    a path with a `?` is given as SQLite's own kind of address, where it is `%3F`."""
+    """Return the SQLAlchemy URL of an SQLite file.
+
+    In a plain URL, a `?` would end the path. A path that contains a `?` is therefore written in
+    SQLite's own URI form, in which it becomes `%3F`.
+
+    Args:
+        path: absolute path of the file.
+        driver: name of the SQLAlchemy driver; the default driver if empty.
+    """
     if "?" not in str(path):
         return f"sqlite{driver and '+'}{driver}:///{path}"
     # Without a driver MLflow takes all after `sqlite:///` for a path, and makes its folders.
@@ -34,7 +45,10 @@ def sqlite_address(path: Path, driver: str = "") -> str:
 
 
 def unfit_for_sqlite(path: Path) -> str | None:
-    """Return why a database cannot be at this path, whatever the disk says, or None."""
+    """Return the reason why SQLite cannot use a path, or None if it can.
+
+    Only the text of the path is checked, not the disk.
+    """
     text = str(path)
     if any(ord(letter) < 32 or 0xD800 <= ord(letter) < 0xE000 for letter in text):
         return "its path has control characters, or is not UTF-8"
@@ -44,5 +58,5 @@ def unfit_for_sqlite(path: Path) -> str | None:
 
 
 def is_sqlite(address: str) -> bool:
-    """Return whether an address is that of an SQLite file."""
+    """Return whether a database URL refers to an SQLite database."""
     return address.startswith(("sqlite:", "sqlite+"))

@@ -1,4 +1,4 @@
-"""Errors that a user can meet: each message names the cause and the next step."""
+"""Errors that are shown to users. Each message names the cause and the next step."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from difflib import get_close_matches
 
 
 class TilewrightError(Exception):
-    """A mistake in the input; `str(error)` is what a terminal shows, without a traceback."""
+    """Base class of errors that the user can correct.
+
+    The command line prints `str(error)` without a traceback.
+    """
 
 
 class SpecError(TilewrightError):
-    """A hardware specification that cannot be read or cannot be encoded."""
+    """A hardware specification cannot be read or cannot be encoded."""
 
 
 class WorkloadError(TilewrightError):
-    """A workload text or shape that makes no sense."""
+    """The text or the shape of a workload is invalid."""
 
 
 class UnknownName(TilewrightError):
-    """A target, space, tuner, network or layer nobody knows."""
+    """A target, space, tuner, network or layer with this name does not exist.
+
+    Args:
+        kind: kind of the thing, for the message, such as "target".
+        name: the unknown name.
+        known: the names that exist.
+    """
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
         near = nearest(name, known)
@@ -28,12 +37,20 @@ class UnknownName(TilewrightError):
         self._said = kind, name, known
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
-        """A process that raises it hands it on to the one that started it."""
+        """Support pickling, so that a child process can pass the error on to its parent."""
         return type(self), self._said
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a mistyped one is most like, whatever its case; None if none is near."""
+    """Return the known name that is most similar to a misspelled name, ignoring case.
+
+    Args:
+        name: the misspelled name.
+        known: the names that exist.
+
+    Returns:
+        The most similar name, or None if no name is similar enough.
+    """
     by_folded = {each.casefold(): each for each in known}
     found = get_close_matches(name.casefold(), by_folded, n=1)
     return by_folded[found[0]] if found else None

@@ -1,8 +1,9 @@
-"""Files: read safely, written whole or not at all, with bytes that depend on content alone.
+"""Functions to read and write files safely and reproducibly.
 
-Files that anybody may have made are read only if they are plain files, up to a limit. Nothing waits
-(a pipe would, for ever). JSON is read strictly; ZIP and NPZ files are packed with fixed time
-stamps.
+Files of unknown origin are read only if they are regular files and not larger than a limit. A pipe,
+for example, is refused because reading it could block forever. JSON is parsed strictly. Files are
+written atomically. ZIP and NPZ files have fixed time stamps, so that equal content gives equal
+bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ else:
 
 
 LARGEST = 2 << 30
-"""Bytes that are read of a file."""
+"""Maximum size in bytes of a file that `read_plain` reads by default."""
 _CHUNK = 1 << 20
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -45,23 +46,31 @@ _KINDS = {
 }
 JsonScalar: TypeAlias = bool | int | float | str | None
 Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
-"""A value of JSON. Written from lists, tuples and dicts; read as what `read_json` returns, through
-`as_object`, `as_list` and their like."""
+"""A JSON value. Lists, tuples and dicts can be written. `read_json` returns lists and dicts;
+`as_object`, `as_list` and similar functions check their types."""
 Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 MAX_UNPACKED_BYTES = 1 << 30
 MAX_JSON_BYTES = 1 << 25
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
-"""A surrogate, which may lack its other half."""
+"""Matches the escape sequence of a surrogate, whose other half may be missing."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class UnsafeFile(TilewrightError):
-    """Something else than a plain file where a file is expected, or a file that is too large."""
+    """A path is not a regular file, or the file is too large."""
 
 
 def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
-    """Return all of a plain file. Raises `UnsafeFile` if it is anything else, or larger than
-    `limit` bytes, and `OSError`."""
+    """Read a whole regular file.
+
+    Args:
+        path: the file to read.
+        limit: maximum size in bytes.
+
+    Raises:
+        UnsafeFile: the path is not a regular file, or it is larger than `limit`.
+        OSError: the file cannot be read.
+    """
     handle = open_to_read(path)
     try:
         size = os.fstat(handle).st_size
@@ -79,8 +88,12 @@ def read_plain(path: Path, *, limit: int = LARGEST) -> bytes:
 
 
 def open_to_read(path: Path) -> int:
-    """Return a descriptor of a plain file. Raises `UnsafeFile` if it is anything else, and
-    `OSError`."""
+    """Open a regular file for reading and return its file descriptor.
+
+    Raises:
+        UnsafeFile: the path is not a regular file.
+        OSError: the file cannot be opened.
+    """
     _refuse_special(os.stat(path), path)
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
@@ -92,15 +105,27 @@ def open_to_read(path: Path) -> int:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Return a descriptor of a file that is written in place, made if it is missing, as is its
-    folder; `flags` as of `os.open`. Raises `OSError`."""
+    """Open a file that is modified in place, and return its file descriptor.
+
+    The file and its folder are created if they are missing.
+
+    Args:
+        path: the file to open.
+        flags: flags for `os.open`.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let every `OSError` from within name this file, also those of a full disk."""
+    """Set the file name of every `OSError` raised within the context to `path`.
+
+    The operating system names no file in some errors, for example if the disk is full.
+    """
     try:
         yield
     except OSError as error:
@@ -117,12 +142,19 @@ def _refuse_special(found: os.stat_result, path: Path) -> None:
 
 
 class FileChanged(TilewrightError):
-    """A file that somebody else wrote to meanwhile."""
+    """Another process changed a file in the meantime."""
 
 
 def read_json(text: str | bytes) -> Json:
-    """The value of a JSON text: objects are dicts, arrays lists; numbers are finite, whole ones
-    have at most 64 bits, and texts hold characters alone. Raises `ValueError`."""
+    """Parse a JSON text strictly.
+
+    Returns:
+        The value. Objects become dicts, and arrays become lists.
+
+    Raises:
+        ValueError: the text is not valid JSON, a number is not finite, an integer has more than 64
+            bits, a text contains half a surrogate pair, or the nesting is too deep.
+    """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text))
     try:
@@ -149,77 +181,93 @@ def _whole(text: str) -> int:
 
 
 def read_json_file(path: Path) -> Json:
-    """The value of a JSON file of at most `MAX_JSON_BYTES`: as Python's objects it takes twenty
-    times as much. Raises `ValueError`, `UnsafeFile` and `OSError`."""
+    """Read and parse a JSON file of at most `MAX_JSON_BYTES`.
+
+    The limit is low because the parsed Python objects take about twenty times as much memory as the
+    file.
+
+    Raises:
+        ValueError: the content is not valid JSON, see `read_json`.
+        UnsafeFile: the path is not a regular file, or the file is too large.
+        OSError: the file cannot be read.
+    """
     return read_json(read_plain(path, limit=MAX_JSON_BYTES))
 
 
 def _shown(value: Json) -> str:
-    """Of a list or an object its kind: it may be large or deep."""
+    """Return a value for a message, or only its type if it is a list or an object."""
     if isinstance(value, list | dict):
         return "an array" if isinstance(value, list) else "an object"
     return f"{value!r:.80}"
 
 
 def as_object(value: Json) -> dict[str, Json]:
-    """A value that must be an object. Raises `ValueError`, as all of these do."""
+    """Return a JSON value that must be an object. Raise `ValueError` otherwise."""
     if not isinstance(value, dict):
         raise ValueError(f"{_shown(value)} is not a JSON object")
     return value
 
 
 def as_list(value: Json) -> list[Json]:
-    """A value that must be an array."""
+    """Return a JSON value that must be an array. Raise `ValueError` otherwise."""
     if not isinstance(value, list):
         raise ValueError(f"{_shown(value)} is not a JSON array")
     return value
 
 
 def as_text(value: Json) -> str:
-    """A value that must be a text."""
+    """Return a JSON value that must be a text. Raise `ValueError` otherwise."""
     if not isinstance(value, str):
         raise ValueError(f"{_shown(value)} is not text")
     return value
 
 
 def as_int(value: Json) -> int:
-    """A value that must be a whole number."""
+    """Return a JSON value that must be an integer. Raise `ValueError` otherwise."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{_shown(value)} is not a whole number")
     return value
 
 
 def as_number(value: Json) -> float:
-    """A value that must be a number."""
+    """Return a JSON value that must be a number. Raise `ValueError` otherwise."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{_shown(value)} is not a number")
     return value
 
 
 def canonical(value: Json) -> bytes:
-    """The one JSON text of a value: keys sorted, no spaces. NaN and foreign types are refused."""
+    """Serialise a value as canonical JSON: sorted keys, no spaces, UTF-8.
+
+    Equal values give equal bytes.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+        TypeError: a type does not exist in JSON.
+    """
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
     ).encode()
 
 
 def digest(data: bytes) -> str:
-    """SHA-256, 64 hex digits."""
+    """Return the SHA-256 digest of data as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write a file so that after a crash there is the old file or the new one.
+    """Write a file atomically: after a crash, either the old content or the new content is there.
 
-    The data go to a new file beside it, which is synced and renamed.
+    The data are written to a temporary file in the same folder, which is then renamed.
 
     Args:
-        path: file to write; its folder is made if it is missing.
+        path: file to write; its folder is created if it is missing.
         data: the whole content.
-        sync: whether the file also survives a power failure; without it, a killed process.
+        sync: flush the file to the disk, so that it survives a power failure. Without it, the file
+            only survives the end of the process.
 
     Raises:
-        OSError: names `path`, also when the disk is full.
+        OSError: the file cannot be written. The error names `path`, also if the disk is full.
     """
     fresh = path.with_name(f".{path.name[:40].lstrip('.')}.{secrets.token_hex(8)}.tmp")
     with naming(path):
@@ -242,8 +290,15 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 @contextmanager
 def providing(path: Path) -> Iterator[Path]:
-    """A place to write to by whatever means; on leaving, what is there becomes the file, unless
-    another process was faster: its file stays. After an error nothing does. Raises `OSError`."""
+    """Create a file that several processes may want to create at the same time.
+
+    The context yields a temporary path. When the context ends without an error, the content of the
+    temporary file becomes the file `path`, unless another process created `path` first: that file
+    is kept.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / path.name
         yield fresh
@@ -259,8 +314,20 @@ def providing(path: Path) -> Iterator[Path]:
 
 
 def append(path: Path, data: bytes, *, length: int | None = None) -> int:
-    """Add to the end of a file, synced; returns its new length. After an error it has the old one.
-    `length` is the one it must have now. Raises `FileChanged` if it has another, and `OSError`."""
+    """Append data to a file and flush it to the disk. If that fails, restore the old length.
+
+    Args:
+        path: file to extend; it is created if it is missing.
+        data: bytes to append.
+        length: length in bytes that the file must have before; None to skip this check.
+
+    Returns:
+        The new length in bytes.
+
+    Raises:
+        FileChanged: the file has a different length than `length`.
+        OSError: the file cannot be written.
+    """
     handle = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
         with naming(path):
@@ -281,13 +348,17 @@ def append(path: Path, data: bytes, *, length: int | None = None) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file; there may be none. Raises `OSError`."""
+    """Remove a file if it exists. Raise `OSError` if that fails."""
     with naming(path):
         path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last. Raises `OSError`."""
+    """Flush a folder's entries to the disk, so that new file names survive a power failure.
+
+    Raises:
+        OSError: the folder cannot be opened or flushed.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -296,7 +367,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
-    """A ZIP file with fixed time stamps, compressed from level 1 (fast) to 9."""
+    """Return a ZIP file with fixed time stamps.
+
+    Args:
+        files: content of each file, by name.
+        level: compression level from 1 (fast) to 9 (small); 0 stores the files uncompressed.
+    """
     buffer = io.BytesIO()
     kind = zipfile.ZIP_DEFLATED if level else zipfile.ZIP_STORED
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -306,14 +382,22 @@ def pack_files(files: Mapping[str, bytes], *, level: int = 0) -> bytes:
 
 
 def pack_arrays(arrays: Arrays, *, level: int = 0) -> bytes:
-    """An NPZ file of arrays of any shape, but none of objects other than text, with fixed time
-    stamps; `level` as in `pack_files`."""
+    """Return an NPZ file with fixed time stamps.
+
+    Args:
+        arrays: arrays of any shape, by name. Arrays of objects must contain only text.
+        level: compression level as for `pack_files`.
+    """
     return pack_files({f"{name}.npy": _npy(array) for name, array in arrays.items()}, level=level)
 
 
 def unpack_files(data: bytes) -> dict[str, bytes]:
-    """What `pack_files` packed. Raises `ValueError` for anything else, and for more than
-    `MAX_UNPACKED_BYTES`."""
+    """Return the content of each file in a ZIP file, by name.
+
+    Raises:
+        ValueError: the data are not a ZIP file, or have more than `MAX_UNPACKED_BYTES` when
+            unpacked.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             return {entry.filename: packed.read(entry) for entry in _entries(packed)}
@@ -322,8 +406,12 @@ def unpack_files(data: bytes) -> dict[str, bytes]:
 
 
 def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of an NPZ file by name, of any shape. Raises `ValueError` for one of objects, for
-    other files, and for more than `MAX_UNPACKED_BYTES`."""
+    """Return the arrays of an NPZ file by name. They may have any shape.
+
+    Raises:
+        ValueError: the data are not an NPZ file, contain pickled objects or invalid text, or have
+            more than `MAX_UNPACKED_BYTES` when unpacked.
+    """
     arrays = {}
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
@@ -338,7 +426,7 @@ def unpack_arrays(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The files in a ZIP file. Raises `ValueError` if they are too large together."""
+    """List the files in a ZIP file. Raise `ValueError` if they are too large when unpacked."""
     entries = packed.infolist()
     if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
         raise ValueError(f"more than {MAX_UNPACKED_BYTES >> 30} GiB once it is unpacked")
@@ -346,8 +434,11 @@ def _entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
-    """The array of an NPY file of so many bytes, and no memory for more than these. Raises
-    `ValueError`."""
+    """Read the array in an NPY file of `size` bytes.
+
+    The header is checked against `size` before memory is allocated. Raises `ValueError` if the file
+    is damaged or contains Python objects.
+    """
     version = np.lib.format.read_magic(file)
     read_header = {
         (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
@@ -370,7 +461,7 @@ def _unpacked(file: IO[bytes], size: int) -> NDArray[Any]:
 
 
 def _is_text(array: NDArray[Any]) -> bool:
-    """Whether all characters of an array of text are some; other arrays have none."""
+    """Return False if an array of text contains invalid code points; True for all other arrays."""
     if array.dtype.kind != "U" or not array.dtype.itemsize:
         return True
     codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))

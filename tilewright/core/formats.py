@@ -1,7 +1,7 @@
-"""Formats of all files that are written and read again, with their versions.
+"""Versions of all file formats that Tilewright writes and reads again.
 
-A version changes when earlier programs would misread a file. Each reader refuses versions that it
-does not list, and names the next step.
+The version of a format changes when older programs would misread a file. Readers refuse versions
+that they do not know, and name the next step.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from tilewright.core.files import Json
 
 @dataclass(frozen=True)
 class Format:
-    """A format of a file, or of a folder whose `file` names the version.
+    """Format of a file, or of a folder in which one file contains the version.
 
-    `key` is where the version stands in it. `read` lists the versions that are read, `written`
-    among them. A file without the key is of version `unmarked`; None where each file has the key.
-    With `silent`, version 1 is written without the key: earlier programs set such a line aside.
-    `otherwise` is what to do about any other version. Of a `cache` it is done without a word: what
-    the file holds is made again.
+    Attributes:
+        name: description of the file for messages, such as "a ledger".
+        file: name of the file that contains the version.
+        key: key of the version in the file.
+        written: version that this program writes.
+        read: versions that this program can read, including `written`.
+        otherwise: what the user should do about a file of another version.
+        unmarked: version of files without the key; None if every file has the key.
+        silent: write version 1 without the key, because older programs skip lines that have it.
+        cache: the content can be computed again, so that a file of another version is replaced
+            without a message.
     """
 
     name: str
@@ -34,22 +40,27 @@ class Format:
     cache: bool = False
 
     def version_in(self, document: Mapping[str, Json]) -> Json:
-        """What a document says to be, read or not."""
+        """Return the version in a document, whether or not this program can read it."""
         return document.get(self.key, self.unmarked)
 
     def reads(self, version: Json) -> bool:
-        """Whether files of this version are read; one that is no number never is."""
+        """Return whether files of a version can be read; False if the version is not an integer."""
         return type(version) is int and version in self.read
 
     def mismatch(self, place: object, version: Json) -> str:
-        """Why the file at a place is not read; empty where it is."""
+        """Return the reason why a file cannot be read, or "" if it can.
+
+        Args:
+            place: path of the file, for the message.
+            version: version in the file, as returned by `version_in`.
+        """
         if self.reads(version):
             return ""
         said = "without a version" if version is None else f"of version {_shown(version)}"
         return f"{place} is {self.name} {said}, this program reads {' and '.join(self._known)}"
 
     def refusal(self, place: object, version: Json) -> str:
-        """The same with the next step."""
+        """Return the same as `mismatch`, followed by the next step for the user."""
         why = self.mismatch(place, version)
         return why and f"{why}; {self.otherwise}"
 
@@ -58,7 +69,7 @@ class Format:
         return [str(each) for each in self.read]
 
     def to_json(self) -> dict[str, Json]:
-        """What `tilewright --version --json` prints of it."""
+        """Return the description of the format for `tilewright --version --json`."""
         return {
             "file": self.file, "key": self.key, "written": self.written, "read": list(self.read),
             "without_key": self.unmarked, "otherwise": self.otherwise,
@@ -66,7 +77,7 @@ class Format:
 
 
 def _shown(version: Json) -> str:
-    """Of a list or an object its kind: it may be deep."""
+    """Return a version for a message, or only its type if it is a list or an object."""
     if isinstance(version, list | dict):
         return "[...]" if isinstance(version, list) else "{...}"
     return ascii(str(version))[1:-1][:40]
@@ -177,5 +188,5 @@ FORMATS: Mapping[str, Format] = {
     "weights": WEIGHTS,
     "workspace": WORKSPACE,
 }
-"""All of them, by what `tilewright --version --json` calls them. `DIFF` is written for other
-programs; nothing here reads it. `SWEEP` is a copy of `COMPARISON` until version 0.4."""
+"""All formats by the name that `tilewright --version --json` prints. `DIFF` is written for other
+programs; Tilewright does not read it. `SWEEP` is a copy of `COMPARISON` until version 0.4."""

@@ -1,7 +1,7 @@
-"""Sets when Python collects garbage.
+"""Control over when Python's cyclic garbage collector runs.
 
-In the Prefect server, a process of ours alone, garbage is collected beside the server's loop.
-Elsewhere it is not collected while many objects are made that stay.
+The Prefect server is a process of its own and collects garbage in a separate thread. Other code
+pauses the collector while it creates many objects that stay alive.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _NEW = 2_000  # objects that are worth a look
 
 
 def collect_beside() -> None:
-    """Look for cycles in a thread of their own, and never among what there is so far.
+    """Collect garbage in a separate thread, and ignore the objects that exist now.
 
-    For an event loop over SQLite. A request that found the file locked leaves a cursor in the
-    cycle of its exception. Collecting that resets the cursor's statement, and waits until
-    nobody uses its connection; another request may, and wait up to a minute for the file, which a
-    third one holds. If it is the loop that looks, the third cannot go on before that minute is
-    over, and nobody is answered.
+    This is for an event loop that uses SQLite. A request that finds the database locked leaves a
+    cursor in the reference cycle of its exception. Collecting that cursor resets its statement,
+    which waits until no other request uses the connection. Such a request may wait up to a minute
+    for the lock, which a third request holds. If the event loop itself collected garbage, the third
+    request could not continue during that minute, and the server would answer no request.
     """
     gc.collect()
     gc.freeze()
@@ -33,7 +33,7 @@ def collect_beside() -> None:
 
 @contextmanager
 def collecting_later() -> Iterator[None]:
-    """Look for no garbage within: each look goes through all objects there are."""
+    """Pause garbage collection within the context, because each run scans all existing objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:

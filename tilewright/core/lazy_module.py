@@ -1,12 +1,13 @@
-"""Imports a library when it is first used.
+"""Import of libraries at their first use.
 
-A command that needs no TVM should not wait a second for it. Modules that use such a library name it
-once, below their imports:
+A command that does not need TVM should not wait a second for its import. Modules that use such a
+library name it once, below their imports:
 
     tvm, te = lazy_module("tvm"), lazy_module("tvm.te")
 
-Python's `importlib.util.LazyLoader` does the same for top-level modules only: it imports `tvm` to
-find `tvm.te`. Rooms of this package are not imported this way: import-linter would not see it.
+Python's `importlib.util.LazyLoader` does this only for top-level modules: to find `tvm.te`, it
+imports `tvm`. Packages of Tilewright are not imported this way, because import-linter would not see
+these imports.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ class _LazyModule:
 
 
 def lazy_module(name: str) -> Any:
-    """A stand-in for the module `name` that imports it when an attribute is first read, and raises
-    then what the import raises."""
+    """Return a stand-in for a module that is imported when an attribute is first read.
+
+    An error during the import is raised at that time.
+
+    Args:
+        name: full name of the module, such as "tvm.te".
+    """
     return _LazyModule(name)

@@ -28,15 +28,15 @@ from tilewright.core.working_folder import as_typed
 P = ParamSpec("P")
 R = TypeVar("R")
 OptionValue = str | int | float | bool
-"""Value of an option of a tuner, a method or a kind of model."""
+"""Value of an option of a tuner, a fusion method or a type of model."""
 
 
 OptionalPath = Annotated[Path | None, BeforeValidator(lambda value: value or None)]
-"""A path that may be left out; a form leaves it empty."""
+"""A path that may be omitted. An empty text, as a form sends it, becomes None."""
 
 
 class OptionsError(TilewrightError):
-    """An argument that makes no sense."""
+    """An option has an invalid value."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class CliOption:
 
 
 class CommandOptions(BaseModel):
-    """Base class of the options of a command. Fields that are not declared are refused.
+    """Base class of the options of a command. Fields that are not declared are rejected.
 
     Attributes:
-        option_groups: the options that the help text shows together, by the title of the group.
-            Options of no group follow under "Options".
+        option_groups: names of the options that the help text shows together, by the title of the
+            group. Options that are in no group follow under "Options".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -110,8 +110,15 @@ class CommandOptions(BaseModel):
         return default_of(type(self).model_fields[name])
 
     def command_line(self, command: str) -> str:
-        """Return the command that stands for these options: all that differ from their defaults,
-        paths as they were typed. `fresh` is left out, because a reader repeats the run."""
+        """Return the command line that gives these options.
+
+        Options that have their default value are omitted. Paths are written as the user typed them.
+        `fresh` is omitted because the command line is shown to users who may repeat it, and
+        `--fresh` would delete the results.
+
+        Args:
+            command: name of the command, such as "model train".
+        """
         arguments, words = list[str](), list[str]()
         for name, field in type(self).model_fields.items():
             value, option = getattr(self, name), cli_option(field)
@@ -168,23 +175,23 @@ def shows_options(
 
 
 def cli_option(field: FieldInfo) -> CliOption:
-    """Return how a field is written on a command line."""
+    """Return the `CliOption` of a field, or the default one if the field has none."""
     found = [each for each in field.metadata if isinstance(each, CliOption)]
     return found[-1] if found else CliOption()
 
 
 def flag_of(name: str, field: FieldInfo) -> str:
-    """Return the flag of a field: `--stop-gain`."""
+    """Return the command-line flag of a field, such as `--stop-gain`."""
     return cli_option(field).flag or f"--{name.replace('_', '-')}"
 
 
 def default_of(field: FieldInfo) -> Any:
-    """Return the default of a field, also of one that has a factory for it."""
+    """Return the default value of a field. A default factory is called."""
     return field.get_default(call_default_factory=True)
 
 
 def _option_words(flag: str, value: object, separator: str) -> list[str]:
-    """Return an option as it is typed, once per entry if its value is a table."""
+    """Return an option as command-line words. A table gives one flag per entry."""
     if isinstance(value, Mapping):
         return [word for pair in _pairs(value, separator) for word in (flag, pair)]
     return [flag] if isinstance(value, bool) else [flag, as_typed(_text(value))]
@@ -202,14 +209,14 @@ def _as_tuple(value: Any) -> tuple[str, ...]:
 
 
 def _text(value: object) -> str:
-    """Return a value as it is typed behind its flag."""
+    """Return a value as the user would type it after its flag."""
     if isinstance(value, Mapping):
         return ",".join(_pairs(value))
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _first_clause(description: str) -> str:
-    """Return the beginning of a help text, for a message that continues."""
+    """Return the first sentence of a help text in lower case, for use within a message."""
     return _uncapitalised(description.partition(". ")[0].rstrip("."))
 
 

@@ -1,8 +1,8 @@
-"""Keeps files that only their user may read, and secrets that were made where they lie.
+"""Private files, which only their user can read, and secrets stored in such files.
 
-A folder from a stranger may bring the file of a secret, which the stranger then knows. A second
-file, the seal, therefore says which file was made here, in terms that nobody can arrange from
-outside. A secret that was unpacked or copied is not believed.
+A folder that comes from a stranger may contain a file with a secret that the stranger knows. A
+second file, the seal, therefore records the inode number and the change time of the secret's file.
+Nobody can reproduce these from outside, so a secret that was unpacked or copied is not accepted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,22 @@ _LONGEST = 4096
 
 
 class SecretError(TilewrightError):
-    """A file of a secret that others may know."""
+    """The file of a secret is not private: others may know the secret."""
 
 
 def find_secret(path: Path, remedy: str) -> str | None:
-    """Return the secret that was made in this file: 64 hex digits. None if there is none, or if the
-    file was edited, copied or unpacked.
+    """Return the secret in a file, if it was created at this place.
+
+    Args:
+        path: file of the secret.
+        remedy: what the user should do about an unsafe file; the end of the error message.
+
+    Returns:
+        The secret, 64 hexadecimal digits. None if there is no secret, or if the file was edited,
+        copied or unpacked.
 
     Raises:
-        SecretError: others made or can read the file, or it is no plain file; ends with `remedy`.
+        SecretError: others own or can read the file, or it is not a regular file.
         OSError: the folder is missing, or the file cannot be read.
     """
     with held_alone(path.parent):
@@ -41,16 +48,20 @@ def find_secret(path: Path, remedy: str) -> str | None:
 
 
 def provide_secret(path: Path, remedy: str) -> str:
-    """Return the secret of this file, and make it if there is none that was made here. The folder
-    must exist. Raises as `find_secret`."""
+    """Return the secret in a file, and create the file if it has no valid secret.
+
+    The folder must exist. The arguments and errors are the same as for `find_secret`.
+    """
     with held_alone(path.parent):
         return _find(path, remedy) or _make(path)
 
 
 @contextmanager
 def held_alone(folder: Path) -> Iterator[None]:
-    """Hold a folder so that no other command makes or changes a secret there: two that start at
-    once get to know the same one."""
+    """Lock a folder, so that no other command creates or changes a secret in it.
+
+    Two commands that start at the same time therefore get the same secret.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # a disk without locks
@@ -87,8 +98,17 @@ def _seal(state: os.stat_result) -> str:
 def read_private(
     path: Path, remedy: str, limit: int = _LONGEST
 ) -> tuple[str, os.stat_result] | None:
-    """Return the text of a file, at most `limit` bytes of it, and its state; None if there is none.
-    Raises `SecretError`, which ends with the `remedy`, for what others may know, and `OSError`."""
+    """Return the text and the file status of a private file, or None if it does not exist.
+
+    Args:
+        path: the file to read.
+        remedy: what the user should do about an unsafe file; the end of the error message.
+        limit: maximum number of bytes to read.
+
+    Raises:
+        SecretError: others may know the content of the file.
+        OSError: the file cannot be read.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -121,7 +141,7 @@ def _unfit(path: Path, reason: str, remedy: str) -> SecretError:
 
 
 def write_private(path: Path, text: str) -> os.stat_result:
-    """Write a file whole or not at all, for its user alone. Return its state."""
+    """Write a file atomically, readable only for its user. Return its file status."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, OWN_ONLY)
     try:

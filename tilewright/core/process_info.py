@@ -1,7 +1,7 @@
-"""Facts about processes: identity, usable cores, and where a child process finds modules.
+"""Information about processes: their identity, usable cores and module search path.
 
-A stamp identifies a process so that other processes, containers and machines can tell if it is
-alive.
+A process stamp identifies a process, so that processes in other containers or on other machines can
+tell whether it is still alive.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ProcessStamp:
-    """A process.
+    """Identity of a process.
 
     Attributes:
-        pid: process number, which the kernel uses again later.
-        started: kernel ticks between the start of the machine and of the process.
+        pid: process ID, which the kernel reuses later.
+        started: start time of the process, in kernel ticks since the machine was booted.
         host: name of the machine.
-        space: where `pid` counts: running period of the machine, and PID namespace.
+        space: scope of `pid`: boot ID of the machine, and PID namespace.
     """
 
     pid: int
@@ -36,15 +36,19 @@ class ProcessStamp:
         return ProcessStamp(pid, _status(pid)[1], socket.gethostname(), _space())
 
     def is_alive(self) -> bool | None:
-        """Return whether the process exists; None if it cannot be seen from here, because it ran on
-        another machine or in another container."""
+        """Return whether the process exists.
+
+        Returns:
+            None if this cannot be determined from here, because the process ran on another machine
+            or in another container.
+        """
         if self.space != _space():
             return None
         state, started = _status(self.pid)
         return state not in ("", "Z", "X") and started == self.started
 
     def describe(self) -> str:
-        """Return the process in words for a message."""
+        """Return a description of the process for a message."""
         host = "".join(letter for letter in self.host[:64] if letter.isprintable())
         name = f"process {self.pid} on {host}"
         if self.space != _space():
@@ -58,7 +62,7 @@ class ProcessStamp:
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """Return the state letter and the start time; ("", 0) if there is no such process."""
+    """Return the state letter and the start time of a process; ("", 0) if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[19])
@@ -76,12 +80,16 @@ def _space() -> str:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: those of its affinity, which `taskset` and
-    containers narrow, or all cores if there is none."""
+    """Return the number of cores that this process may use.
+
+    The CPU affinity is respected, which `taskset` and containers restrict.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def module_path() -> str:
-    """Return where this process finds modules: never the folder that it happens to run in (`-P`),
-    in which a stranger's files may lie, nor a folder that is named relative to it."""
+    """Return the module search path for a child process, as a value of `PYTHONPATH`.
+
+    Relative folders and the working folder are excluded, because a stranger's files may lie there.
+    """
     return os.pathsep.join(filter(os.path.isabs, sys.path))

@@ -1,8 +1,8 @@
-"""Signs what a user made with a key of the user's own workspace.
+"""Signatures for files that a user created, made with a key of the user's workspace.
 
-The signature is an HMAC-SHA256. The key is random, readable by its user alone, and never leaves the
-workspace. A valid signature therefore proves that a command of this user, on this workspace, signed
-exactly this content.
+A signature is an HMAC-SHA256. The key is random, readable only for its user, and never leaves the
+workspace. A valid signature therefore proves that a command of this user signed exactly this
+content in this workspace.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _REMEDY = (
 
 
 class SigningError(TilewrightError):
-    """A workspace that can hold no key."""
+    """The workspace cannot store the key, or the key cannot be read."""
 
 
 def sign(purpose: str, content: str) -> str:
-    """Sign a text. Makes the workspace and its key if there are none.
+    """Sign a text. The workspace and its key are created if they do not exist.
 
     Args:
-        purpose: kind of content, so that a signature of one kind is not valid for another.
+        purpose: kind of content, so that a signature for one purpose is not valid for another.
         content: text that identifies what is signed, such as a digest.
 
     Returns:
-        The signature: 64 hex digits.
+        The signature, 64 hexadecimal digits.
 
     Raises:
-        SigningError: the workspace cannot hold a key.
+        SigningError: the workspace cannot store a key.
     """
     root = _workspace()
     try:
@@ -53,12 +53,12 @@ def sign(purpose: str, content: str) -> str:
 
 
 def is_own(purpose: str, content: str, signature: str) -> bool:
-    """Return whether this user signed a text on this workspace. Makes no key.
+    """Return whether this user signed a text in this workspace. No key is created.
 
     Args:
         purpose: kind of content, as it was passed to `sign`.
         content: text that was signed.
-        signature: what `sign` returned.
+        signature: signature that `sign` returned.
 
     Raises:
         SigningError: the key cannot be read, or others could read it.
@@ -75,7 +75,7 @@ def is_own(purpose: str, content: str, signature: str) -> bool:
 
 
 def _workspace() -> Path:
-    """Raises `SigningError`."""
+    """Return the folder of the workspace. Raise `SigningError` if it cannot be determined."""
     try:
         return workspace_root()
     except (OSError, RuntimeError) as error:

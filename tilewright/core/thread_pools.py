@@ -1,16 +1,16 @@
-"""Thread pools of native libraries: BLAS on one thread, and TVM and onnxruntime after a fork.
+"""Thread pools of native libraries: BLAS on a single thread, and TVM and onnxruntime after a fork.
 
-The matrices of explorers are small. Several threads would sum in another order on another machine,
-and would wait for each other wherever a core is busy. So their linear algebra has one thread.
+Linear algebra in explorers runs on a single thread. The matrices are small, and several threads
+would sum in a different order on another machine and wait for each other on a busy one.
 
-A fork copies the calling thread alone. TVM and onnxruntime then wait for ever for the answer of
-threads that are not there. TVM has a pool per calling thread, so in the child the calls of the
-thread that forked move to a fresh thread, which gets a pool of its own. What belongs to a whole
-process, such as a session of onnxruntime, is made anew.
+A fork copies only the calling thread. In the child, TVM and onnxruntime would wait forever for
+threads that do not exist. TVM has one pool per calling thread, so in the child its calls move from
+the thread that forked to a new thread, which gets a pool of its own. Values that belong to a whole
+process, such as an onnxruntime session, are created again.
 
-What the parent's pool left behind cannot be ended in the child: its destructor waits for the same
-threads. So such a child has to end with `os._exit`, as children of `os.fork` should and those of
-`multiprocessing` do.
+The remains of the parent's pool cannot be destroyed in the child, because the destructor waits for
+the missing threads. Such a child must therefore end with `os._exit`, as children of `os.fork`
+should and children of `multiprocessing` do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ _per_process_values: weakref.WeakSet[PerProcess[Any]] = weakref.WeakSet()
 
 
 class _OneThread:
-    """BLAS has one limit for the process: in force from the first user to the last one's end."""
+    """Context in which BLAS uses one thread.
+
+    BLAS has one limit per process, so the limit is set when the first user enters and is restored
+    when the last user leaves.
+    """
 
     def __init__(self) -> None:
         self._counting = threading.Lock()
@@ -56,19 +60,20 @@ class _OneThread:
 
 
 BLAS_ON_ONE_THREAD = _OneThread()
-"""A context. Within it `one_thread` costs little: the limit is set and lifted once."""
+"""Context in which BLAS uses one thread. Calls of `one_thread` functions within it are cheap,
+because the limit is set and restored only once."""
 
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Let BLAS and OpenMP use one thread within the context, whatever else calls them meanwhile."""
+    """Limit BLAS and OpenMP to one thread within the context, also if other threads call them."""
     # OpenMP has a limit for every thread that calls it.
     with BLAS_ON_ONE_THREAD, _controller("openmp").limit(limits=1):
         yield
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Let BLAS and OpenMP use one thread within `function`, whatever else calls it meanwhile."""
+    """Decorate a function so that BLAS and OpenMP use one thread while it runs."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -80,7 +85,10 @@ def one_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _controller(interface: str) -> ThreadpoolController:
-    """Kept, since looking for the libraries that are loaded takes milliseconds."""
+    """Return the thread pool controller of an interface, "blas" or "openmp".
+
+    It is cached because finding the loaded libraries takes milliseconds.
+    """
     import scipy.linalg  # noqa: F401  loads its BLAS, which the controller has to find
 
     return ThreadpoolController().select(user_api=interface)
@@ -88,13 +96,21 @@ def _controller(interface: str) -> ThreadpoolController:
 
 @cache
 def _keeper(process: int) -> ThreadPoolExecutor:
-    """The thread that sets the limit of BLAS: threadpoolctl listens to the first that ever did,
-    as long as it lives. A process that was forked off has a keeper of its own."""
+    """Return the thread that sets the limit of BLAS, one per process.
+
+    threadpoolctl accepts limits only from the first thread that ever set one, for as long as that
+    thread lives.
+    """
     return ThreadPoolExecutor(1, "blas-limit")
 
 
 class _Thread(threading.local):
-    """Whether the thread has a pool of TVM, and whether the pool's threads are in the parent."""
+    """State of a thread.
+
+    Attributes:
+        has_pool: the thread has a pool of TVM.
+        is_orphan: the threads of its pool were lost in a fork.
+    """
 
     has_pool = False
     is_orphan = False
@@ -104,8 +120,11 @@ _thread = _Thread()
 
 
 def with_living_pool(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that calls compiled code: the thread whose pool was lost in a fork has
-    another thread run it, and waits."""
+    """Decorate a function that calls compiled code, so that it also works after a fork.
+
+    If the threads of the calling thread's pool were lost in a fork, another thread runs the
+    function, and the caller waits for it.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -126,8 +145,13 @@ def _stand_in_thread() -> ThreadPoolExecutor:
 
 
 class PerProcess(Generic[R]):
-    """A value that is made at its first use in a process, and again in a process that was forked.
-    Threads may ask for it at the same time."""
+    """A value that is created at its first use in each process, and again after a fork.
+
+    Several threads may use it at the same time.
+
+    Args:
+        make: creates the value.
+    """
 
     def __init__(self, make: Callable[[], R]) -> None:
         self._make = make
@@ -136,7 +160,7 @@ class PerProcess(Generic[R]):
         _per_process_values.add(self)
 
     def get(self) -> R:
-        """Return the value of this process. Raises what making it raises."""
+        """Return the value of this process. Exceptions of `make` are passed on."""
         if self._value is None:
             with self._lock:
                 if self._value is None:
@@ -144,7 +168,10 @@ class PerProcess(Generic[R]):
         return self._value
 
     def forget(self) -> None:
-        """Give up the value of the parent, without ending it: that would wait for its threads."""
+        """Drop the value inherited from the parent process without running its destructor.
+
+        The destructor would wait for threads that do not exist in this process.
+        """
         if self._value is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._value))
         self._value = None

@@ -1,12 +1,12 @@
-"""Names the values of TVM that this package works with, for annotations.
+"""Type annotations for the TVM values that this package works with.
 
-TVM's package has no `py.typed`, so a type checker takes all that it gives for `Any`. What kernels
-compute with is therefore described here, as far as this package uses it:
+TVM's package has no `py.typed`, so a type checker treats all its values as `Any`. This module
+therefore describes the values that compute kernels, as far as this package uses them:
 
-    Expression, TirBuffer, Tensor, PrimFunc    protocols that a type checker compares with their use
-    the others                                 TVM's own classes, which name what a value is
+    Expression, TirBuffer, Tensor, PrimFunc    protocols that a type checker can verify
+    all other names                            TVM's own classes, as documentation
 
-A module needs none of TVM to import this one.
+Importing this module does not import TVM.
 """
 
 from __future__ import annotations
@@ -102,20 +102,24 @@ __all__ = [
 Array: TypeAlias = NDArray[Any]
 """A numpy array of any element type."""
 Condition: TypeAlias = Any
-"""What comparing expressions gives: a boolean expression, or a `bool` of two Python numbers."""
+"""Result of a comparison: a boolean TVM expression, or a `bool` if two Python numbers are compared.
+"""
 OnnxAttributes: TypeAlias = Mapping[str, Any]
-"""The attributes of an ONNX operator by name, as TVM's importer reads them: numbers, bytes, lists
-of these, and tensors."""
+"""Attributes of an ONNX operator by name, as TVM's importer reads them: numbers, bytes, lists of
+these, and tensors."""
 
 
 Operand: TypeAlias = Any
-"""The other operand of an expression: a number or an expression. It is no union, since `int` has to
-be an `Expression`, too, and takes other operands than TVM does."""
+"""The other operand of an expression: a number or an expression. This is not a union type, because
+`int` also has to match `Expression` and accepts other operands than TVM does."""
 
 
 class Expression(Protocol):
-    """A number in TensorIR, scalar or vector: an expression of TVM, or a Python number, which TVM
-    makes a constant of. `a + b` of two of them writes the addition; nothing is computed."""
+    """A scalar or vector number in TensorIR.
+
+    It is either an expression of TVM, or a Python number, which TVM converts to a constant.
+    Arithmetic on expressions builds a larger expression; nothing is computed.
+    """
 
     def __add__(self, other: Operand, /) -> Expression: ...
     def __radd__(self, other: Operand, /) -> Expression: ...
@@ -133,13 +137,13 @@ class Expression(Protocol):
 
 
 Combiner: TypeAlias = Callable[..., Expression]
-"""Writes the combination of two expressions: a function, or a class such as `tirx.Max`."""
+"""Builds the combination of two expressions: a function, or a class such as `tirx.Max`."""
 Place: TypeAlias = Sequence[Expression]
-"""The indices of a number in a buffer or a tensor, one for each axis."""
+"""Indices of an element of a buffer or tensor, one per axis."""
 
 
 class _Indexed(Protocol):
-    """What buffers and tensors have in common."""
+    """Common properties of buffers and tensors."""
 
     @property
     def shape(self) -> Sequence[SupportsInt]:
@@ -150,37 +154,49 @@ class _Indexed(Protocol):
         """The element type."""
 
     def __getitem__(self, place: Any, /) -> Expression:
-        """Return the number at a place."""
+        """Return the element at the given indices."""
 
 
 class TirBuffer(_Indexed, Protocol):
-    """Memory that a function of TensorIR reads and writes: a parameter, or an allocation."""
+    """Memory that a TensorIR function reads and writes: a parameter or an allocation."""
 
     @property
     def name(self) -> str:
-        """Its name in TVM's text."""
+        """The name of the buffer in TVM's text format."""
 
     @property
     def data(self) -> Expression:
-        """The pointer to its memory."""
+        """The pointer to the memory of the buffer."""
 
     @property
     def ty(self) -> Any:
-        """Its type, with the shape."""
+        """The type of the buffer, which includes its shape."""
 
     def vload(self, begin: Place, dtype: str) -> Expression:
-        """Return a vector of the type `dtype`, such as `float32x8`, from a place on."""
+        """Return a vector that is loaded from the buffer.
+
+        Args:
+            begin: indices of the first element.
+            dtype: type of the vector, such as `float32x8`.
+        """
 
     def access_ptr(self, access_mask: str, *, offset: Expression = 0) -> Expression:
-        """Return a pointer to read ("r") or write ("w") from an offset on."""
+        """Return a pointer into the buffer.
+
+        Args:
+            access_mask: "r" to read, "w" to write.
+            offset: offset of the first element.
+        """
 
     def same_as(self, other: object) -> bool:
-        """Return whether two names stand for the same buffer."""
+        """Return whether another object is the same buffer."""
 
 
 class Tensor(_Indexed, Protocol):
-    """A tensor expression (`tvm.te`): its values by an expression of their place. Arithmetic writes
-    a further tensor, value by value."""
+    """A tensor expression (`tvm.te`), which defines its elements by an expression of their indices.
+
+    Arithmetic on tensors defines a new tensor element by element.
+    """
 
     @property
     def ndim(self) -> int:
@@ -193,7 +209,7 @@ class Tensor(_Indexed, Protocol):
 
 
 class PrimFunc(Protocol):
-    """A function of TensorIR. Its parameters are buffers; all but the last are read."""
+    """A TensorIR function. Its parameters are buffers; the function reads all but the last one."""
 
     @property
     def params(self) -> Sequence[TirBuffer]:
@@ -201,24 +217,24 @@ class PrimFunc(Protocol):
 
     @property
     def body(self) -> Statement:
-        """What it does."""
+        """The statement that the function executes."""
 
     @property
     def ret_type(self) -> Any:
-        """The type of its result: none."""
+        """The type of the result; the function returns nothing."""
 
     @property
     def attrs(self) -> Mapping[str, Any] | None:
-        """Its attributes by name."""
+        """The attributes of the function by name."""
 
     def with_attr(self, key: str, value: object) -> PrimFunc:
-        """Return the function with a further attribute."""
+        """Return a copy of the function with one more attribute."""
 
     def with_attrs(self, attributes: Any) -> PrimFunc:
-        """Return the function with further attributes."""
+        """Return a copy of the function with more attributes."""
 
     def without_attr(self, key: str) -> PrimFunc:
-        """Return the function without an attribute."""
+        """Return a copy of the function without an attribute."""
 
     def with_body(self, body: Statement) -> PrimFunc:
-        """Return the function with another body."""
+        """Return a copy of the function with a different body."""

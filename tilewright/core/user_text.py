@@ -1,4 +1,4 @@
-"""Text that users and strangers wrote: made printable, and split into lists of names."""
+"""Functions for text from users: escape unprintable characters and split lists of names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from collections.abc import Sequence
 from tilewright.core.errors import TilewrightError
 
 _CONTINUES = re.compile(r"[^:]*=.*|[^:]*\.(?:csv|csv\.gz|parquet)")
-"""A part of a list of targets that belongs to the target before it: NAME=VALUE, or a table."""
+"""Matches a part of a list of targets that belongs to the target before it: NAME=VALUE or a table
+file."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return the text with every character that is not visible as a code: `\\x1b` for an escape,
-    `\\n` for the end of a line, `\\udcff` for a byte that is no UTF-8. Characters in `keep`
-    stay."""
+    """Replace each unprintable character by an escape sequence.
+
+    For example, an escape character becomes `\x1b`, a line break `\n`, and a byte that is not UTF-8
+    `\udcff`.
+
+    Args:
+        text: text from a user or a file.
+        keep: characters that are not replaced.
+    """
     if text.isprintable():
         return text
     return "".join(
@@ -24,24 +31,41 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def _shown(character: str) -> bool:
-    """Spaces of all widths are, as they stand before a percent sign."""
+    """Return whether a character can be printed. Spaces of all widths count as printable."""
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
 class NameListError(TilewrightError, ValueError):
-    """A list with a name that is empty or given twice; pydantic takes it for a wrong value."""
+    """A list contains an empty name, or a name twice. pydantic reports it as an invalid value."""
 
 
 def split_names(text: str, flag: str) -> tuple[str, ...]:
-    """Split `a, b` into `a` and `b`. Raises `NameListError`, which names the `flag`."""
+    """Split a comma-separated list such as `a, b` into names.
+
+    Args:
+        text: the list.
+        flag: option that contains the list, for error messages.
+
+    Raises:
+        NameListError: a name is empty or repeated.
+    """
     names = tuple(part.strip() for part in text.split(","))
     check_names(names, f"{flag} '{printable(text)}'")
     return names
 
 
 def split_targets(text: str, flag: str) -> tuple[str, ...]:
-    """Read names of targets with commas between, which may have options or tables with commas:
-    `vta-pynq,cpu:threads=1,isa=avx2` is two targets. Raises `NameListError`."""
+    """Split a comma-separated list of targets, whose options and tables may also contain commas.
+
+    For example, `vta-pynq,cpu:threads=1,isa=avx2` contains two targets.
+
+    Args:
+        text: the list.
+        flag: option that contains the list, for error messages.
+
+    Raises:
+        NameListError: a name is empty or repeated.
+    """
     names: list[str] = []
     for part in (piece.strip() for piece in text.split(",")):
         if names and ":" in names[-1] and _CONTINUES.fullmatch(part):
@@ -53,8 +77,15 @@ def split_targets(text: str, flag: str) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """Check names for empty and repeated ones. Raises `NameListError`; `where` says where the names
-    are from."""
+    """Check that no name is empty or repeated.
+
+    Args:
+        names: the names to check.
+        where: source of the names, for error messages.
+
+    Raises:
+        NameListError: a name is empty or repeated.
+    """
     if not all(names):
         raise NameListError(f"{where} has an empty name; write each name once, commas between them")
     if twice := [name for name in names if names.count(name) > 1]:

@@ -1,12 +1,13 @@
-"""Folders of a command: where it was started, and its workspace.
+"""The folders of a command: the folder in which it was started, and its workspace.
 
-Numba, Prefect and matplotlib read settings files from the working folder, which can name code to
-import or call. A folder may come from a stranger. So a command leaves it for `/` before it loads
-any of them; only the administrator can write there. Paths it was given become absolute, and are
-shown as they were typed. A library call stays where it is. See `docs/decisions/settings-files.md`.
+Numba, Prefect and matplotlib read settings files from the working folder, and these files can name
+code to import or call. The folder may come from a stranger. A command therefore changes to `/`,
+where only the administrator can write, before it loads any of these libraries. Paths that the user
+gave become absolute, and messages show them as they were typed. A library call does not change the
+working folder. See `docs/decisions/settings-files.md`.
 
-The workspace is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. The folder need
-not exist.
+The workspace is `./.tilewright`, or `TILEWRIGHT_HOME` if that variable is set and not empty. The
+folder need not exist.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ class _Started:
 
 
 def leave_working_folder() -> None:
-    """Change to `/`, after relative paths in variables were made absolute. Do nothing the second
-    time, or if the working folder is gone."""
+    """Change the working folder to `/`, and make relative paths in environment variables absolute.
+
+    A second call does nothing. Neither does a call in a working folder that was deleted.
+    """
     if _Started.folder is not None:
         return
     with suppress(OSError):
@@ -50,13 +53,19 @@ def leave_working_folder() -> None:
 
 
 def started_in() -> Path:
-    """Return the folder to which paths are relative. Raises `FileNotFoundError` if it is gone."""
+    """Return the folder to which paths of the user are relative.
+
+    Raises:
+        FileNotFoundError: the folder was deleted.
+    """
     return _Started.folder or Path.cwd()
 
 
 def from_start(path: Path) -> Path:
-    """Return a path that was typed, for use after `leave_working_folder`. Before that, or in a
-    library call, the path is returned as it is."""
+    """Make a path that the user typed absolute, for use after `leave_working_folder`.
+
+    Before that call, or in a library call, the path is returned unchanged.
+    """
     if _Started.folder is None or path.is_absolute():
         return path
     absolute = started_in() / path
@@ -65,7 +74,7 @@ def from_start(path: Path) -> Path:
 
 
 def as_typed(text: str) -> str:
-    """Return a text for the user, with the paths of `from_start` as they were typed."""
+    """Return a message in which the paths from `from_start` appear as the user typed them."""
     for absolute in sorted(_Started.typed, key=len, reverse=True):
         # neither the end of a longer path nor of an address, nor the beginning of a longer name
         whole = rf"(?<![\w/.-]){re.escape(absolute)}(?![\w-]|\.\w)"
@@ -74,7 +83,7 @@ def as_typed(text: str) -> str:
 
 
 def _absolute_address(address: str) -> str:
-    """An MLflow address that names a file or folder relative to the working folder."""
+    """Make the path in an MLflow URI absolute, if the URI names a relative file or folder."""
     if found := _SQLITE.fullmatch(address):
         return found[1] + os.path.abspath(found[2])
     is_path = (
@@ -84,8 +93,13 @@ def _absolute_address(address: str) -> str:
 
 
 def workspace_root() -> Path:
-    """Return the absolute path of the workspace in force, so that a later change of the working
-    folder does not move it. Raises `OSError` and `RuntimeError` where there is no working folder
-    any more, or links lead in a circle."""
+    """Return the absolute path of the current workspace.
+
+    The path is absolute, so that a later change of the working folder does not affect it.
+
+    Raises:
+        OSError: the working folder was deleted.
+        RuntimeError: symbolic links form a loop.
+    """
     named = os.environ.get(VARIABLE) or DEFAULT
     return (started_in() / DEFAULT if named == DEFAULT else Path(named)).resolve()

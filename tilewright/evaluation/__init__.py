@@ -1,9 +1,10 @@
-"""Judges tuners and models: tables in, tables out.
+"""Evaluation of tuners and models. Functions take and return tables.
 
-    compare.leaderboard                   which tuner is better (`flows.comparison`)
-    explain.refitted_models.explain_run   which features a run's models used
-    diff.diff_runs                        whether a run is no worse than another one
-    enumeration.enumerate_space           a whole space
+    compare.leaderboard                   compares tuners (`flows.comparison`)
+    explain.refitted_models.explain_run   features that the models of a run used
+    diff.diff_runs                        decides whether a run is worse than another one
+    enumeration.enumerate_space           measures a whole search space
 
-Knows nothing of a terminal, a page, or a server; `reports` draws and `cli` shows what this finds.
+This package has no terminal output, web pages or servers: `reports` draws the results, and `cli`
+prints them.
 """

@@ -1,9 +1,9 @@
-"""Decides whether a run is no worse than another one of the same network on the same target, and
-why.
+"""Comparison of two runs for the same network and target: is the second run worse, and why?
 
-Latency counts by cycles where the target counts them. Where measuring does not repeat, a run takes
-longer if its whole 95 % interval lies above the other's. What rests on few trials, their validity
-and the errors of models, is worse only beyond what chance explains (`_validity`, `_models`).
+Latency is compared in cycles if the target counts cycles. On targets whose measurements vary, a run
+counts as slower if its whole 95 % interval lies above that of the other run. The share of valid
+trials and the errors of models depend on few trials, so they count as worse only if the difference
+is larger than chance explains (`_validity`, `_models`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,24 @@ from tilewright.tuning.run_figures import valid_share
 
 WORSE, NO_WORSE = "worse", "no worse"
 CHANCE = 2.0
-"""Standard errors that a difference may have by chance."""
+"""Number of standard errors up to which a difference is attributed to chance."""
 LEAST_ERROR = {"P_rmse": 0.05, "A_rmse": 0.05, "V_brier": 0.02}
-"""Smaller differences between a model's errors say nothing: log2 of a latency, and the mean square
-of a chance."""
+"""Smaller differences between the errors of a model are ignored. The unit of `P_rmse` and `A_rmse`
+is log2 of the latency; `V_brier` is a mean squared probability error."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A latency in both runs, `unit` being `cycles` or `seconds`; `more` is the share by which the
-    second is larger; None where one run found nothing valid."""
+    """A latency in both runs.
+
+    Attributes:
+        what: name of the layer, or of the total.
+        unit: "cycles" or "seconds".
+        a: latency in the first run; None if no schedule was valid.
+        b: latency in the second run; None if no schedule was valid.
+        more: relative increase from `a` to `b`; None if a latency is unknown.
+        worse: the second run is worse.
+    """
 
     what: str
     unit: str
@@ -50,7 +58,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Pair:
-    """A figure of both runs; None where a run does not have it."""
+    """A figure in both runs, such as the share of valid trials.
+
+    Attributes:
+        what: name of the figure.
+        a: value in the first run; None if the run does not have it.
+        b: value in the second run; None if the run does not have it.
+        worse: the second run is worse.
+    """
 
     what: str
     a: float | None
@@ -60,7 +75,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class DifferentSetting:
-    """What the runs do not have in common: an option, a version, a fingerprint."""
+    """A property that differs between the runs: an option, a version or a fingerprint.
+
+    Attributes:
+        what: name of the property.
+        a: value in the first run.
+        b: value in the second run.
+    """
 
     what: str
     a: str
@@ -69,8 +90,24 @@ class DifferentSetting:
 
 @dataclass(frozen=True)
 class DiffVerdict:
-    """What `diff_runs` found. `reasons` say why the second run is worse, none where it is not;
-    `changed` is what lowers, measures and learns, `settings` what was asked for."""
+    """Result of a comparison of two runs.
+
+    Attributes:
+        a: folder of the first run.
+        b: folder of the second run.
+        network: name of the network.
+        target: name of the target.
+        space: name of the schedule space.
+        tolerance_percent: tolerance of the comparison in percent.
+        total: latency of all tuned layers together.
+        workloads: latency of each layer.
+        validity: share of valid trials.
+        models: mean error of each model.
+        changed: differences in fingerprints and package versions, which affect lowering, measuring
+            and learning.
+        settings: differences in the options of the runs.
+        reasons: why the second run is worse; empty if it is not.
+    """
 
     a: str
     b: str
@@ -88,24 +125,33 @@ class DiffVerdict:
 
     @property
     def worse(self) -> bool:
-        """Whether there is any reason."""
+        """Whether the second run is worse for any reason."""
         return bool(self.reasons)
 
     @property
     def word(self) -> str:
-        """`worse` or `no worse`."""
+        """The verdict as text: "worse" or "no worse"."""
         return WORSE if self.worse else NO_WORSE
 
     def to_json(self) -> dict[str, Json]:
-        """What `tilewright diff --json` prints (docs/reference/output-directory.md)."""
+        """Return the output of `tilewright diff --json` (docs/reference/output-directory.md)."""
         written: dict[str, Json] = {"version": DIFF.written, "verdict": self.word}
         return written | asdict(self)
 
 
 def diff_runs(a: Side, b: Side, tolerance_percent: float = 0.0) -> DiffVerdict:
-    """Whether run `b` is no worse than `a`, where latencies may be larger, and the share of valid
-    trials smaller, by `tolerance_percent`. Raises `DiffError` if the two are no answers to one
-    question."""
+    """Decide whether run `b` is worse than run `a`.
+
+    Args:
+        a: the first run.
+        b: the second run.
+        tolerance_percent: increase of a latency, in percent, and decrease of the share of valid
+            trials, in percentage points, that do not count as worse.
+
+    Raises:
+        DiffError: the tolerance is invalid, or the runs are of different networks, targets, spaces
+            or layers.
+    """
     if not (math.isfinite(tolerance_percent) and tolerance_percent >= 0):
         raise DiffError(f"--tolerance {tolerance_percent:g}: give a percentage of 0 or more")
     _check_comparable(a, b)
@@ -183,9 +229,11 @@ def _change(what: str, a: RunLatency, b: RunLatency, tolerance_percent: float) -
 
 
 def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
-    """The shares of valid trials. A share of few trials is uncertain: it is worse if it is smaller
-    by more than `CHANCE` standard errors of the difference of two proportions, and the tolerance in
-    percentage points."""
+    """Compare the shares of valid trials.
+
+    The second share is worse if it is smaller by more than the tolerance, in percentage points, and
+    by more than `CHANCE` standard errors of the difference between two proportions.
+    """
     if not a.trials or not b.trials:
         return Pair("valid trials", None, None, False)
     one, other = (valid_share(side.invalid, side.trials) for side in (a, b))
@@ -196,9 +244,11 @@ def _validity(a: Side, b: Side, tolerance_percent: float) -> Pair:
 
 
 def _models(a: Sequence[ComparedLayer], b: Sequence[ComparedLayer]) -> Iterable[Pair]:
-    """The mean errors of each model over the layers where both runs have it. Worse if the layers'
-    differences have a mean of more than `CHANCE` standard errors, and of more than `LEAST_ERROR`;
-    with one layer the latter alone."""
+    """Yield the mean error of each model over the layers for which both runs have the model.
+
+    An error is worse if the mean difference over the layers exceeds `LEAST_ERROR` and `CHANCE` of
+    its standard errors. With a single layer, only `LEAST_ERROR` applies.
+    """
     names = sorted({name for each in (*a, *b) for name in each.errors})
     for name in names:
         both = [
@@ -223,8 +273,10 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _changed(a: Side, b: Side) -> tuple[DifferentSetting, ...]:
-    """What stands between a schedule and its latency: the target's fingerprint covers its lowering,
-    simulator and compiler, and the specification is the same."""
+    """Return the differences in target fingerprints and package versions.
+
+    The fingerprint covers the lowering, the simulator and the compiler of a target.
+    """
     prints = _differing(
         {"target fingerprint": a.fingerprint}, {"target fingerprint": b.fingerprint}
     )
@@ -262,7 +314,7 @@ def _less_right(pair: Pair) -> str:
 
 
 class DiffError(TilewrightError):
-    """Runs that cannot be compared, or that cannot be read."""
+    """Runs cannot be compared, or cannot be read."""
 
 
 _Count = Annotated[int, Field(ge=0, le=1 << 53)]
@@ -272,8 +324,13 @@ _Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class RunLatency:
-    """What a call or an inference takes: cycles, None where the target counts none; seconds; where
-    measuring does not repeat the 95 % interval of these. None where nothing valid was found."""
+    """Latency of a call or an inference. It is unknown if no schedule was valid.
+
+    Attributes:
+        cycles: latency in cycles; None if it is unknown or the target does not count cycles.
+        seconds: latency in seconds; None if it is unknown.
+        interval: 95 % interval of the seconds, if measurements vary.
+    """
 
     cycles: int | None
     seconds: float | None
@@ -281,14 +338,24 @@ class RunLatency:
 
     @property
     def known(self) -> bool:
-        """Whether anything valid was found."""
+        """Whether a valid schedule was found."""
         return self.cycles is not None or self.seconds is not None
 
 
 @dataclass(frozen=True)
 class ComparedLayer:
-    """A workload of a run. `errors` say how wrong each model was
-    (`search.round_steps.model_errors`)."""
+    """A layer of a run.
+
+    Attributes:
+        id: ID of the workload.
+        name: name of the layer for messages.
+        text: the workload as text.
+        epilogue: fused post-operations as text.
+        latency: latency of the best schedule.
+        trials: number of trials.
+        invalid: number of trials that were invalid.
+        errors: error of each model, by name (`search.round_steps.model_errors`).
+    """
 
     id: str
     name: str
@@ -302,8 +369,21 @@ class ComparedLayer:
 
 @dataclass(frozen=True)
 class Side:
-    """A finished run. `settings` are what it was asked for beside network and target, `versions`
-    those of the packages it ran on, `spec` is what its target was made of."""
+    """A finished run, as one side of a comparison.
+
+    Attributes:
+        place: folder of the run, for messages.
+        network: name of the network.
+        target: name of the target.
+        kind: kind of the target.
+        spec: specification of the target.
+        fingerprint: fingerprint of the target.
+        space: name of the schedule space.
+        settings: options of the run other than network and target.
+        versions: versions of the packages that were used.
+        layers: the tuned layers.
+        total: latency of all tuned layers together.
+    """
 
     place: str
     network: str
@@ -319,18 +399,26 @@ class Side:
 
     @property
     def trials(self) -> int:
-        """Of all layers."""
+        """Number of trials of all layers."""
         return sum(each.trials for each in self.layers)
 
     @property
     def invalid(self) -> int:
-        """Trials of all layers that are not valid."""
+        """Number of invalid trials of all layers."""
         return sum(each.invalid for each in self.layers)
 
 
 def read_side(folder: Path, place: str = "") -> Side:
-    """The run in a folder, called `place` if that is given. Raises `DiffError`, and `UnsafeFile`
-    for anything but files."""
+    """Read the run in a folder.
+
+    Args:
+        folder: output directory of the run.
+        place: name of the run in messages; by default the folder.
+
+    Raises:
+        DiffError: the folder does not contain a readable run.
+        UnsafeFile: a path is not a regular file.
+    """
     summary = read_written(_ComparedSummary, folder, SUMMARY, DiffError)
     written = read_written(_ComparedSchedules, folder, SCHEDULES, DiffError)
     schedules = {each.id: each for each in written.schedules}
@@ -377,7 +465,7 @@ class _Validation(BaseModel):
 
 
 class _Measured(BaseModel):
-    """What a workload and all of them together have in common."""
+    """Fields that a workload and the total have in common."""
 
     tuned_cycles: _Count | None
     tuned_seconds: _Seconds | None
@@ -403,7 +491,7 @@ class _ComparedWorkload(_Measured):
 
 
 class _Sharing(BaseModel):
-    """How trials were shared."""
+    """The rule by which trials were allocated to workloads."""
 
     share: float
 
@@ -424,7 +512,7 @@ class _ComparedSummary(BaseModel):
 
     @property
     def settings(self) -> dict[str, object]:
-        """What was asked for, by its name in `tuning.options`."""
+        """Options of the run, by their names in `tuning.options`."""
         plain = {name: getattr(self, name) for name in _SETTINGS}
         options = {f"option {name}": value for name, value in self.tuner_options.items()}
         return plain | options | {"stop_gain": self.stop_gain and self.stop_gain.share}

@@ -1,4 +1,4 @@
-"""Tabulates the whole space of a workload."""
+"""Measures every config of a workload's search space and writes the results to a table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 
 class EnumerationError(TilewrightError):
-    """A table that cannot be made as asked."""
+    """A target cannot enumerate its space, or a table has an unknown format."""
 
 
 @dataclass(frozen=True)
 class EnumeratedSpace:
-    """A space that was lowered and measured, a row a config in the order of the flat index (see
-    `frame`), the fastest valid one, if there is any, and the seconds that took."""
+    """A search space whose configs were all lowered and measured.
+
+    Attributes:
+        table: one row per config, in the order of the flat index; see `frame` for the columns.
+        best: latency of the fastest valid config; None if no config is valid.
+        seconds: time that lowering and measuring took.
+    """
 
     table: pd.DataFrame
     best: Latency | None
@@ -36,16 +41,24 @@ class EnumeratedSpace:
 
     @property
     def valid(self) -> int:
-        """How many configs are."""
+        """Number of valid configs."""
         return int((self.table["status"] == "valid").sum())
 
 
 def enumerate_space(
     target: Target, workload: Workload, progress: Callable[[int], None] = lambda configs: None
 ) -> EnumeratedSpace:
-    """Lower and measure every config. `progress` is told the number of configs done since its last
-    call. Raises `EnumerationError` if the target cannot, `WorkloadError` if it has no space for the
-    workload."""
+    """Lower and measure every config of a workload's search space.
+
+    Args:
+        target: the target; it must be simulated.
+        workload: the workload.
+        progress: called with the number of configs that were finished since the last call.
+
+    Raises:
+        EnumerationError: the target cannot enumerate its space.
+        WorkloadError: the target has no space for the workload.
+    """
     enumerates = capability(target, Enumerates)
     if enumerates is None:
         raise EnumerationError(f"{target.name} cannot enumerate; choose a target that is simulated")
@@ -65,8 +78,16 @@ def _best(measured: Measurements) -> Latency | None:
 
 
 def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFrame:
-    """Columns: index, one a knob (its value), status, failure, reason, cycles, counters. Numbers
-    are missing where a schedule has none."""
+    """Return a table with one row per config.
+
+    The columns are: index, one column per knob with its value, status, failure, reason, cycles, and
+    one column per counter. Cycles and counters are missing if they are unknown.
+
+    Args:
+        space: the search space.
+        lowered: the lowered configs.
+        measured: the measurements of the same configs.
+    """
     values = space.values(lowered.configs)
     columns: dict[str, object] = {"index": space.ravel(lowered.configs)}
     columns |= {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
@@ -81,14 +102,20 @@ def frame(space: Space, lowered: Lowered, measured: Measurements) -> pd.DataFram
 
 
 def check_table_name(path: Path) -> None:
-    """Raises `EnumerationError` unless `path` ends in one of `SUFFIXES`."""
+    """Check that a file name has a suffix in `SUFFIXES`. Raise `EnumerationError` if not."""
     if not path.name.endswith(SUFFIXES):
         raise EnumerationError(f"{path}: write a table as {', '.join(SUFFIXES)}")
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """In the format that the name asks for; equal tables give equal bytes. Raises
-    `EnumerationError` for another suffix, and `OSError`."""
+    """Write a table in the format that the suffix of the file name selects.
+
+    Equal tables give equal bytes.
+
+    Raises:
+        EnumerationError: the suffix is not in `SUFFIXES`.
+        OSError: the file cannot be written.
+    """
     check_table_name(path)
     buffer = io.BytesIO()
     if path.name.endswith(".parquet"):

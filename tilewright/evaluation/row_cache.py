@@ -1,7 +1,8 @@
-"""Stores finished runs in a file, so that a stopped command resumes.
+"""File of finished runs, so that a command that was stopped can resume.
 
-A line a run, under a key of all that the run depends on. A line that cannot be read, such as the
-last one of a process that was killed, is a run to repeat. So is one of another version.
+The file has one JSON line per run. The key of a run covers everything that the run depends on. A
+line that cannot be read, such as the last line of a killed process, or that has another format
+version is ignored, so that its run is repeated.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ from tilewright.core.files import append, canonical, read_plain, remove
 from tilewright.core.formats import FINISHED_RUNS
 
 RUNS = "runs.jsonl"
-"""The file of finished runs in the folder of a comparison."""
+"""Name of the file of finished runs in the folder of a comparison."""
 R = TypeVar("R")
 
 
 class RowCache(Generic[R]):
-    """The rows in a file, dataclasses of one `kind`; with `fresh`, none are kept. Raises
-    `UnsafeFile` and `OSError`."""
+    """Finished runs that are stored in a file.
+
+    Args:
+        path: the file; it need not exist.
+        kind: dataclass of a run.
+        fresh: delete the stored runs first.
+
+    Raises:
+        UnsafeFile: the path is not a regular file.
+        OSError: the file cannot be read or deleted.
+    """
 
     def __init__(self, path: Path, kind: type[R], fresh: bool = False) -> None:
         self.path = path
@@ -40,11 +50,11 @@ class RowCache(Generic[R]):
                 self._rows[entry.key] = self._row.validate_python(entry.run)
 
     def find(self, key: str) -> R | None:
-        """The run under this key, or None if it is still to be done."""
+        """Return the run with this key, or None if it is not stored."""
         return self._rows.get(key)
 
     def add(self, key: str, row: R) -> None:
-        """Write a run to disk, synced. Raises `OSError`."""
+        """Append a run to the file and flush it to the disk. Raise `OSError` if that fails."""
         run = self._row.dump_python(row, mode="json")
         line = canonical({"key": key, "run": run, "version": FINISHED_RUNS.written}) + b"\n"
         append(self.path, b"\n" + line if self._torn else line)
@@ -53,7 +63,7 @@ class RowCache(Generic[R]):
 
 
 def count_rows(path: Path) -> int:
-    """How many lines a file of rows has, 0 if there is none."""
+    """Return the number of lines in a file of runs; 0 if the file does not exist."""
     return len(_read(path).splitlines())
 
 

@@ -1,11 +1,13 @@
-"""Checks what every tuner owes; anyone can run the checks on a tuner of their own.
+"""Conformance checks for tuners, which authors can also run on their own tuners.
 
     from tilewright.evaluation.tuner_conformance import CHECKS
+
     for check in CHECKS.values():
         check(lambda: make_explorer("mine"))
 
-Each check raises `AssertionError` with what was broken. They run on `ToyTarget`, which has a
-compiler, run-time failures, hidden features and estimates, and takes microseconds.
+A check raises `AssertionError` with a message about the violated rule. The checks run on
+`ToyTarget`, which has a compiler, run-time failures, hidden features and estimates, and takes only
+microseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +45,12 @@ ESTIMATES = (
 
 
 class ToyTarget:
-    """A tiled accelerator in a few lines. `mood` decides which configs are valid."""
+    """A small simulated accelerator with tiled execution.
+
+    Args:
+        mood: decides which configs are valid.
+        listed: flat indices of the configs in the space; None for the full space.
+    """
 
     name = "toy"
     deterministic = True
@@ -114,13 +121,13 @@ class ToyTarget:
 
 
 def _tiles(area: NDArray[np.float64], compiled: NDArray[np.bool_]) -> Ragged:
-    """A row's program: its tile's size, nothing where it did not compile."""
+    """Return the program of each config: the size of its tile, or nothing if it did not compile."""
     sizes = area[compiled].astype(np.int64)
     return Ragged(sizes, np.concatenate([[0], np.cumsum(compiled)]).astype(np.int64))
 
 
 def is_seeded(make: Make) -> None:
-    """Equal seeds give equal trials; the explorer object carries nothing over."""
+    """Check that equal seeds give equal trials, and that the explorer object keeps no state."""
     explorer = make()
     first = _trials(_run(explorer, trials=48, seed=3))
     assert first == _trials(_run(make(), trials=48, seed=3)), "the same seed gave other trials"
@@ -130,7 +137,7 @@ def is_seeded(make: Make) -> None:
 
 
 def never_repeats(make: Make) -> None:
-    """No config is a trial twice, nor lowered again after it failed to compile."""
+    """Check that no config is a trial twice, and that no failed config is lowered again."""
     for mood in ("mixed", "all_equal"):
         rounds = _run(make(), ToyTarget(mood), trials=150, batch=15)
         flat = _flat(rounds)
@@ -138,7 +145,7 @@ def never_repeats(make: Make) -> None:
 
 
 def respects_the_space(make: Make) -> None:
-    """Only configs of the space, and of a listed space only those it lists."""
+    """Check that all proposed configs belong to the space, also if the space lists its configs."""
     listed = tuple(range(0, 150, 3))
     rounds = _run(make(), ToyTarget(listed=listed), trials=40)
     assert set(_flat(rounds).tolist()) <= set(listed), "a config the space does not list"
@@ -148,13 +155,13 @@ def respects_the_space(make: Make) -> None:
 
 
 def keeps_the_batch(make: Make) -> None:
-    """Never more trials in a batch than asked for, and at least one while there are any left."""
+    """Check that a batch has at least one trial and not more than were asked for."""
     for done in _run(make(), trials=60, batch=5):
         assert 1 <= len(done.configs) <= 5, f"{len(done.configs)} trials in a batch of 5"
 
 
 def survives_failure(make: Make) -> None:
-    """Rounds in which nothing compiles, or nothing runs, are no errors, and tuning goes on."""
+    """Check that tuning continues after rounds in which no config compiles or runs."""
     for mood in ("all_invalid", "none_compiles"):
         rounds = _run(make(), ToyTarget(mood), trials=150)
         assert rounds, f"gave up before the first round ({mood})"
@@ -164,13 +171,13 @@ def survives_failure(make: Make) -> None:
 
 
 def copes_with_one_valid_point(make: Make) -> None:
-    """A single valid config in the whole space is found, at the latest when all is tried."""
+    """Check that the only valid config of a space is found, at the latest after all were tried."""
     rounds = _run(make(), ToyTarget("one_valid"), trials=150)
     assert rounds[-1].best_latency is not None, "the only valid config was never tried"
 
 
 def stops_when_exhausted(make: Make) -> None:
-    """All of the space is tried if the budget allows, then the run ends."""
+    """Check that all configs are tried if the budget allows it, and that the run ends then."""
     for mood in ("mixed", "all_valid"):
         rounds = _run(make(), ToyTarget(mood), trials=1000, batch=15)
         tried = sum(len(done.configs) + done.failed_compiles for done in rounds)
@@ -180,7 +187,7 @@ def stops_when_exhausted(make: Make) -> None:
 
 
 def resumes(make: Make) -> None:
-    """A run rebuilt from its trials proposes what the uninterrupted one does."""
+    """Check that a resumed run proposes the same configs as an uninterrupted one."""
     expected = _trials(_run(make(), trials=72))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trials.jsonl"

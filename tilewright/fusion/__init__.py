@@ -1,8 +1,8 @@
-"""Decides which operators of a network run together on the accelerator.
+"""Fusion: decides which operators of a network run together on the accelerator.
 
-A labelling says of each thing that may be fused whether it is. `problem` lists what may be fused
-and applies labels, `evaluator` times labelled networks exactly, `learned` searches labellings, and
-`decision` decides for a tuned network.
+A labelling states for each possible fusion whether it is applied. `problem` lists the possible
+fusions and applies labellings, `evaluator` determines the exact latency of labelled networks,
+`learned` searches for good labellings, and `decision` decides for a tuned network.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def decide_fusion(
 
     Args:
         asked: the network, the target, the options and the tuned workloads of a run.
-        heard: called with each labelling that is simulated, and with how many there were.
+        heard: called with each labelling that is simulated, and the number of simulations so far.
 
     Returns:
         The summary of the decision, and the content of `fusion.json`.
 
     Raises:
-        FusionError: the target runs no programs of ours.
+        FusionError: the target does not run programs that Tilewright generates.
         TilewrightError: the network cannot be quantised, or tuning fails.
     """
     from tilewright.fusion.decision import decide  # loads TVM, which most runs do without

@@ -1,7 +1,7 @@
-"""Decides which operators are fused in a network, with the reasons, and previews the decision.
+"""Decides which operators of a network are fused, explains the decision, and previews it.
 
-`decide` serves a run whose workloads are tuned; `preview` asks before anything is tuned, with the
-schedules that are estimated best. Both return the summary and the rows that reports show.
+`decide` serves a run whose workloads are tuned. `preview` works before tuning and uses the
+schedules with the best estimates. Both return the summary and the rows that reports show.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
 
 
 def decide(asked: ToDecide, heard: Heard | None = None) -> Decided:
-    """Decide what is fused, by the mode that was asked for. Raises as
-    `tilewright.fusion.decide_fusion`."""
+    """Decide which operators are fused, with the mode in the options.
+
+    The arguments, results and errors are those of `tilewright.fusion.decide_fusion`.
+    """
     problem = read_problem(asked)
     schedules = FusionSchedules(traits_of(asked.target).blocks, lambda some: _tuned(asked, some))
     for each in asked.tuned:
@@ -70,12 +72,12 @@ def build_decision(
     """Describe a decision.
 
     Args:
-        asked: what the run asked for; its mode names the chosen labelling.
-        problem: what may be fused.
+        asked: the request of the run; its mode names the chosen labelling.
+        problem: the possible fusions.
         evaluator: times labellings; all of `named` are evaluated.
         named: labellings by the names of the modes.
-        spent: how many labelled graphs were simulated.
-        by_estimates: whether all schedules are those that are estimated best.
+        spent: number of labelled graphs that were simulated.
+        by_estimates: all schedules were chosen by their estimates.
 
     Returns:
         The summary, and the content of `fusion.json`.
@@ -96,7 +98,11 @@ def build_decision(
 
 
 def read_problem(asked: ToDecide) -> FusionProblem:
-    """Read the network of a run in integers, with nothing fused. Raises what quantising raises."""
+    """Read the network of a run as a quantised graph in which nothing is fused.
+
+    Raises:
+        TilewrightError: the network cannot be read or quantised.
+    """
     options = asked.options
     build = BuildOptions(
         model=options.model, out=Path(options.out), target=options.target,
@@ -113,11 +119,12 @@ def name_labellings(
 ) -> dict[str, Labelling]:
     """Return evaluated labellings by the names of the modes.
 
-    These are the labelling of the mode that was asked for, those that need no further trial, and
-    for the learned mode all that it has to beat. Labels without a schedule are dropped.
+    The result contains the labelling of the requested mode and those that need no further tuning.
+    In the mode "learned", it contains all labellings that the learned one has to beat. Labels that
+    create a layer without a valid schedule are removed.
 
     Raises:
-        NoSchedule: a layer that nothing was fused into has no schedule.
+        NoSchedule: a layer without fused operators has no valid schedule.
         TilewrightError: tuning fails.
     """
     mode = asked.options.fusion
@@ -132,8 +139,15 @@ def name_labellings(
 def search_labellings(
     problem: FusionProblem, evaluator: Evaluator, seed: int
 ) -> dict[str, Labelling]:
-    """Return what the learned mode decides, with the labellings that it has to beat, by the names
-    of the modes. Raises as `name_labellings`."""
+    """Search for the best labelling with the learned models.
+
+    Returns:
+        The labelling found, under "learned", and the labellings that it has to beat, by mode.
+
+    Raises:
+        NoSchedule: a layer without fused operators has no valid schedule.
+        TilewrightError: tuning fails.
+    """
     known = {"none": problem.none, "all": problem.all, "greedy": problem.greedy}
     named = {name: drop_unscheduled_labels(evaluator, labels) for name, labels in known.items()}
     model, policy = shipped_models(seed)
@@ -143,8 +157,12 @@ def search_labellings(
 
 
 def drop_unscheduled_labels(evaluator: Evaluator, labels: Labelling) -> Labelling:
-    """Return a labelling without the labels that make layers which no schedule runs. Raises
-    `NoSchedule` if a layer that nothing was fused into has no schedule, and what tuning raises."""
+    """Remove the labels that create layers without a valid schedule, and return the labelling.
+
+    Raises:
+        NoSchedule: a layer without fused operators has no valid schedule.
+        TilewrightError: tuning fails.
+    """
     problem = evaluator.problem
     while True:
         try:
@@ -170,14 +188,14 @@ def _runs(evaluator: Evaluator, labels: Labelling) -> bool:
 
 
 def _tuned(asked: ToDecide, workloads: Sequence[Workload]) -> list[Pick | None]:
-    """Schedules of workloads that the network does not have as it is."""
+    """Tune workloads that only a different fusion creates, and return their schedules."""
     many = f"{len(workloads)} more {'workload' if len(workloads) == 1 else 'workloads'}"
     asked.emit(Note(f"{asked.network}: {many}, of operators fused otherwise"))
     return [_pick(each) for each in asked.more([_subgraph(each) for each in workloads])]
 
 
 def _subgraph(workload: Workload) -> Subgraph:
-    """A workload of some labelling. Nobody knows how often it will be called."""
+    """Return a subgraph for a workload. Its number of calls is not known yet, so it is 1."""
     return Subgraph(workload, 1, ("fused",), workload.macs)
 
 
@@ -189,9 +207,16 @@ def _pick(tuned: TunedWorkload) -> Pick | None:
 def list_decisions(
     evaluator: Evaluator, labels: Labelling, guessing: Evaluator
 ) -> list[FusionDecision]:
-    """Return one row per label, with what the label saves if all others stay as they are. If the
-    other way is not tuned, or `guessing` timed everything, both ways use the schedules that are
-    estimated best."""
+    """Return one row per label with the savings of fusing, if all other labels stay the same.
+
+    If the opposite label needs workloads that are not tuned, both variants are timed with the
+    schedules that have the best estimates.
+
+    Args:
+        evaluator: times labellings with tuned schedules.
+        labels: the chosen labelling.
+        guessing: times labellings with schedules chosen by their estimates.
+    """
     problem, rows = evaluator.problem, list[FusionDecision]()
     for place, choice in enumerate(problem.offered):
         other = problem.flipped(labels, [place])
@@ -211,8 +236,10 @@ def list_decisions(
 
 
 def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int, int] | None:
-    """Cycles and bytes by which one labelling takes less than another; None where no schedule is
-    known that runs both."""
+    """Return the cycles and bytes by which `labels` is cheaper than `other`.
+
+    The result is None if one of the labellings has a layer without a valid schedule.
+    """
     try:
         here, there = timing(labels), timing(other)
     except NoSchedule:
@@ -223,7 +250,10 @@ def _saved(timing: Evaluator, labels: Labelling, other: Labelling) -> tuple[int,
 def build_fusion_file(
     asked: ToDecide, problem: FusionProblem, chosen: Evaluation
 ) -> dict[str, Json]:
-    """Return what `tilewright build` reads: labels, and a schedule of each workload they make."""
+    """Return the content of `fusion.json`: the labels, and a schedule for each resulting workload.
+
+    `tilewright build` reads this file.
+    """
     layers = problem.labelled(chosen.labels).layers
     rows: dict[Workload, dict[str, Json]] = {}
     costs = zip(layers, chosen.workloads, chosen.picks, chosen.layers, strict=True)
@@ -260,11 +290,21 @@ def build_fusion_file(
 
 
 def preview(options: TuningOptions, target: Target, network: str) -> Decided:
-    """Return what the estimates would fuse in a network, beside nothing and everything, and what
-    each decision saves. No trial is made, but whole networks are simulated.
+    """Preview the fusion of a network by estimates, without tuning.
+
+    The result compares fusing by estimates with fusing nothing and fusing everything, and lists the
+    savings of each decision. Whole networks are simulated.
+
+    Args:
+        options: options of the run; the mode is ignored.
+        target: the target.
+        network: name of the network.
+
+    Returns:
+        The summary of the decision, and the content of `fusion.json`.
 
     Raises:
-        FusionError: the target runs no programs of ours.
+        FusionError: the target does not run programs that Tilewright generates.
         TilewrightError: the network cannot be quantised.
     """
     options = options.model_copy(update={"fusion": "greedy"})
@@ -277,9 +317,12 @@ def preview(options: TuningOptions, target: Target, network: str) -> Decided:
 
 
 def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Json]]:
-    """Return one row per layer, in the order in which the layers run: name, title of the workload,
-    cycles of the layer by itself, rows of the layers whose results it reads (`reads`), and
-    places of the labels that made it what it is (`labels`)."""
+    """Return one row per layer, in execution order.
+
+    A row contains the name, the title of the workload, the cycles of the layer by itself, the rows
+    of the layers whose results it reads (`reads`), and the indices of the labels that concern it
+    (`labels`).
+    """
     graph = problem.labelled(chosen.labels)
     layers = graph.layers
     labels, reads = _labels(problem, layers), list_read_rows(graph)
@@ -296,7 +339,7 @@ def list_layers(problem: FusionProblem, chosen: Evaluation) -> list[dict[str, Js
 
 
 def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
-    """By row the labels that are shown there: with the layer that has the operators in question."""
+    """Return for each layer the indices of the labels that concern its operators."""
     base = {layer.output: layer for layer in problem.graph.layers}
     found: list[list[int]] = [[] for _ in layers]
     for place, choice in enumerate(problem.offered):
@@ -311,7 +354,7 @@ def _labels(problem: FusionProblem, layers: Sequence[Layer]) -> list[list[int]]:
 
 
 def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
-    """Return for each layer the rows of the layers that write what it reads."""
+    """Return for each layer the rows of the layers that produce its inputs."""
     writers = {each.output: row for row, each in enumerate(graph.layers)}
     return [
         sorted({row for name in layer.reads for row in _writers(graph, name, writers, set())})
@@ -320,7 +363,11 @@ def list_read_rows(graph: IntegerGraph) -> list[list[int]]:
 
 
 def _writers(graph: IntegerGraph, name: str, writers: dict[str, int], seen: set[str]) -> set[int]:
-    """The layers that write a tensor, or the parts of it, or what it is a part of."""
+    """Return the rows of the layers that write a tensor.
+
+    If no layer writes the tensor itself, these are the layers that write its parts, or the tensor
+    that it is a part of.
+    """
     if name in writers or name in seen:
         return {writers[name]} if name in writers else set()
     seen.add(name)

@@ -1,7 +1,7 @@
-"""Times labelled networks exactly: all their streams in the cycle simulator, with tuned schedules.
+"""Exact latency of labelled networks: simulates all their command streams with tuned schedules.
 
 Each workload of a labelled network is tuned once, when its schedule is needed.
-`make_estimate_evaluator` takes the schedules that are estimated best instead.
+`make_estimate_evaluator` chooses schedules by their estimates instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.schedule_lookup import PickTable, pick_without_trials
 
 Tune = Callable[[Sequence[Workload]], Sequence[Pick | None]]
-"""A schedule of each workload; None where none of those that were tried runs."""
+"""Returns a schedule for each workload; None for a workload if no schedule that was tried is valid.
+"""
 
 
 class NoSchedule(WorkloadError):
-    """No schedule that was tried runs this workload."""
+    """None of the schedules that were tried for a workload is valid.
+
+    Args:
+        workload: the workload.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -33,8 +38,18 @@ class NoSchedule(WorkloadError):
 
 
 class FusionSchedules:
-    """Schedules that are known and those that `tune` finds. `tuned` counts the latter, `failed` are
-    the workloads of which it found none. What was once answered of a workload stays."""
+    """Schedules of workloads, which are tuned when they are needed.
+
+    Once a workload has a schedule, the schedule does not change.
+
+    Args:
+        blocks: block sizes of the accelerator.
+        tune: tunes workloads.
+
+    Attributes:
+        tuned: number of workloads that were tuned.
+        failed: workloads for which tuning found no valid schedule.
+    """
 
     def __init__(self, blocks: Blocks, tune: Tune) -> None:
         self.tune = tune
@@ -44,25 +59,31 @@ class FusionSchedules:
         self._found: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
-        """Add a schedule that is known."""
+        """Add a schedule that is already known."""
         self._table.add(workload, pick)
 
     def known(self, workload: Workload) -> Pick | None:
-        """The schedule of a workload, maybe one that was tuned for what the same schedules run;
-        None if it has to be tuned."""
+        """Return the schedule of a workload, or None if the workload has to be tuned.
+
+        The schedule may come from another workload that uses the same schedules.
+        """
         found = self._found.get(workload) or self._table.closest_match(workload)
         if found is not None:
             self._found[workload] = found
         return found
 
     def missing(self, workloads: Sequence[Workload]) -> list[Workload]:
-        """Return the workloads that have to be tuned, each once."""
+        """Return the distinct workloads that have to be tuned."""
         unknown = [each for each in dict.fromkeys(workloads) if self.known(each) is None]
         return [each for each in unknown if each not in self.failed]
 
     def of(self, workloads: Sequence[Workload]) -> list[Pick]:
-        """Return a schedule for each workload. Raises `NoSchedule` if there is none, and what
-        tuning raises."""
+        """Return a schedule for each workload, and tune workloads without one.
+
+        Raises:
+            NoSchedule: a workload has no valid schedule.
+            TilewrightError: tuning fails.
+        """
         missing = self.missing(workloads)
         if missing:
             self.tuned += len(missing)
@@ -84,8 +105,16 @@ class FusionError(TilewrightError):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A labelled network: cycles of its streams and bytes that they move from and to memory, and of
-    each layer by itself its workload, schedule and cost."""
+    """A labelled network with its exact cost.
+
+    Attributes:
+        labels: the labelling.
+        cycles: cycles of all command streams.
+        dram_bytes: bytes that the streams read from and write to memory.
+        workloads: workload of each layer.
+        picks: schedule of each layer.
+        layers: cost of each layer.
+    """
 
     labels: Labelling
     cycles: int
@@ -101,13 +130,24 @@ class Evaluation:
 
 
 Heard = Callable[[Evaluation, int], None]
-"""Hears of each labelled network that is simulated, with how many there were."""
+"""Called with each labelled network that is simulated, and the number of simulations so far."""
 
 
 class Evaluator:
-    """Times labelled networks, each distinct graph once. `count` of them were simulated; `heard` is
-    told of each, with how many there were. `alone` are the workloads seen so far, each with its
-    schedule and what it takes. Raises `FusionError` for a target that runs no programs of ours."""
+    """Times labelled networks. Each distinct graph is simulated once.
+
+    Args:
+        problem: the possible fusions of a network.
+        schedules: schedules of the workloads.
+        heard: called with each simulated network and the number of simulations so far.
+
+    Attributes:
+        count: number of simulated networks.
+        alone: schedule and cost of each workload that was simulated so far.
+
+    Raises:
+        FusionError: the target does not run programs that Tilewright generates.
+    """
 
     def __init__(
         self, problem: FusionProblem, schedules: FusionSchedules, heard: Heard | None = None
@@ -129,8 +169,13 @@ class Evaluator:
         self._same: dict[tuple[object, ...], Evaluation] = {}
 
     def __call__(self, labels: Labelling) -> Evaluation:
-        """Of one labelling, whose workloads are tuned if they are not. Raises `WorkloadError` for
-        what no board could load, and what tuning raises."""
+        """Return the evaluation of a labelling. Its workloads are tuned if necessary.
+
+        Raises:
+            WorkloadError: a layer has no valid schedule, or the program cannot be loaded on a
+                board.
+            TilewrightError: tuning fails.
+        """
         found = self._known.get(labels)
         layers = self._layers(labels) if found is None else ()
         if found is None and layers in self._same:
@@ -146,15 +191,14 @@ class Evaluator:
         return found
 
     def _layers(self, labels: Labelling) -> tuple[object, ...]:
-        """What tells one labelled graph from another: one of siblings alone makes no other."""
+        """Return a key of the labelled graph. Different labellings may give the same graph."""
         return tuple(
             (layer.names, layer.data, layer.output, layer.workload)
             for layer in self.problem.labelled(labels).layers
         )
 
     def again(self, labels: Labelling) -> Evaluation:
-        """Simulate a labelled network, whether it was simulated before or not. Raises as
-        `__call__`."""
+        """Simulate a labelled network, even if it was simulated before. Raise like `__call__`."""
         workloads = self.problem.workloads(labels)
         picks = self.schedules.of(workloads)
         cost = self._timer.cost(layer_graph(self.problem.labelled(labels)), picks)
@@ -178,9 +222,15 @@ class Evaluator:
 
 
 def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
-    """Return an evaluator that takes the schedules that are estimated best. No trial is made, but
-    whole networks are simulated. Raises `FusionError` for a target that runs no programs of
-    ours."""
+    """Return an evaluator that uses the schedules with the best estimates, without tuning.
+
+    Args:
+        problem: the possible fusions of a network.
+        seed: seed for sampling schedules.
+
+    Raises:
+        FusionError: the target does not run programs that Tilewright generates.
+    """
 
     def estimated(workloads: Sequence[Workload]) -> list[Pick | None]:
         return [_estimated(workload, problem.target, seed) for workload in workloads]

@@ -1,7 +1,8 @@
-"""Searches of labellings: a budgeted objective, and descent by single moves.
+"""Search for labellings: an objective with a budget, and local descent.
 
-An objective answers by exact simulation or by a model, as long as its budget lasts. A search draws
-all from the generator that it is given, and lets `FusionBudgetSpent` pass.
+An objective evaluates labellings by exact simulation or with a model until its budget is spent. A
+search takes all random numbers from the generator that it is given, and does not catch
+`FusionBudgetSpent`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,27 @@ from numpy.typing import NDArray
 from tilewright.fusion.problem import Labelling, Segments
 
 CostsOf = Callable[[Sequence[Labelling]], Sequence[float]]
-"""What labelled networks take, in any unit; infinite where one cannot run."""
+"""Returns the costs of labelled networks, in any unit; infinite if a network cannot run."""
 
 
 class FusionBudgetSpent(Exception):
-    """No more labellings may be asked about: the search is over."""
+    """The budget of evaluations is spent, and the search ends."""
 
 
 class Objective:
-    """Answers what labellings cost, each distinct one once, at most `budget` of them. `asked` are
-    they in order with their costs. `segments` are decisions that have to do with each other,
-    `moves` those that are worth changing together: each by itself, and groups."""
+    """Cost of labellings, with a limit on the number of distinct labellings.
+
+    Args:
+        costs: computes costs.
+        budget: maximum number of distinct labellings.
+        segments: groups of decisions that influence each other, as indices.
+        groups: decisions that only have an effect together, as indices.
+
+    Attributes:
+        decisions: number of decisions.
+        moves: sets of decisions that a search changes together: each single decision, and `groups`.
+        asked: the costs so far, by labelling.
+    """
 
     def __init__(
         self, costs: CostsOf, budget: int, segments: Segments, groups: Segments = ()
@@ -38,8 +49,18 @@ class Objective:
         self._costs = costs
 
     def __call__(self, several: Sequence[Labelling]) -> NDArray[np.float64]:
-        """Costs of labellings, shape (several,). Raises `FusionBudgetSpent` where they are too
-        many; as many as may be are asked all the same."""
+        """Return the costs of labellings.
+
+        Args:
+            several: the labellings.
+
+        Returns:
+            Float array of shape (labellings,).
+
+        Raises:
+            FusionBudgetSpent: the labellings exceed the budget. Those within the budget were
+                evaluated.
+        """
         new = [each for each in dict.fromkeys(several) if each not in self.asked]
         some = new[: self.budget - len(self.asked)]
         if some:
@@ -49,12 +70,12 @@ class Objective:
         return np.array([self.asked[each] for each in several])
 
     def one(self, labels: Labelling) -> float:
-        """Return the cost of one labelling. Raises `FusionBudgetSpent`."""
+        """Return the cost of one labelling. Raise `FusionBudgetSpent` if the budget is spent."""
         return float(self([labels])[0])
 
     @property
     def best(self) -> Labelling:
-        """The cheapest labelling so far; of equal ones the first."""
+        """The cheapest labelling so far; the first one if several have the same cost."""
         return min(self.asked, key=self.asked.__getitem__)
 
     @property
@@ -64,15 +85,19 @@ class Objective:
 
 
 def flip_labels(labels: Labelling, places: Sequence[int]) -> Labelling:
-    """Return the labels with all of these places fused, or with none of them if all are. One place
-    is one flipped label."""
+    """Set all given labels to fused, or to not fused if all of them are fused already.
+
+    Args:
+        labels: the labelling.
+        places: indices of the labels to change.
+    """
     new = not all(labels[place] for place in places)
     return tuple(new if k in places else label for k, label in enumerate(labels))
 
 
 Search = Callable[[Objective, Sequence[Labelling], np.random.Generator], None]
-"""Asks what tells most, the given labellings first. Raises `FusionBudgetSpent` when no more may be
-asked."""
+"""Evaluates labellings, the given ones first. Raises `FusionBudgetSpent` when the budget is spent.
+"""
 
 
 def search_all(
@@ -84,7 +109,11 @@ def search_all(
 
 
 def descend(objective: Objective, starts: Sequence[Labelling], rng: np.random.Generator) -> None:
-    """Descend from each start, the best first. Raises `FusionBudgetSpent`."""
+    """Run a steepest descent from each labelling in `starts`, beginning with the cheapest.
+
+    Raises:
+        FusionBudgetSpent: the budget is spent.
+    """
     costs = objective(starts)
     for row in np.argsort(costs, kind="stable").tolist():
         _descend_from(objective, starts[row], float(costs[row]))

@@ -1,8 +1,9 @@
-"""Features of labelled networks for models: of layers, of decisions, and of whole graphs.
+"""Features for fusion models, of layers, of decisions and of whole labelled networks.
 
-Figures of a layer are better known once it is tuned. A unit is a decision that stands for itself,
-or a group of siblings as a whole. In a graph, each row is a layer; edges lead from a layer to those
-that read what it writes or come next.
+The features of a layer become more precise once the layer is tuned. A decision unit is a single
+decision, or a group of sibling decisions that are made together. In the graph features, each row is
+a layer; edges lead from a layer to the layers that read its output and to the next layer in its
+stream.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ LAYER = (
     "averaged", "residual", "steps", "log2 roofline", "log2 estimate", "tuned",
     "log2 cycles over estimate", "log2 dram bytes over least", "scratchpad share",
 )  # fmt: skip
-"""Columns of a layer. The last four are 0 unless it is tuned: its own cycles over the estimate,
-bytes that it moves over those of its tensors, and how full its tiles make the fullest
-scratchpad."""
+"""Columns of a layer's features. The last four are 0 unless the layer is tuned: whether it is
+tuned, its cycles relative to the estimate, the bytes that it moves relative to the size of its
+tensors, and the share of the fullest scratchpad that its tiles occupy."""
 KINDS = ("activation", "pool", "siblings", "shortcut", "average")
-"""In the order of a policy's columns."""
+"""Kinds of decisions, in the order of the policy's columns."""
 _UNIT_COLUMNS = (
     *KINDS, "members", "log2 layers apart", "log2 layers together", "log2 cycles apart",
     "log2 cycles together", "log2 ratio", "log2 bytes ratio", "share of network", "known apart",
@@ -41,22 +42,36 @@ _UNIT_COLUMNS = (
 )  # fmt: skip
 _TENSOR_BYTES = [LAYER.index(f"log2 {name} bytes") for name in ("data", "weight", "output")]
 NEIGHBOUR = ("log2 cycles", "log2 data bytes", "log2 weight bytes", "log2 output bytes")
-"""What a layer is told of the one before it and the one behind it in its stream; 0 without one."""
+"""Features of the previous and the next layer in the same stream, which each layer gets; 0 if there
+is none."""
 EDGE = ("is read", "is next", "log2 bytes")
 _NEIGHBOUR_BYTES = [LAYER.index(name) for name in NEIGHBOUR[1:]]
 
 
 @dataclass(frozen=True, eq=False)
 class LayerFigures:
-    """A row of `LAYER`, shape (columns,), and the cycles to begin with: its own if it was tuned,
-    else its estimate."""
+    """Features of a layer.
+
+    Attributes:
+        row: values of the columns `LAYER`, float array of shape (columns,).
+        prior: cycles of the layer by itself if it is tuned, otherwise the estimate.
+    """
 
     row: NDArray[np.float64]
     prior: float
 
 
 class Figures:
-    """Figures of the layers of a problem; what has been evaluated is known better."""
+    """Features of the layers of a problem, with exact costs for the workloads that were evaluated.
+
+    Args:
+        problem: the possible fusions of a network.
+        evaluator: provides the exact costs.
+
+    Attributes:
+        machine_columns: names of the hardware features.
+        machine: hardware features, float array of shape (machine columns,).
+    """
 
     def __init__(self, problem: FusionProblem, evaluator: Evaluator) -> None:
         self.problem = problem
@@ -68,7 +83,7 @@ class Figures:
         self._tuned: dict[Workload, LayerFigures] = {}
 
     def of(self, workload: Workload) -> LayerFigures:
-        """Return the figures of a layer's workload."""
+        """Return the features of a layer's workload."""
         if workload in self._tuned:
             return self._tuned[workload]
         if workload not in self._plain:
@@ -106,7 +121,7 @@ class Figures:
         return LayerFigures(np.array(row), estimate)
 
     def _share(self, workload: Workload, pick: Pick) -> float:
-        """How full the fullest scratchpad is, 0 where nobody knows."""
+        """Return the occupied share of the fullest scratchpad; 0 if it is unknown."""
         estimates, space = capability(self.problem.target, Estimates), None
         if estimates is not None:
             space = self.problem.target.space(workload)
@@ -117,7 +132,10 @@ class Figures:
 
 
 def _bytes(w: Workload) -> tuple[int, int, int]:
-    """Of data, weights and output, an element a byte; a shortcut's data and weights, too."""
+    """Return the sizes in bytes of data, weights and output, at one byte per element.
+
+    The data and weights of a fused shortcut are included.
+    """
     data = w.batch * w.in_channels * w.height * w.width
     weights = w.out_channels * (w.in_channels // w.groups) * w.kernel_h * w.kernel_w
     beside = (0, 0) if w.of_shortcut is None else _bytes(w.of_shortcut)[:2]
@@ -130,14 +148,22 @@ def _bytes(w: Workload) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class DecisionGroup:
-    """Decisions that are labelled alike, by their places."""
+    """Decisions that always have the same label.
+
+    Attributes:
+        places: indices of the decisions.
+        kind: kind of the decisions.
+    """
 
     places: tuple[int, ...]
     kind: str
 
 
 def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
-    """Return the units of a problem, each decision in one unit, ordered by their first decision."""
+    """Return the decision units of a problem, ordered by their first decision.
+
+    Each decision belongs to exactly one unit.
+    """
     group = {place: places for places in problem.groups for place in places}
     found: dict[tuple[int, ...], DecisionGroup] = {}
     for place, choice in enumerate(problem.offered):
@@ -147,13 +173,16 @@ def list_units(problem: FusionProblem) -> tuple[DecisionGroup, ...]:
 
 
 def label_unit(labels: Labelling, unit: DecisionGroup, fused: bool) -> Labelling:
-    """Return the labelling with all decisions of a unit labelled `fused`."""
+    """Return the labelling in which all decisions of a unit have the label `fused`."""
     return tuple(fused if k in unit.places else label for k, label in enumerate(labels))
 
 
 def unit_features(problem: FusionProblem, figures: Figures, labels: Labelling) -> Features:
-    """Return one row per unit: what changes if it is fused and everything else stays as labelled,
-    the largest layer that fusing makes, and the machine."""
+    """Return one row of features per decision unit.
+
+    A row describes the change if the unit is fused and all other labels stay the same, the largest
+    layer that fusing creates, and the machine.
+    """
     total = sum(figures.of(workload).prior for workload in problem.workloads(labels))
     units = list_units(problem)
     rows = [_row(problem, figures, labels, unit, total) for unit in units]
@@ -189,9 +218,17 @@ def _row(
 
 @dataclass(frozen=True, eq=False)
 class GraphTable:
-    """A labelled graph of n layers: `nodes` (n, columns), with the names of `columns`; `prior` (n,)
-    cycles, of each layer by itself or estimated; `edges` (m, 2) from row to row with `links`
-    (m, EDGE); `stream` (n,) what each takes in its stream, empty where that is not known."""
+    """A labelled network with n layers and m edges as arrays.
+
+    Attributes:
+        columns: names of the columns of `nodes`.
+        nodes: features of the layers, float array of shape (n, columns).
+        prior: cycles of each layer by itself, exact or estimated, float array of shape (n,).
+        edges: rows of the two layers of each edge, int array of shape (m, 2).
+        links: features `EDGE` of each edge, float array of shape (m, features).
+        stream: cycles of each layer within its stream, float array of shape (n,); empty if the
+            network was not simulated.
+    """
 
     columns: tuple[str, ...]
     nodes: NDArray[np.float64]
@@ -203,8 +240,14 @@ class GraphTable:
 
 @dataclass(frozen=True, eq=False)
 class _Skeleton:
-    """What of a labelled graph does not depend on what is known of its layers: their workloads, the
-    first of each stream, `edges` (m, 2), and what each is, `kinds` (m, 2)."""
+    """The part of a labelled network's features that does not change when layers are tuned.
+
+    Attributes:
+        workloads: workload of each layer.
+        firsts: whether each layer is the first of its stream, bool array of shape (layers,).
+        edges: rows of the two layers of each edge, int array of shape (m, 2).
+        kinds: whether each edge means "is read" and "is next", float array of shape (m, 2).
+    """
 
     workloads: tuple[Workload, ...]
     firsts: NDArray[np.bool_]
@@ -213,7 +256,12 @@ class _Skeleton:
 
 
 class Tables:
-    """Labelled graphs of a problem as arrays, by what is known of their layers so far."""
+    """Labelled networks as arrays, with everything that is known about their layers so far.
+
+    Args:
+        problem: the possible fusions of a network.
+        figures: features of the layers.
+    """
 
     def __init__(self, problem: FusionProblem, figures: Figures) -> None:
         self.problem = problem
@@ -226,7 +274,7 @@ class Tables:
         self._skeletons: dict[Labelling, _Skeleton] = {}
 
     def of(self, labels: Labelling) -> GraphTable:
-        """Return a labelled graph as arrays."""
+        """Return a labelled network as arrays."""
         if labels not in self._skeletons:
             self._skeletons[labels] = _skeleton(self.problem, labels)
         bones = self._skeletons[labels]
@@ -261,7 +309,7 @@ def _skeleton(problem: FusionProblem, labels: Labelling) -> _Skeleton:
 def _edges(
     graph: IntegerGraph, firsts: list[bool]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Who reads whom and who follows whom, (m, 2), and which of both it is, (m, 2)."""
+    """Return the edges, shape (m, 2), and their kinds "is read" and "is next", shape (m, 2)."""
     place = {layer.output: k for k, layer in enumerate(graph.layers)}
     kinds: dict[tuple[int, int], list[float]] = {}
     for k, layer in enumerate(graph.layers):

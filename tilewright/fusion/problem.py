@@ -1,7 +1,7 @@
-"""Which operators may be fused in a network on a target, and the network that labels make of it.
+"""The operators of a network that may be fused on a target, and the network that a labelling makes.
 
-Decisions with a common layer or group form a segment. What a label saves hardly depends on labels
-of other segments, because layers meet at barriers.
+Decisions that share a layer or a group form a segment. The saving of a label hardly depends on
+labels of other segments, because a barrier separates their layers.
 """
 
 from __future__ import annotations
@@ -23,18 +23,32 @@ if TYPE_CHECKING:
 
 
 Labelling = tuple[bool, ...]
-"""Of each thing that may be fused, in the order of `FusionProblem.offered`, whether it is."""
+"""For each possible fusion, in the order of `FusionProblem.offered`, whether it is applied."""
 
 TVM_FUSES = ("activation",)
-"""What TVM's FuseOps puts into the kernel before it: what is elementwise. It pools in a kernel of
-its own, and neither joins convolutions nor lays tensors side by side."""
+"""Kinds of operators that TVM's FuseOps merges into the preceding kernel: only elementwise ones.
+TVM uses separate kernels for pooling, and neither merges convolutions nor writes tensors side by
+side."""
 Segments = tuple[tuple[int, ...], ...]
-"""Places of decisions, each in one segment, in order of their first."""
+"""Indices of decisions in groups, ordered by the first decision of each group. Each decision is in
+at most one group."""
 
 
 class FusionProblem:
-    """What may be fused in a network on a target. `graph` is the network with nothing fused that
-    could be apart, an average of what lies side by side in parts, too."""
+    """The possible fusions of a network on a target.
+
+    Args:
+        graph: the quantised network, in which nothing is fused.
+        target: the target.
+
+    Attributes:
+        graph: the network without any optional fusion. Averages of concatenated tensors are split
+            into one average per part.
+        offered: the possible fusions.
+        refused: fusions that are not possible, with the reason.
+        segments: groups of decisions that influence each other.
+        groups: groups of decisions that only have an effect together.
+    """
 
     def __init__(self, graph: IntegerGraph, target: Target) -> None:
         self.graph = in_parts(graph)
@@ -58,22 +72,22 @@ class FusionProblem:
 
     @property
     def none(self) -> Labelling:
-        """The labelling in which nothing is fused that could be apart."""
+        """The labelling that fuses nothing."""
         return (False,) * len(self)
 
     @property
     def all(self) -> Labelling:
-        """The labelling in which everything is fused that may be."""
+        """The labelling that fuses everything."""
         return (True,) * len(self)
 
     @property
     def no_shortcuts(self) -> Labelling:
-        """The labelling with everything fused but shortcuts, which stay layers."""
+        """The labelling that fuses everything except shortcuts, which remain layers."""
         return tuple(choice.kind != "shortcut" for choice in self.offered)
 
     @property
     def no_averages(self) -> Labelling:
-        """The labelling with everything fused but averages, which stay layers."""
+        """The labelling that fuses everything except averages, which remain layers."""
         return tuple(choice.kind != "average" for choice in self.offered)
 
     @property
@@ -82,17 +96,19 @@ class FusionProblem:
         return tuple(choice.kind in TVM_FUSES for choice in self.offered)
 
     def flipped(self, labels: Labelling, places: Sequence[int]) -> Labelling:
-        """Return the labelling with the other label at these places."""
+        """Return a labelling with the labels at the given indices inverted."""
         return tuple(label != (k in places) for k, label in enumerate(labels))
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """The target's estimates."""
+        """Description of the target, which provides its estimates."""
         return Accelerator.of(self.target)
 
     def estimated(self, workload: Workload) -> float | None:
-        """Return what the best schedule of a workload takes by the target's estimate, in its unit.
-        None if the target does not estimate it."""
+        """Return the target's estimate for the best schedule of a workload, in the target's unit.
+
+        The result is None if the target has no estimate for it.
+        """
         form = canonical(pad_to_blocks(workload, self.accelerator.blocks))
         try:
             return self.accelerator.estimated(form)
@@ -100,16 +116,18 @@ class FusionProblem:
             return None
 
     def estimate(self, labels: Labelling) -> float | None:
-        """Return the sum of the estimates of a labelled network's layers. None if a layer has no
-        estimate."""
+        """Return the sum of the estimates of all layers, or None if a layer has no estimate."""
         found = [self.estimated(workload) for workload in self.workloads(labels)]
         return None if None in found else sum(each or 0.0 for each in found)
 
     @cached_property
     def greedy(self) -> Labelling:
-        """One thing after the other is fused where the estimates of its layers say that this is
-        sooner: the rule by which `tilewright tune` puts pools into convolutions. What costs nothing
-        by itself is fused first."""
+        """The labelling that results from fusing greedily by the estimates.
+
+        It starts from the labelling that TVM would choose. Then one fusion after the other is
+        applied if the estimates of its layers predict a gain. `tilewright tune` uses the same rule
+        to fuse pooling layers into convolutions.
+        """
         labels = self.tvm
         alone = [
             [place] for place, choice in enumerate(self.offered)
@@ -122,7 +140,7 @@ class FusionProblem:
         return labels
 
     def _gain(self, labels: Labelling, other: Labelling) -> float:
-        """What is saved by other labels, by estimates; 0 where nobody knows."""
+        """Return the estimated saving of another labelling; 0 if a layer has no estimate."""
         before, after = self.workloads(labels), self.workloads(other)
         old, new = list(before), []
         for workload in after:
@@ -141,7 +159,7 @@ class FusionProblem:
 
 
 def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
-    """Return the segments of what may be fused."""
+    """Return the segments: groups of decisions that share a layer or a group of siblings."""
     owner = list(range(len(offered)))
 
     def root(place: int) -> int:
@@ -164,7 +182,7 @@ def segments_of(offered: tuple[FusionChoice, ...]) -> Segments:
 
 
 def groups_of(offered: tuple[FusionChoice, ...]) -> Segments:
-    """Return the decisions of each group of siblings: one of them alone changes nothing."""
+    """Return the decisions of each group of siblings, which only have an effect together."""
     found: dict[str, list[int]] = {}
     for place, choice in enumerate(offered):
         if choice.group:

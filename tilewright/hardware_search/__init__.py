@@ -1,5 +1,6 @@
-"""Co-design: searches accelerators and schedules together, for the networks that they serve.
+"""Co-design: searches for accelerators and schedules together, for given networks.
 
-`problem` says what may be built for which networks, `evaluator` answers and counts measurements,
-`methods` search. `pareto` judges designs by what was measured, `steps` do all of it into a folder.
+`problem` defines the possible machines and the layers of the networks, `evaluator` measures and
+counts measurements, and `methods` contains the search methods. `pareto` ranks designs by their
+measurements, and `steps` runs everything and writes the output directory.
 """

@@ -1,11 +1,12 @@
-"""The budget of measurements: measures configs, counts and stores trials, and ends a search.
+"""The measurement budget of a search: measures configs, counts and stores trials, ends the search.
 
-A measurement is one config of one layer on one machine that compiled. One that does not compile is
-known without a measurement. Every method pays a compile for it, and nothing else. It tries
-`RETRIES` others before it leaves a layer alone. Compiles are counted beside measurements. A config
-that this search has tried already is answered from memory and costs nothing. What an earlier,
-killed run of the same search has recorded counts, but is not simulated again. So the search, which
-is a function of its seed and of answers, comes to where it was.
+A measurement is one config of one layer on one machine. A config that does not compile needs no
+measurement: it costs a compilation, which is counted separately. A method compiles at most
+`RETRIES` configs of a layer in a turn until one compiles.
+
+A config that this search has already tried is answered from memory at no cost. Trials that an
+earlier, killed run of the same search stored are counted, but not simulated again. The search is a
+deterministic function of its seed and of the answers, so it reaches the same state again.
 """
 
 from __future__ import annotations
@@ -28,24 +29,28 @@ from tilewright.targets.capabilities import MeasuresInOnePass, capability, picoj
 from tilewright.targets.workload import Workload
 
 RETRIES = 256
-"""Configs of a layer that are compiled in a turn, whatever the method, until one compiles."""
+"""Maximum number of configs of a layer that any method compiles in a turn until one compiles."""
 
 
 class BudgetSpent(Exception):
-    """No measurement is left."""
+    """No measurements are left."""
 
 
 @dataclass
 class Tried:
-    """Trials of one layer on one machine, by flat index, in order."""
+    """Trials of one layer on one machine, by flat index of the config, in order.
+
+    Attributes:
+        trials: the trials.
+        joules: energy of a call, for the configs for which it was requested; NaN for invalid ones.
+    """
 
     trials: dict[int, Trial] = field(default_factory=dict)
     joules: dict[int, float] = field(default_factory=dict)
-    """Of those that somebody asked for."""
 
     @property
     def best(self) -> tuple[int, Trial] | None:
-        """The fastest valid trial with its flat index, or None."""
+        """The flat index and the trial of the fastest valid config, or None."""
         valid = [(t.seconds, flat) for flat, t in self.trials.items() if t.status == "valid"]
         if not valid:
             return None
@@ -55,7 +60,16 @@ class Tried:
 
 @dataclass(frozen=True)
 class EvaluatedPoint:
-    """One measurement, for listeners: its number, and what was measured."""
+    """A measurement, as it is reported to listeners.
+
+    Attributes:
+        trial: number of the measurement, from 1.
+        design: the machine.
+        workload: the layer.
+        flat: flat index of the config.
+        found: the result.
+        metrics: metrics of a call, in the order of `METRICS` for the objective of the search.
+    """
 
     trial: int
     design: Design
@@ -63,15 +77,21 @@ class EvaluatedPoint:
     flat: int
     found: Trial
     metrics: tuple[float, ...]
-    """Of the call, as `METRICS` has them for the search's objective."""
 
 
 Listener = Callable[[EvaluatedPoint], None]
 
 
 class BudgetedEvaluator:
-    """Measures at most `trials` configs. `run` names the search in the store; without a store
-    nothing is kept. `objective` is what methods minimise beside the area."""
+    """Measures configs until a budget is spent.
+
+    Args:
+        trials: maximum number of measurements.
+        store: store for the trials; None to keep them only in memory.
+        run: name of the search in the store.
+        listen: called with each measurement.
+        objective: the quantity that methods minimise besides the area.
+    """
 
     def __init__(
         self,
@@ -101,8 +121,17 @@ class BudgetedEvaluator:
     def metrics(
         self, design: Design, workload: Workload, flats: Sequence[int], objective: Objective
     ) -> NDArray[np.float64]:
-        """Return metrics of a call by measured configs, given by flat index, shape (n,): shape
-        (metrics, n), NaN where a config is not valid."""
+        """Return the metrics of configs that were measured before.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+            flats: flat indices of n configs.
+            objective: the objective whose metrics are returned.
+
+        Returns:
+            Metrics of one call, float array of shape (metrics, n); NaN for invalid configs.
+        """
         tried = self.tried(design, workload)
         seconds = np.array([tried.trials[flat].seconds for flat in flats], np.float64)
         if METRICS[objective] == ("seconds",):
@@ -115,7 +144,7 @@ class BudgetedEvaluator:
     def _weigh(
         self, design: Design, workload: Workload, flats: Sequence[int], tried: Tried
     ) -> None:
-        """Learn what configs spend. The store holds no counters, so they run once more."""
+        """Determine the energy of configs by running them again; the store keeps no counters."""
         new = [flat for flat in dict.fromkeys(flats) if flat not in tried.joules]
         if not new:
             return
@@ -127,27 +156,46 @@ class BudgetedEvaluator:
         tried.joules |= zip(new, np.where(measured.valid, 1e-12 * spent, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
-        """Return the designs of which anything was measured, by row, in the order of their first
-        measurement."""
+        """Return the measured designs by row, in the order of their first measurement."""
         return {each.design.row: each.design for each in self.log}
 
     def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:
-        """Compile configs (n, knobs); counted as compiles."""
+        """Compile configs and count the compilations.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+            configs: knob indices, int array of shape (n, knobs).
+        """
         self.compiled += len(configs)
         return design.measured_on.lower(workload, configs)
 
     def measure(self, design: Design, lowered: Lowered) -> Measurements:
-        """Measure what was compiled. Raises `BudgetSpent` when there are more than are left, after
-        those that are left were measured, and `TrialStoreError` or `RunInUse` if they cannot be
-        kept."""
+        """Measure lowered configs.
+
+        Raises:
+            BudgetSpent: the configs exceed the budget. Those within the budget were measured.
+            TrialStoreError: the trials cannot be stored.
+            RunInUse: another command works on the run.
+        """
         return self._answered(
             design, lowered.workload, lowered.configs,
             lambda rows: (lowered.rows(rows), design.measured_on.measure(lowered.rows(rows))),
         )  # fmt: skip
 
     def evaluate(self, design: Design, workload: Workload, configs: Configs) -> Measurements:
-        """Compile configs (n, knobs) and measure those that compile, without keeping programs.
-        Raises as `measure`."""
+        """Compile configs and measure those that compile, without keeping the programs.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+            configs: knob indices, int array of shape (n, knobs).
+
+        Raises:
+            BudgetSpent: the configs exceed the budget. Those within the budget were measured.
+            TrialStoreError: the trials cannot be stored.
+            RunInUse: another command works on the run.
+        """
         machine = design.measured_on
         once = capability(machine, MeasuresInOnePass)
 
@@ -162,16 +210,36 @@ class BudgetedEvaluator:
     def evaluate_until(
         self, design: Design, workload: Workload, configs: Configs, most: int
     ) -> None:
-        """Compile configs (n, knobs) in order until `most` of them compile and are measured. Raises
-        as `measure`."""
+        """Compile configs in order until enough of them compile and are measured.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+            configs: knob indices, int array of shape (n, knobs).
+            most: number of measurements after which to stop.
+
+        Raises:
+            BudgetSpent: the budget is spent.
+            TrialStoreError: the trials cannot be stored.
+            RunInUse: another command works on the run.
+        """
         goal, at = self.spent + most, 0
         while at < len(configs) and (missing := goal - self.spent) > 0:
             self.evaluate(design, workload, configs[at : at + missing])
             at += missing
 
     def correct(self, design: Design, workload: Workload, measured: Known) -> None:
-        """Put what trials measure now, by flat index, in the place of what the store says of them:
-        a repeated search learns that. Raises `TrialStoreError` or `RunInUse`."""
+        """Replace wrong trials in the store, so that a repeated search uses the corrected ones.
+
+        Args:
+            design: the machine.
+            workload: the layer.
+            measured: the correct trials by flat index.
+
+        Raises:
+            TrialStoreError: the store cannot be written.
+            RunInUse: another command works on the run.
+        """
         self._recorded(design, workload)
         _, records = self._known[design.target.fingerprint, workload.id]
         records.correct(measured)
@@ -213,12 +281,12 @@ class BudgetedEvaluator:
         return measurements_of([tried.trials[each] for each in flat])
 
     def _affordable(self, trials: Sequence[Trial]) -> int:
-        """How many of them, in order, what is left pays for."""
+        """Return how many of the trials, in order, the remaining budget covers."""
         measured = np.cumsum([trial.status != "compile_error" for trial in trials])
         return int(np.searchsorted(measured, self.left, side="right"))
 
     def _recorded(self, design: Design, workload: Workload) -> Mapping[int, Trial]:
-        """What the store holds of this search."""
+        """Return the trials of this search that are in the store, by flat index."""
         if self._store is None:
             return {}
         key = (design.target.fingerprint, workload.id)

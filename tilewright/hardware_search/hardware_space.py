@@ -1,4 +1,4 @@
-"""The machines that may be built: points of a space of hardware knobs, within bounds and area."""
+"""The machines that can be built: points of a hardware knob space within bounds and area."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ from tilewright.targets.capabilities import HasArea, HasDesigns, capability
 
 
 class ImpossibleHardware(TilewrightError):
-    """Bounds or a budget that no machine keeps."""
+    """No machine satisfies the bounds and the area budget."""
 
 
 class HardwareSpace:
-    """The points of a target's family, shape (points, knobs), that keep bounds on knobs (lowest and
-    highest value), can be built, and take at most `budget` area (relative to the stock machine).
-    `clock` names the rule that says how fast each runs.
+    """Machines of a target's family that satisfy bounds, can be built and fit an area budget.
 
-    Raises `ImpossibleHardware` if there are none, `TilewrightError` for a target without a family.
+    Args:
+        base: a machine of the family.
+        budget: maximum area, relative to the stock machine.
+        bounds: lowest and highest value of hardware knobs, by name.
+        clock: rule for the clock frequency of each machine, "fixed" or "tree".
+
+    Raises:
+        ImpossibleHardware: no machine satisfies the limits, or the target has no family of
+            machines.
     """
 
     def __init__(
@@ -47,13 +53,12 @@ class HardwareSpace:
 
     @cached_property
     def points(self) -> Configs:
-        """The machines that can be built within the budget, by ascending area, shape (points,
-        knobs)."""
+        """Knob indices of the machines, by ascending area, int array of shape (points, knobs)."""
         return self._known[0]
 
     @cached_property
     def areas(self) -> NDArray[np.float64]:
-        """The area of each machine, relative to the stock machine, shape (points,)."""
+        """Area of each machine relative to the stock machine, float array of shape (points,)."""
         return self._known[1]
 
     @cached_property
@@ -79,7 +84,7 @@ class HardwareSpace:
         return every[order], areas[order]
 
     def target(self, row: int) -> Target:
-        """Return the machine of a row of `points`."""
+        """Return the machine in a row of `points`."""
         if row not in self._made:
             self._made[row] = self._build(self.points[row])
         return self._made[row]
@@ -88,8 +93,14 @@ class HardwareSpace:
         return self._family.redesigned(self.space.describe(point.tolist()), self.clock)
 
     def row_of(self, point: NDArray[np.integer]) -> int | None:
-        """Return the row of `points` that is this point of the space. None if the point is no
-        machine, or too large."""
+        """Return the row of a machine in `points`.
+
+        Args:
+            point: knob indices of the machine, int array of shape (knobs,).
+
+        Returns:
+            The row, or None if the machine cannot be built or is too large.
+        """
         return self._rows.get(int(self.space.ravel(np.asarray(point, np.int32)[None])[0]))
 
     @cached_property
@@ -97,7 +108,7 @@ class HardwareSpace:
         return {int(flat): row for row, flat in enumerate(self.space.ravel(self.points))}
 
     def neighbours(self, row: int) -> list[int]:
-        """Return the rows of the machines that are one step of one knob away."""
+        """Return the rows of the machines that differ by one step of one knob."""
         found = []
         for knob in range(len(self.space.knobs)):
             for step in (-1, 1):
@@ -116,7 +127,10 @@ def area_of(target: Target) -> float:
 
 
 def _bounded(space: Space, bounds: Mapping[str, tuple[int, int]]) -> Space:
-    """Raises `ImpossibleHardware` for a knob that does not exist or has no value left."""
+    """Restrict the knobs of a space to bounds.
+
+    Raises `ImpossibleHardware` if a knob does not exist or has no value left.
+    """
     names = [knob.name for knob in space.knobs]
     for name in bounds:
         if name not in names:

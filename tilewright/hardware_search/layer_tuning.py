@@ -1,4 +1,4 @@
-"""Tunes the layers of a machine with a tuner of single layers, and counts its measurements."""
+"""Tunes the layers of a machine with a tuner for single layers, within the measurement budget."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ from tilewright.targets.base import Measurements
 T = TypeVar("T")
 
 ALPHA = 15.0
-"""Configs compiled beyond a trial: on a small machine few of those compile that look best."""
+"""Option `alpha` of the tuner: how many more configs than trials it compiles. The value is large
+because only few of the most promising configs compile on a small machine."""
 
 
 class BudgetedRunner(LocalRunner):
-    """Compiles and measures on the evaluator's budget. What did not compile is not measured where
-    anything did: a measurement would say what is known."""
+    """Runner that compiles and measures through a `BudgetedEvaluator`.
+
+    Configs that did not compile are not measured if any other config compiled, because the result
+    of a measurement would already be known.
+    """
 
     def __init__(self, evaluator: BudgetedEvaluator, design: Design) -> None:
         super().__init__()
@@ -55,7 +59,7 @@ class BudgetedRunner(LocalRunner):
         return replace(batch, unmeasured_failed=left, unmeasured_count=count)
 
     def _measure(self, task: Task, batch: Batch, known: Known) -> Measurements:
-        """With another objective in the place of latency."""
+        """Measure a batch. If latency is not the objective, the objective takes its place."""
         measured = self._evaluator.measure(self._design, batch.rows)
         objective = self._evaluator.objective
         if objective == "latency" or not len(measured):
@@ -68,7 +72,15 @@ class BudgetedRunner(LocalRunner):
 
 
 class LayerTuning:
-    """The layers of a design, each with a tuner of its own that resumes where it was."""
+    """Tuning sessions for the layers of a design, one per layer. Sessions can be continued.
+
+    Args:
+        design: the machine.
+        evaluator: measures configs within the budget.
+        seed: seed of the tuners.
+        tuner: name of the tuner.
+        options: options of the tuner.
+    """
 
     def __init__(
         self, design: Design, evaluator: BudgetedEvaluator, seed: int, tuner: str = "default",
@@ -80,9 +92,19 @@ class LayerTuning:
         self._layers: dict[int, tuple[Task, Session]] = {}
 
     def advance(self, layer: int, trials: int) -> NDArray[np.float64]:
-        """A round of so many trials of a layer, or none where nothing compiles. Returns the metrics
-        of a call by its best trial so far, shape (metrics,) as `METRICS` of the evaluator's
-        objective, infinite without one. Raises `BudgetSpent`."""
+        """Run one tuning round for a layer. The round is empty if no config compiles.
+
+        Args:
+            layer: index of the layer in the design.
+            trials: number of trials in the round.
+
+        Returns:
+            Metrics of a call with the best trial so far, float array of shape (metrics,) in the
+            order of `METRICS` for the objective; infinite if there is no valid trial.
+
+        Raises:
+            BudgetSpent: no measurements are left.
+        """
         if layer not in self._layers:
             self._layers[layer] = self._start(layer)
         task, session = self._layers[layer]
@@ -120,6 +142,6 @@ class LayerTuning:
 
 
 def _looking(tuner: str) -> dict[str, object]:
-    """`ALPHA`, for a tuner that chooses by what compiling tells."""
+    """Return `ALPHA` as an option if the tuner has the option `alpha`."""
     known = registered_tuners().get(tuner)
     return {"alpha": ALPHA} if known is not None and "alpha" in known.options.model_fields else {}

@@ -1,7 +1,7 @@
-"""Objectives of a co-design search beside the area: latency, energy, or their product.
+"""Objectives of a co-design search besides the area: latency, energy, or their product.
 
-A metric adds up over the layers of a machine: seconds, or joules of the accelerator. An objective
-is the product of the totals of its metrics.
+A metric is a quantity that adds up over the layers of a machine: seconds, or joules of the
+accelerator. An objective is the product of the totals of its metrics.
 """
 
 from __future__ import annotations
@@ -32,14 +32,23 @@ METRICS: Mapping[Objective, tuple[Metric, ...]] = {
     "energy": ("joules",),
     "edp": ("seconds", "joules"),
 }
-"""What each objective multiplies."""
+"""The metrics whose totals each objective multiplies."""
 Floats = NDArray[np.float64]
 
 
 def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
-    """Return metrics of one inference of each network, shape (metrics,), from metrics of a call,
-    shape (metrics, layers). Operators that stay on the CPU take seconds; their joules are not
-    known."""
+    """Return the metrics of one inference of each network, from the metrics of each layer's calls.
+
+    Operators on the CPU add to the seconds. Their energy is unknown and not included.
+
+    Args:
+        design: the machine.
+        objective: the objective whose metrics are used.
+        layers: metrics of a call, float array of shape (metrics, layers).
+
+    Returns:
+        The totals, float array of shape (metrics,).
+    """
     calls = np.array([layer.calls for layer in design.layers], np.float64)
     found = [
         float(design.seconds(own).sum()) if metric == "seconds" else float(calls @ own)
@@ -51,14 +60,17 @@ def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
 def estimated_metrics(
     target: Target, workload: Workload, configs: Configs, table: Features, objective: Objective
 ) -> Floats:
-    """Return estimated metrics of a call by each config, shape (metrics, n).
+    """Return the estimated metrics of a call with each config.
 
     Args:
         target: the machine.
         workload: the layer.
-        configs: knob indices, shape (n, knobs).
-        table: what the target estimates of the configs, one row each.
+        configs: knob indices, int array of shape (n, knobs).
+        table: the target's estimates for the configs, one row each.
         objective: the objective whose metrics are returned.
+
+    Returns:
+        Float array of shape (metrics, n).
     """
     found = []
     for metric in METRICS[objective]:
@@ -82,8 +94,19 @@ def least_joules(design: Design) -> Floats:
 def scale_to_latency(
     target: Target, workload: Workload, objective: Objective, costs: Floats
 ) -> Floats:
-    """Scale objectives of a call, shape (n,), to the unit of `Measurements.latency`, so that the
-    least possible objective is the layer's bound. Models of a tuner expect numbers of that size."""
+    """Scale costs to the magnitude of `Measurements.latency`, which the models of a tuner expect.
+
+    The smallest possible cost becomes the latency bound of the layer.
+
+    Args:
+        target: the machine.
+        workload: the layer.
+        objective: the objective of the costs.
+        costs: objective of a call, float array of shape (n,).
+
+    Returns:
+        The scaled costs, float array of shape (n,).
+    """
     bound, knows = bound_of(target, workload), capability(target, HasEnergy)
     if bound is None or knows is None:
         return costs
@@ -95,8 +118,14 @@ def scale_to_latency(
 def estimate_objective(
     target: Target, workload: Workload, configs: Configs, objective: Objective
 ) -> Features:
-    """Return a target's estimates of configs (n, knobs), with the objective of a call, as
-    `scale_to_latency` scales it, in place of the latency."""
+    """Return a target's estimates, with the objective in place of the latency.
+
+    Args:
+        target: the machine.
+        workload: the layer.
+        configs: knob indices, int array of shape (n, knobs).
+        objective: the objective; it is scaled by `scale_to_latency`.
+    """
     estimates = capability(target, Estimates)
     assert estimates is not None  # else a tuner is given none
     table = estimates.estimate(workload, configs)
@@ -108,6 +137,6 @@ def estimate_objective(
 
 
 def _seconds_a_unit(target: Target, workload: Workload) -> float:
-    """Of `Measurements.latency`: a cycle where cycles are counted."""
+    """Return the seconds per unit of `Measurements.latency`, in cycles if they are counted."""
     least = bound_of(target, workload)
     return 1.0 if least is None or least.cycles < 0 else least.seconds / least.cycles

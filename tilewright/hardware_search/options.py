@@ -1,4 +1,4 @@
-"""Defines the options of a co-design run: the command's arguments, and what the flow takes."""
+"""Options of a co-design run: the arguments of the command and the parameters of the flow."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LONGEST_NAME = 60  # characters of a default folder
 
 
 def _with_methods(schema: dict[str, Any]) -> None:
-    """A form offers those there are."""
+    """Let a form offer the registered methods as choices."""
     from tilewright.hardware_search.methods import method_names
 
     schema["enum"] = list(method_names())
 
 
 class CodesignOptions(CommandOptions):
-    """Everything that decides a co-design run, and where it goes."""
+    """Options that determine a co-design run and its output directory."""
 
     networks: Annotated[tuple[str, ...], CliOption(metavar="NAME,…", value="model")] = Field(
         min_length=1,
@@ -89,7 +89,7 @@ class CodesignOptions(CommandOptions):
     @field_validator("bounds", mode="before")
     @classmethod
     def _one_value(cls, bounds: Any) -> Any:
-        """A knob with one value has it as both bounds."""
+        """Use a single value of a bound as both its lower and its upper limit."""
         if not isinstance(bounds, dict):
             return bounds
         return {k: v * 2 if isinstance(v, tuple) and len(v) == 1 else v for k, v in bounds.items()}
@@ -106,7 +106,7 @@ class CodesignOptions(CommandOptions):
 
     @property
     def subject(self) -> str:
-        """What is served, in the user's words."""
+        """Names of the networks for messages, as the user typed them."""
         return printable(as_typed(", ".join(self.networks)))
 
     def default_value(self, name: str) -> Any:
@@ -116,7 +116,7 @@ class CodesignOptions(CommandOptions):
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Output directory of the run."""
         if self.out:
             return Path(self.out)
         return (

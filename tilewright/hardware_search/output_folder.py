@@ -1,13 +1,13 @@
 """Output directory of a co-design run: its files, and a check of which run it belongs to.
 
-run.json          what decides which search this is (`identity`), written when it begins
-front.json        the front, a machine each, by ascending area
-specs/NAME.json   each machine of it, as `--target` takes it
+run.json          everything that identifies the search (`identity`), written at the start
+front.json        the Pareto front, one machine per entry, by ascending area
+specs/NAME.json   specification of each machine on the front, in the format of `--target`
 trials.parquet    one row per measurement
-summary.json      what was asked, what it took, what came of it; written last
-front.html        the front to look at, where somebody draws it
+summary.json      the options, the effort and the result; written last
+front.html        a chart of the front, if one was requested
 trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
-.tune             what the folder is known by (`tuning.output_dir`)
+.tune             marks the folder as an output directory (`tuning.output_dir`)
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ _MACHINE = re.compile(r"\w[\w.-]*")
 
 
 def describe_search(options: CodesignOptions) -> dict[str, Json]:
-    """Return everything that decides what is searched. The number of trials does not: a longer run
-    resumes what a shorter one has measured."""
+    """Return everything that determines the search.
+
+    The number of trials is not included, because a longer run resumes from the measurements of a
+    shorter one.
+    """
     target = make_target(options.target)
     written = specification_of(target)
     found: dict[str, Json] = {
@@ -71,21 +74,30 @@ def describe_search(options: CodesignOptions) -> dict[str, Json]:
 
 
 def identity(options: CodesignOptions) -> str:
-    """Return the name of a search in the trial store: a digest of `describe_search`."""
+    """Return the name of a search in the trial store, a digest of `describe_search`."""
     return f"codesign-{digest(canonical(describe_search(options)))[:24]}"
 
 
 def check_vacant(options: CodesignOptions) -> None:
-    """Raises `OutputError` for a folder that cannot be written, `RunInUse` while another command
-    is at work there, and as `check_own_run`."""
+    """Check that the output directory can be used for a run.
+
+    Raises:
+        OutputError: the folder cannot be written.
+        RunInUse: another command is working in the folder.
+        FolderTaken: the folder holds another run, or files of unknown origin.
+    """
     check_folder(options.folder)
     check_idle(options.folder)
     check_own_run(options)
 
 
 def check_own_run(options: CodesignOptions) -> None:
-    """Raises `FolderTaken`, unless the options say to start over, if the folder holds another run,
-    or what may be anybody's: files of these names without a `run.json` that says whose."""
+    """Check that the output directory is empty or belongs to this run. `fresh` skips the check.
+
+    Raises:
+        FolderTaken: the folder holds another run, or result files without a `run.json`, whose
+            origin is unknown.
+    """
     folder = options.folder
     if options.fresh:
         return
@@ -107,8 +119,13 @@ def check_own_run(options: CodesignOptions) -> None:
 
 
 def begin_folder(options: CodesignOptions) -> None:
-    """Mark the folder as this run's. What an earlier command left there is not complete any more.
-    Raises `OSError`."""
+    """Write `run.json`, which marks the folder as this run's, and remove the old summary.
+
+    With `fresh`, all earlier results are removed.
+
+    Raises:
+        OSError: a file cannot be written or removed.
+    """
     folder = options.folder
     held = _held(folder)
     remove(folder / SUMMARY)
@@ -133,25 +150,35 @@ def begin_folder(options: CodesignOptions) -> None:
 
 
 def forget_specs(folder: Path, kept: Collection[str] = ()) -> None:
-    """Remove the specifications of the front that a folder of ours holds, except those of the
-    machines `kept`. Other files beside them belong to somebody else. Raises `OSError`."""
+    """Remove the specification files of the machines in `front.json`. Other files are not touched.
+
+    Args:
+        folder: output directory of the run.
+        kept: names of machines whose files are kept.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
     for name in _machines(folder):
         if name not in kept:
             remove(specification(folder, name))
 
 
 def specification(folder: Path, name: str) -> Path:
-    """Return the path of a machine of the front."""
+    """Return the path of the specification file of a machine on the front."""
     return folder / SPECS / f"{name}.json"
 
 
 def pretty_json(document: Json) -> bytes:
-    """Return indented JSON for people."""
+    """Serialise a document as indented JSON."""
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _machines(folder: Path) -> list[str]:
-    """The names in `front.json` that can be files'; none where it cannot be read."""
+    """Return the machine names in `front.json` that are valid file names.
+
+    The result is empty if the file cannot be read.
+    """
     try:
         rows = as_list(read_json_file(folder / FRONT))
         names = [as_text(as_object(row)["name"]) for row in rows]
@@ -161,13 +188,13 @@ def _machines(folder: Path) -> list[str]:
 
 
 def _network(text: str) -> dict[str, Json]:
-    """A built-in network is its name; a file its name and content, wherever it is."""
+    """Return the identity of a network: its name and, for a file, the digest of its content."""
     found = origin_of(text)
     return {"name": found["name"], "digest": found["digest"]}
 
 
 def _held(folder: Path) -> dict[str, Json] | None:
-    """What `run.json` says; None where there is none that can be read."""
+    """Return the content of `run.json`, or None if it cannot be read."""
     try:
         return as_object(read_json_file(folder / RUN))
     except (OSError, ValueError):
@@ -187,7 +214,7 @@ def _refuse_another(options: CodesignOptions, held: dict[str, Json]) -> None:
 
 
 def _said(run: dict[str, Json], name: str) -> str:
-    """A part of `describe_search` in a line: `budget 0.5`."""
+    """Return one entry of `describe_search` as text for a message, such as "budget 0.5"."""
     value = run.get(name)
     if name == "networks" and isinstance(value, list):
         try:

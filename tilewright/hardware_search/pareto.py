@@ -1,4 +1,4 @@
-"""Judges designs by what was measured: Pareto front and hypervolume of area and objective."""
+"""Pareto front and hypervolume of area and objective, from the measurements of a search."""
 
 from __future__ import annotations
 
@@ -14,33 +14,41 @@ from tilewright.hardware_search.problem import CodesignProblem, Design, least_se
 from tilewright.targets.workload import Workload
 
 Points = NDArray[np.float64]
-"""Area (relative) and what is minimised beside it (seconds, joules or their product, the sum of all
-networks), shape (points, 2)."""
+"""Area (relative to the stock machine) and objective (seconds, joules or their product, summed over
+all networks), float array of shape (points, 2)."""
 
 
 @dataclass(frozen=True)
 class JudgedFront:
-    """A design of which every layer has a valid trial: seconds a network, shape (networks,)."""
+    """A design for which every layer has a valid trial.
+
+    Attributes:
+        design: the machine.
+        flats: flat index of the best schedule of each layer.
+        layers: seconds per call, float array of shape (layers,).
+        seconds: seconds per inference of each network, float array of shape (networks,).
+        joules: energy of one inference of each network on the accelerator, all networks together;
+            NaN if it was not requested.
+    """
 
     design: Design
     flats: tuple[int, ...]  # the schedule of each layer, flat indices
     layers: NDArray[np.float64]  # seconds a call, shape (layers,)
     seconds: NDArray[np.float64]
     joules: float = float("nan")
-    """One inference of each network on the accelerator; NaN where it was not asked for."""
 
     @property
     def latency(self) -> float:
-        """One inference of each network, in seconds."""
+        """Seconds of one inference of each network, summed over the networks."""
         return float(self.seconds.sum())
 
     @property
     def point(self) -> tuple[float, float]:
-        """Area and latency."""
+        """Area and latency of the design."""
         return self.design.area, self.latency
 
     def cost(self, objective: Objective) -> float:
-        """Seconds, joules, or their product."""
+        """Return the value of an objective: seconds, joules, or their product."""
         if objective == "latency":
             return self.latency
         return self.joules * (1.0 if objective == "energy" else self.latency)
@@ -49,8 +57,11 @@ class JudgedFront:
 def judge_designs(
     evaluator: BudgetedEvaluator, objective: Objective = "latency"
 ) -> list[JudgedFront]:
-    """Return the designs that run all layers, each layer by the best schedule measured. For the
-    energy-delay product that is each layer's own best, which need not be best for the network."""
+    """Return the designs that run all layers, each layer with its best measured schedule.
+
+    For the energy-delay product, the best schedule is chosen for each layer separately. This need
+    not be optimal for the whole network.
+    """
     found = []
     for design in evaluator.designs().values():
         picks = [_pick(evaluator, design, layer.workload, objective) for layer in design.layers]
@@ -69,7 +80,7 @@ def judge_designs(
 def _pick(
     evaluator: BudgetedEvaluator, design: Design, workload: Workload, objective: Objective
 ) -> tuple[int, Points] | None:
-    """The best trial of a layer: flat index, and metrics of a call, shape (metrics,)."""
+    """Return the flat index and the metrics, shape (metrics,), of the best trial of a layer."""
     tried = evaluator.tried(design, workload)
     if tried.best is None:
         return None
@@ -82,15 +93,20 @@ def _pick(
 
 
 def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
-    """Return the designs that no other dominates in area and objective, by ascending area."""
+    """Return the Pareto front of area and objective, by ascending area."""
     every = judge_designs(evaluator, objective)
     points = np.array([(each.design.area, each.cost(objective)) for each in every]).reshape(-1, 2)
     return [every[row] for row in pareto_rows(points)]
 
 
 def pareto_rows(points: Points) -> list[int]:
-    """Return the rows of points, shape (points, 2), that no other point beats in both columns, by
-    ascending area. Of equal points, the first is returned."""
+    """Return the rows of the Pareto-optimal points, by ascending first column.
+
+    Of equal points, only the first is returned.
+
+    Args:
+        points: points to minimise in both columns, float array of shape (points, 2).
+    """
     best, rows = np.inf, []
     for row in np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0])).tolist():
         if points[row, 1] < best:
@@ -100,9 +116,14 @@ def pareto_rows(points: Points) -> list[int]:
 
 
 def hypervolume(points: Points, reference: tuple[float, float]) -> float:
-    """Return the hypervolume that points, shape (points, 2), dominate in area and log latency, up
-    to a reference. Latencies count by their logarithm: twice as fast is worth the same
-    everywhere."""
+    """Return the hypervolume that points dominate, in area and the logarithm of the objective.
+
+    The logarithm makes a factor of two worth the same everywhere.
+
+    Args:
+        points: area and objective, float array of shape (points, 2).
+        reference: area and objective of the reference point.
+    """
     inside = points[(points[:, 0] < reference[0]) & (points[:, 1] < reference[1])]
     volume, height = 0.0, np.log(reference[1])
     for row in pareto_rows(inside):
@@ -115,8 +136,16 @@ def hypervolume(points: Points, reference: tuple[float, float]) -> float:
 def added_hypervolume(
     points: Points, new: Points, reference: tuple[float, float]
 ) -> NDArray[np.float64]:
-    """Return by how much the `hypervolume` of points, shape (points, 2), would grow with each of
-    the new points, shape (new, 2), by itself: shape (new,)."""
+    """Return the increase of the hypervolume that each new point would cause by itself.
+
+    Args:
+        points: area and objective of the existing points, float array of shape (points, 2).
+        new: area and objective of the new points, float array of shape (new, 2).
+        reference: area and objective of the reference point.
+
+    Returns:
+        The increases, float array of shape (new,).
+    """
     front = points[pareto_rows(points)]
     starts = np.concatenate([[-np.inf], front[:, 0]])
     ends = np.minimum(np.concatenate([front[:, 0], [np.inf]]), reference[0])
@@ -126,8 +155,11 @@ def added_hypervolume(
 
 
 def reference_of(problem: CodesignProblem, objective: Objective = "latency") -> tuple[float, float]:
-    """Return the reference point of a problem's hypervolumes: the budget, and four times the lower
-    bound of the objective on the smallest machine that runs all layers."""
+    """Return the reference point for the hypervolumes of a problem.
+
+    Its area is the budget. Its objective is four times the lower bound of the objective on the
+    smallest machine that can run all layers.
+    """
     for row in range(len(problem.hardware.points)):
         design = problem.design(row)
         least = {"seconds": least_seconds(design)}

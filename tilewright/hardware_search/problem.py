@@ -1,4 +1,4 @@
-"""States the problem: which machine serves some networks best, all of them on one machine."""
+"""The co-design problem: find the machine that serves all given networks best."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ from tilewright.targets.capabilities import Bounds, bound_of, capability
 from tilewright.targets.workload import Workload
 
 SAMPLED = 1 << 13
-"""Schedules that decide whether a pool is done with the convolution before it. There are many
-machines to decide it for: fewer than tuning one asks about."""
+"""Number of sampled schedules that decide whether a pooling layer is fused with the convolution
+before it. It is smaller than for tuning a single machine, because this is decided for many
+machines."""
 
 
 @dataclass(frozen=True)
 class CodesignLayer:
-    """A workload of a design: how often an inference of each network runs it, shape (networks,),
-    and the operators it stands for, as (network, name)."""
+    """A workload of a design.
+
+    Attributes:
+        workload: the workload.
+        counts: number of calls in one inference of each network, in the order of the networks.
+        names: the operators that the workload stands for, as pairs of network and operator.
+    """
 
     workload: Workload
     counts: tuple[int, ...]
@@ -37,16 +43,23 @@ class CodesignLayer:
 
     @property
     def calls(self) -> int:
-        """How often an inference of each network runs the layer, all networks together."""
+        """Number of calls in one inference of each network, summed over all networks."""
         return sum(self.counts)
 
 
 @dataclass(frozen=True)
 class Design:
-    """A machine, and the workloads that the networks give it.
+    """A machine with the workloads that the networks run on it.
 
-    `cpu_seconds` estimates what each network leaves to the CPU. `measured_on` lowers and measures
-    batches: the machine's target itself, or a stand-in for it on a cluster."""
+    Attributes:
+        row: row of the machine in `HardwareSpace.points`.
+        target: the machine.
+        area: area relative to the stock machine.
+        layers: the workloads.
+        cpu_seconds: estimated seconds per inference of each network that remain on the CPU.
+        measured_on: target that lowers and measures batches: `target` itself, or its counterpart on
+            a cluster.
+    """
 
     row: int
     target: Target
@@ -57,22 +70,31 @@ class Design:
 
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
-        """Lower bound of each layer in seconds per call, shape (layers,)."""
+        """Lower bound of each layer in seconds per call, float array of shape (layers,)."""
         found = [bound_of(self.target, layer.workload) for layer in self.layers]
         return np.array([0.0 if bound is None else bound.seconds for bound in found])
 
     @cached_property
     def rooflines(self) -> NDArray[np.float64]:
-        """The larger of arithmetic at its peak and bytes over the bus, in seconds a call, shape
-        (layers,); 0 where the machine does not say."""
+        """Roofline of each layer in seconds per call, float array of shape (layers,).
+
+        The roofline is the larger of the arithmetic time at peak throughput and the transfer time
+        over the bus. It is 0 if the machine does not provide it.
+        """
         knows = capability(self.target, Bounds)
         if knows is None:
             return np.zeros(len(self.layers))
         return np.array([knows.roofline(layer.workload).seconds for layer in self.layers])
 
     def seconds(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return seconds of each network, shape (networks,), from seconds of a call of each layer,
-        shape (layers,)."""
+        """Return the latency of each network.
+
+        Args:
+            layers: seconds per call of each layer, float array of shape (layers,).
+
+        Returns:
+            Seconds per inference, float array of shape (networks,).
+        """
         counts = np.array([layer.counts for layer in self.layers])
         # A layer that no schedule runs takes for ever, but in networks that do not have it.
         each = np.where(counts > 0, layers[:, None], 0.0) * counts
@@ -85,9 +107,18 @@ class Design:
 
 
 class CodesignProblem:
-    """Networks by name, on machines of `hardware`. What is minimised beside the area is the sum of
-    the networks' latencies: one inference of each. `measured_on` returns what lowers and measures
-    the batches of a machine, such as its stand-in on a cluster."""
+    """Networks to be served by one machine of a hardware space.
+
+    The latency to minimise is the sum of one inference of each network.
+
+    Args:
+        networks: the networks by name.
+        hardware: the machines that can be built.
+        epilogue: which post-operations are fused into the layers.
+        max_waste: maximum fraction of multiplications with padding zeros in a layer.
+        measured_on: returns the target that lowers and measures batches for a machine, for example
+            its counterpart on a cluster.
+    """
 
     def __init__(
         self,
@@ -103,8 +134,13 @@ class CodesignProblem:
         self._designs: dict[int, Design] = {}
 
     def check(self) -> None:
-        """Raises `NothingToOffload` if the base machine runs nothing of a network,
-        `ImpossibleHardware` if there are no machines, and as `Network.report_on`."""
+        """Check that the problem can be solved.
+
+        Raises:
+            NothingToOffload: the base machine cannot run any layer of a network.
+            ImpossibleHardware: no machine satisfies the bounds and the budget.
+            TilewrightError: a network cannot be read, see `Network.report_on`.
+        """
         here = Accelerator.of(self.hardware.base, self._epilogue, self._max_waste)
         for network in self.networks.values():
             if not network.workloads_on(here):
@@ -112,7 +148,7 @@ class CodesignProblem:
         _ = self.hardware.points
 
     def design(self, row: int) -> Design:
-        """Return the networks as workloads of a machine, given by its row of `hardware.points`."""
+        """Return the machine in a row of `hardware.points` with the workloads of the networks."""
         if row not in self._designs:
             self._designs[row] = self._made(row)
         return self._designs[row]
@@ -140,7 +176,7 @@ class CodesignProblem:
 
 
 def least_seconds(design: Design) -> float:
-    """Return a lower bound in seconds of all networks together; infinite if a layer cannot run."""
+    """Return a lower bound on the seconds of all networks; infinite if a layer cannot run."""
     try:
         return float(design.seconds(design.bounds).sum())
     except WorkloadError:
@@ -148,7 +184,13 @@ def least_seconds(design: Design) -> float:
 
 
 def read_networks(sources: Sequence[str]) -> dict[str, Network]:
-    """Read built-in networks or files, by name.
+    """Read networks, which are built in or stored in files.
+
+    Args:
+        sources: names of built-in networks, or paths of model files.
+
+    Returns:
+        The networks by name.
 
     Raises:
         ModelFileError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""Progress of a search, measurement by measurement: what is shown, drawn and written of it."""
+"""Progress of a search, one event per measurement, for the terminal, charts and logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from tilewright.search.events import Event
 
 @dataclass(frozen=True)
 class Prepared(Event):
-    """The networks are read, and so many machines are within bounds and budget."""
+    """Event: the networks were read and the machines were listed.
+
+    Attributes:
+        networks: names of the networks.
+        machines: number of machines within the bounds and the budget.
+        trials: maximum number of measurements.
+    """
 
     networks: tuple[str, ...]
     machines: int
@@ -25,9 +31,16 @@ class Prepared(Event):
 
 @dataclass(frozen=True)
 class SearchProgress(Event):
-    """After a measurement: how many there were, of how many machines; the best latency of a machine
-    of which every layer has a valid trial, in seconds, infinite without one; how many machines are
-    on the front of area and objective, and that front's hypervolume."""
+    """Event: a measurement was made.
+
+    Attributes:
+        trials: number of measurements so far.
+        machines: number of machines that were measured so far.
+        latency: lowest latency in seconds of a machine on which every layer has a valid trial;
+            infinite if there is none.
+        front: number of machines on the Pareto front of area and objective.
+        hypervolume: hypervolume of that front.
+    """
 
     trials: int
     machines: int
@@ -37,7 +50,12 @@ class SearchProgress(Event):
 
 
 class ProgressCount:
-    """Keeps count of a search; `reference` is where hypervolumes are measured from."""
+    """Computes the progress of a search from its measurements.
+
+    Args:
+        problem: the co-design problem, which gives the reference point of the hypervolumes.
+        objective: the objective of the front besides the area.
+    """
 
     def __init__(self, problem: CodesignProblem, objective: Objective = "latency") -> None:
         self.reference, self.objective = reference_of(problem, objective), objective
@@ -47,7 +65,7 @@ class ProgressCount:
         self._now = SearchProgress(0, 0, np.inf, 0, 0.0)
 
     def add(self, measured: EvaluatedPoint) -> SearchProgress:
-        """Return the progress after one more measurement."""
+        """Add a measurement and return the progress."""
         design, key, now = measured.design, measured.workload.id, self._now
         seconds = self._seconds.setdefault(design.row, {})
         metrics = self._metrics.setdefault(design.row, {})

@@ -1,7 +1,7 @@
 """Results of a co-design run: machines of the front, summary, table of trials, and their files.
 
-Each layer of a machine of the front was measured anew (`verification`). All files are written at
-the end, the summary last; `output_folder` names them.
+Each layer of a machine on the front was measured again (`verification`). All files are written at
+the end, and the summary is the last one; `output_folder` lists them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tilewright.targets.workload import Workload
 from tilewright.tuning.outputs import parquet
 
 UNKNOWN = "unknown"
-"""The bottleneck of a machine that does not see where the time of its programs goes."""
+"""Bottleneck of a machine that cannot tell how the time of its programs is spent."""
 AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
     "weights, not fitted to a synthesis (docs/guides/codesign.md)"
@@ -45,10 +45,19 @@ CLOCKS = {
 
 @dataclass(frozen=True)
 class ProvenLayer:
-    """A layer's best schedule, lowered and measured anew: knobs, cycles and seconds a call, what
-    was counted, cycles by `PARTS` (none where the machine does not see that), the bound in cycles
-    (-1 if unknown), whether its output was compared bit for bit, and microjoules a call by what
-    spends them (none where the machine does not know)."""
+    """The best schedule of a layer, lowered and measured again.
+
+    Attributes:
+        layer: the layer.
+        knobs: knob values of the schedule.
+        cycles: cycles per call.
+        seconds: seconds per call.
+        counters: hardware counters of a call.
+        parts: cycles of a call by `PARTS`; empty if the machine does not provide this breakdown.
+        bound: lower bound in cycles; -1 if it is unknown.
+        verified: the output was compared bit for bit.
+        energy: microjoules per call by consumer; empty if the machine has no energy model.
+    """
 
     layer: CodesignLayer
     knobs: Mapping[str, int]
@@ -63,7 +72,12 @@ class ProvenLayer:
 
 @dataclass(frozen=True)
 class ProvenDesign:
-    """A machine of the front with all its layers."""
+    """A machine on the front with all its layers.
+
+    Attributes:
+        judged: the machine with its objective values.
+        layers: its layers.
+    """
 
     judged: JudgedFront
     layers: tuple[ProvenLayer, ...]
@@ -74,8 +88,10 @@ class ProvenDesign:
         return self.judged.design.name
 
     def parts(self) -> dict[str, float]:
-        """Return the shares of the cycles of one inference of each network, by `PARTS`; empty if
-        the machine does not break its time down."""
+        """Return the shares of the cycles of one inference of each network, by `PARTS`.
+
+        The result is empty if the machine does not break down its time.
+        """
         if not all(each.parts for each in self.layers):
             return {}
         total = np.zeros(len(PARTS))
@@ -86,25 +102,46 @@ class ProvenDesign:
 
     @property
     def bottleneck(self) -> str:
-        """The part that most cycles go to."""
+        """The part that takes most cycles."""
         return largest(self.parts())
 
     def microjoules(self) -> NDArray[np.float64]:
-        """Of the accelerator, one inference of each network, shape (networks,); 0 where the machine
-        does not know."""
+        """Return the energy of the accelerator for one inference of each network.
+
+        Returns:
+            Microjoules, float array of shape (networks,); 0 if the machine has no energy model.
+        """
         counts = np.array([each.layer.counts for each in self.layers], np.float64)
         return np.asarray(np.array([sum(each.energy.values()) for each in self.layers]) @ counts)
 
     def cycles(self) -> NDArray[np.int64]:
-        """Of the accelerator, one inference of each network, shape (networks,)."""
+        """Return the cycles of the accelerator for one inference of each network.
+
+        Returns:
+            Cycles, int array of shape (networks,).
+        """
         counts = np.array([each.layer.counts for each in self.layers], np.int64)
         return np.asarray(np.array([each.cycles for each in self.layers], np.int64) @ counts)
 
 
 class LayerRow(TypedDict):
-    """A layer of a machine in `front.json`; `names` are the operators it stands for and `calls` how
-    often an inference runs it, by network; `share` is of the accelerator's time, one inference of
-    each network; `parts` are cycles of a call by what they go to."""
+    """A layer of a machine in `front.json`.
+
+    Attributes:
+        workload: the workload as text.
+        epilogue: fused post-operations as text.
+        names: operators that the workload stands for, by network.
+        calls: calls per inference, by network.
+        cycles: cycles per call.
+        bound_cycles: lower bound in cycles; -1 if it is unknown.
+        share: fraction of the accelerator's time for one inference of each network.
+        bottleneck: the part that takes most cycles.
+        parts: cycles per call, by part.
+        counters: hardware counters of a call.
+        microjoules: microjoules per call, by consumer.
+        schedule: knob values of the schedule.
+        verified: the output was compared bit for bit.
+    """
 
     workload: str
     epilogue: str
@@ -122,9 +159,21 @@ class LayerRow(TypedDict):
 
 
 class FrontRow(TypedDict):
-    """A machine in `front.json`. `milliseconds` are cycles at the machine's clock and
-    `cpu_milliseconds`, an estimate of what stays on the CPU. `microjoules` are an estimate of what
-    the accelerator and its memory spend (`targets.vta.energy`)."""
+    """A machine in `front.json`.
+
+    Attributes:
+        name: name of the machine.
+        spec: specification of the machine.
+        area: area relative to the stock machine.
+        cycles: cycles of the accelerator per inference, by network.
+        milliseconds: latency per inference at the machine's clock, by network, including the CPU.
+        cpu_milliseconds: estimated time of the operators on the CPU, by network.
+        microjoules: estimated energy of the accelerator and its memory, by network
+            (`targets.vta.energy`).
+        bottleneck: the part that takes most cycles.
+        shares: fraction of the cycles, by part.
+        layers: the layers.
+    """
 
     name: str
     spec: dict[str, Json]
@@ -139,12 +188,12 @@ class FrontRow(TypedDict):
 
 
 def largest(parts: Mapping[str, float]) -> str:
-    """Return the part that takes most; `UNKNOWN` without any."""
+    """Return the part with the largest value; `UNKNOWN` if there are no parts."""
     return max(parts, key=lambda name: parts[name]) if parts else UNKNOWN
 
 
 def front_row(problem: CodesignProblem, proven: ProvenDesign) -> FrontRow:
-    """Return a machine of the front as `front.json` has it."""
+    """Return the entry of a machine in `front.json`."""
     design, names = proven.judged.design, list(problem.networks)
     spec = specification_of(design.target) or {}
     whole = float(sum(each.layer.calls * each.cycles for each in proven.layers))
@@ -190,8 +239,13 @@ def _milliseconds(names: list[str], seconds: list[float]) -> dict[str, float]:
 
 
 class Best(TypedDict):
-    """The best machine within the budget, by the objective; `milliseconds` of one inference of each
-    network."""
+    """The machine on the front with the lowest cost.
+
+    Attributes:
+        name: name of the machine.
+        area: area relative to the stock machine.
+        milliseconds: time of one inference of each network, summed over the networks.
+    """
 
     name: str
     area: float
@@ -199,11 +253,37 @@ class Best(TypedDict):
 
 
 class CodesignSummary(TypedDict):
-    """What `summary.json` holds. `hardware` counts points of the space and the machines of them
-    that are within bounds and budget; `seen` those of which anything was measured. `hypervolume` is
-    of area and the logarithm of the objective, from the `reference`: area, and milliseconds,
-    microjoules (`energy`) or their product (`edp`). `wall_seconds` are this command's, whatever an
-    earlier one had measured. The last two are those of a tracked run."""
+    """Content of `summary.json`.
+
+    Attributes:
+        method: search method.
+        method_options: options of the method.
+        seed: seed of the search.
+        networks: names of the networks.
+        target: name of the base machine.
+        bounds: lowest and highest value of hardware knobs.
+        budget: maximum area, relative to the stock machine.
+        area_model: description of the area model.
+        clock: name of the clock rule.
+        clock_rule: description of the clock rule.
+        objective: the objective besides the area.
+        hardware: number of points in the hardware space, of machines within bounds and budget, and
+            of machines that were measured (`seen`).
+        trials: maximum number of measurements.
+        measurements: number of measurements.
+        compiles: number of compilations.
+        wall_seconds: duration of this command, without earlier runs that it resumed.
+        front: number of machines on the front.
+        hypervolume: hypervolume of area and the logarithm of the objective.
+        reference: reference point of the hypervolume: area, and milliseconds, microjoules
+            ("energy") or their product ("edp").
+        best: the machine with the lowest cost.
+        verified: all outputs were compared bit for bit.
+        run: name of the search in the trial store.
+        versions: versions of the software.
+        mlflow_run_id: ID of the MLflow run, if the run was tracked.
+        prefect_flow_run_id: ID of the Prefect flow run, if the run was tracked.
+    """
 
     method: str
     method_options: dict[str, OptionValue]
@@ -233,8 +313,13 @@ class CodesignSummary(TypedDict):
 
 
 class Beaten(NamedTuple):
-    """A machine that was measured whole, and is not on the front: `milliseconds` of one inference
-    of each network, by the best of what was measured."""
+    """A machine whose layers were all measured and that is not on the front.
+
+    Attributes:
+        name: name of the machine.
+        area: area relative to the stock machine.
+        milliseconds: time of one inference of each network with the best measured schedules.
+    """
 
     name: str
     area: float
@@ -243,8 +328,14 @@ class Beaten(NamedTuple):
 
 @dataclass(frozen=True)
 class CodesignOutcome:
-    """What a run came to: the summary, the front by ascending area, the other machines, and the
-    measurements, a row each."""
+    """Outcome of a co-design run.
+
+    Attributes:
+        summary: content of `summary.json`.
+        front: machines on the front, by ascending area.
+        beaten: other machines whose layers were all measured.
+        trials: table with one row per measurement.
+    """
 
     summary: CodesignSummary
     front: list[FrontRow]
@@ -258,7 +349,14 @@ def outcome_of(
     evaluator: BudgetedEvaluator,
     proven: Sequence[ProvenDesign],
 ) -> CodesignOutcome:
-    """Return the outcome of a run, with 0 as the seconds it took."""
+    """Collect the outcome of a run. The duration in the summary is 0 and must be set by the caller.
+
+    Args:
+        options: options of the run.
+        problem: the co-design problem.
+        evaluator: the measurements of the search.
+        proven: the verified machines on the front.
+    """
     objective = options.objective
     reference, hardware = reference_of(problem, objective), problem.hardware
     points = np.array(
@@ -307,7 +405,7 @@ def outcome_of(
 
 
 def _best(proven: Sequence[ProvenDesign]) -> Best | None:
-    """All of a front are within the budget, and the last costs least."""
+    """Return the last machine of the front, which has the lowest cost, or None."""
     if not proven:
         return None
     found = proven[-1].judged
@@ -319,7 +417,11 @@ def _best(proven: Sequence[ProvenDesign]) -> Best | None:
 
 
 def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
-    """Write all files, the summary last: a folder with a summary is complete. Raises `OSError`."""
+    """Write all result files. The summary is last, so that a folder with a summary is complete.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     place = options.folder
     output_folder.forget_specs(place, {row["name"] for row in outcome.front})
     # The front first: the next run removes no specification that no front names.
@@ -334,16 +436,20 @@ def write_outputs(options: CodesignOptions, outcome: CodesignOutcome) -> None:
 
 
 def spec_file(row: FrontRow) -> bytes:
-    """Return a machine's specification as `--target` takes it. Its `source` says where it comes
-    from and what its area means."""
+    """Return the specification file of a machine, in the format of `--target`.
+
+    The field `source` describes its origin and the area model.
+    """
     source = f"tilewright codesign; area {row['area']:.4f}, {AREA_MODEL}"
     return output_folder.pretty_json({**row["spec"], "source": source})
 
 
 def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.DataFrame:
-    """Return one row per measurement, in order: the machine with its hardware knobs and area, what
-    was measured on it, and the best latency of all networks together so far, in seconds
-    (infinite before there was one)."""
+    """Return a table with one row per measurement, in order.
+
+    The columns hold the machine with its hardware knobs and area, the layer, the schedule, the
+    result, and the best latency of all networks so far in seconds (infinite before there is one).
+    """
     rows, count = [], ProgressCount(problem)
     for each in evaluator.log:
         design, found = each.design, each.found
@@ -370,7 +476,7 @@ def trials_frame(problem: CodesignProblem, evaluator: BudgetedEvaluator) -> pd.D
 
 
 def _knobs(problem: CodesignProblem, design: Design) -> dict[str, int]:
-    """Those of the hardware, by name."""
+    """Return the values of the hardware knobs by name."""
     hardware = problem.hardware
     return hardware.space.describe(hardware.points[design.row].tolist())
 

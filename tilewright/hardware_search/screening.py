@@ -1,4 +1,4 @@
-"""Screens machines by closed-form estimates, without compiling: the cheapest fidelity."""
+"""Estimates the cost of machines with closed-form formulas, without compiling anything."""
 
 from __future__ import annotations
 
@@ -24,9 +24,17 @@ from tilewright.targets.workload import Workload
 
 
 class Screening:
-    """What machines cost by an objective: by the least estimate of `sample` schedules of each layer
-    that fit their scratchpads, and no less than the layer's bound. A target without estimates is
-    screened by bounds alone."""
+    """Estimated costs of machines for an objective.
+
+    The cost of a layer is the lowest estimate of a sample of schedules that fit the scratchpads,
+    but at least the layer's lower bound. If the target has no estimates, only the bounds are used.
+
+    Args:
+        problem: the co-design problem.
+        sample: number of schedules to estimate per layer.
+        seed: seed for the sampling.
+        objective: the objective besides the area.
+    """
 
     def __init__(
         self, problem: CodesignProblem, sample: int, seed: int, objective: Objective = "latency"
@@ -37,18 +45,28 @@ class Screening:
 
     @property
     def rows(self) -> list[int]:
-        """The machines that were screened, in order."""
+        """Rows of the machines that were screened, in order."""
         return list(self._found)
 
     def metrics(self, row: int) -> NDArray[np.float64]:
-        """Return metrics of a call of each layer of a machine, shape (metrics, layers) as
-        `METRICS`; infinite where no schedule fits."""
+        """Return the estimated metrics of each layer's call. The machine is screened if necessary.
+
+        Returns:
+            Float array of shape (metrics, layers) in the order of `METRICS`; infinite if no
+            schedule fits.
+        """
         self.screen([row])
         return self._found[row]
 
     def screen(self, rows: Sequence[int]) -> None:
-        """Screen machines, given by their rows, on the workers of a cluster if the problem has one.
-        Raises `ClusterError`."""
+        """Screen machines, on the workers of a cluster if the problem has one.
+
+        Args:
+            rows: rows of the machines; those that were screened before are skipped.
+
+        Raises:
+            ClusterError: the cluster cannot screen a machine.
+        """
         designs = [self.problem.design(r) for r in dict.fromkeys(rows) if r not in self._found]
         if not designs:
             return
@@ -66,25 +84,35 @@ class Screening:
         self._found |= {design.row: each for design, each in zip(designs, found, strict=True)}
 
     def _order(self, design: Design) -> tuple[Any, ...]:
-        """What `screen_layers` needs to know of a machine."""
+        """Return the arguments of `screen_layers` for a machine, except for the target."""
         spent = least_joules(design) if self._objective != "latency" else design.bounds
         layers = [layer.workload.to_json() for layer in design.layers]
         return layers, spent.tolist(), self._sample, self._seed, design.row, self._objective
 
     def cost(self, row: int) -> float:
-        """Return the objective of one inference of each network on a machine."""
+        """Return the estimated objective of a machine for one inference of each network."""
         design = self.problem.design(row)
         return float(totals(design, self._objective, self.metrics(row)).prod())
 
     def points(self) -> NDArray[np.float64]:
-        """Return area and objective of the screened machines, shape (machines, 2), in the order of
-        `rows`."""
+        """Return area and estimated objective of the screened machines, in the order of `rows`.
+
+        Returns:
+            Float array of shape (machines, 2).
+        """
         areas = self.problem.hardware.areas
         return np.array([(areas[row], self.cost(row)) for row in self.rows])
 
     def climb(self, start: Iterable[int], limit: int) -> None:
-        """Screen some machines, then those one step of one knob away from what nothing screened
-        dominates, until there are none or `limit` were screened."""
+        """Screen machines and then, repeatedly, the neighbours of the Pareto-optimal ones.
+
+        Neighbours differ by one step of one knob. The search ends when there are no new neighbours
+        or when `limit` machines were screened.
+
+        Args:
+            start: rows of the first machines.
+            limit: maximum number of screened machines.
+        """
         new = [row for row in dict.fromkeys(start) if row not in self._found]
         self.screen(new[: max(0, limit - len(self._found))])
         while len(self._found) < limit:
@@ -100,11 +128,11 @@ def screen_machine(target: Mapping[str, Json], *order: Any) -> NDArray[np.float6
     """Screen a machine on a worker of a cluster.
 
     Args:
-        target: the specification of the machine, as `remote_worker.lower_and_measure` takes it.
-        order: the further arguments of `screen_layers`.
+        target: specification of the machine, as `remote_worker.lower_and_measure` takes it.
+        order: the other arguments of `screen_layers`.
 
     Returns:
-        What `screen_layers` returns; text if this worker cannot do the work of that command.
+        The result of `screen_layers`, or an error message if this worker cannot screen the machine.
     """
     try:
         return screen_layers(target_of(target), *order)
@@ -116,20 +144,20 @@ def screen_layers(
     target: Target, layers: Sequence[Mapping[str, Any]], joules: Sequence[float], sample: int,
     seed: int, row: int, objective: Objective,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Estimate what the layers of a machine cost with their best schedules.
+    """Estimate the cost of a machine's layers with their best schedules.
 
     Args:
         target: the machine.
         layers: the workloads as JSON.
-        joules: the least energy of each layer.
-        sample: how many schedules of a layer are estimated.
-        seed: the seed of the search.
-        row: the row of the machine, which gives its draws a seed of their own.
-        objective: what the search minimises beside the area.
+        joules: lower bound on the energy of each layer, in joules per call.
+        sample: number of schedules to estimate per layer.
+        seed: seed of the search.
+        row: row of the machine, which also seeds its random numbers.
+        objective: the objective besides the area.
 
     Returns:
-        Metrics of a call of each layer, shape (metrics, layers), no less than the bounds of the
-        layer; infinite where no schedule fits.
+        Metrics of each layer's call, float array of shape (metrics, layers); at least the lower
+        bounds of the layer, and infinite if no schedule fits.
     """
     found = [
         _least(target, Workload.from_json(layer), least, sample, generator(seed, row), objective)

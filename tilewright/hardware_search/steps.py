@@ -24,9 +24,13 @@ from tilewright.tuning.preflight import check_source
 
 
 def check(options: CodesignOptions) -> None:
-    """Check everything that needs no network. Raises a `TilewrightError` for an unknown target,
-    network, method or option of it, contradictory bounds, a budget no machine keeps, and a
-    folder that cannot be written or holds another run."""
+    """Check the options of a run without reading the networks.
+
+    Raises:
+        TilewrightError: the target, a network, the method or one of its options is unknown, the
+            bounds contradict each other, no machine fits the budget, or the output directory cannot
+            be used.
+    """
     check_target(options.target)
     if options.cluster:
         check_address(options.cluster)
@@ -44,8 +48,13 @@ def check(options: CodesignOptions) -> None:
 
 
 def hardware_of(options: CodesignOptions) -> HardwareSpace:
-    """Return the machines that may be built. They are listed once per process, which takes seconds.
-    Raises as `HardwareSpace`."""
+    """Return the machines that can be built for the options.
+
+    Listing them takes seconds, so the result is cached in each process.
+
+    Raises:
+        ImpossibleHardware: no machine satisfies the bounds and the budget.
+    """
     bounds = tuple(sorted(options.bounds.items()))
     return _hardware(options.target, options.budget, bounds, options.clock)
 
@@ -58,8 +67,13 @@ def _hardware(
 
 
 def pose_problem(options: CodesignOptions) -> CodesignProblem:
-    """Read the networks and state the problem. Raises `NothingToOffload` and what reading a network
-    raises, and as `HardwareSpace`."""
+    """Read the networks and define the co-design problem.
+
+    Raises:
+        NothingToOffload: the base machine cannot run any layer of a network.
+        ImpossibleHardware: no machine satisfies the bounds and the budget.
+        TilewrightError: a network cannot be read.
+    """
     if options.cluster:
         connect(options.cluster)  # a mistake shows before any work
     measured_on = partial(
@@ -75,8 +89,18 @@ def pose_problem(options: CodesignOptions) -> CodesignProblem:
 def search_designs(
     options: CodesignOptions, problem: CodesignProblem, store: TrialStore, listen: Listener
 ) -> BudgetedEvaluator:
-    """Measure machines and schedules until the budget is spent. Raises `TrialStoreError` and
-    `UnknownName`."""
+    """Measure machines and schedules until the budget is spent or the method ends.
+
+    Args:
+        options: options of the run.
+        problem: the co-design problem.
+        store: store for the trials.
+        listen: called with the progress after each measurement.
+
+    Raises:
+        TrialStoreError: the trials cannot be stored.
+        UnknownName: the method does not exist.
+    """
     count = ProgressCount(problem, options.objective)
     evaluator = BudgetedEvaluator(
         options.trials, store, output_folder.identity(options),
@@ -88,7 +112,7 @@ def search_designs(
 
 
 def nothing_whole(evaluator: BudgetedEvaluator) -> str:
-    """Return the message for a search that found no machine with a schedule of every layer."""
+    """Return the error message for a search that found no machine with schedules for all layers."""
     layers = min((len(each.layers) for each in evaluator.designs().values()), default=0)
     step = "repeat the command with more --trials"
     if evaluator.left:  # the search ended by itself, so that more would not be asked for either
@@ -104,14 +128,27 @@ def nothing_whole(evaluator: BudgetedEvaluator) -> str:
 
 
 def log_parameters(options: CodesignOptions, problem: CodesignProblem, emit: Listener) -> None:
-    """Begin the folder, and say what will be searched. Raises `OSError`."""
+    """Mark the output directory as this run's, and report what will be searched.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
     output_folder.begin_folder(options)
     machines = len(problem.hardware.points)
     emit(Prepared(tuple(problem.networks), machines, options.trials))
 
 
 def log_codesign(options: CodesignOptions, outcome: CodesignOutcome, wall: float) -> None:
-    """Write the folder; `wall` is how many seconds the run took. Raises `OSError`."""
+    """Write the results to the output directory.
+
+    Args:
+        options: options of the run.
+        outcome: the results; the duration is added to its summary.
+        wall: duration of the run in seconds.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     outcome.summary["wall_seconds"] = round(wall, 3)
     write_outputs(options, outcome)
 

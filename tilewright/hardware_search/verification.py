@@ -1,8 +1,9 @@
-"""Verifies a front before it is reported.
+"""Verifies the Pareto front before it is reported.
 
-Every layer's best schedule on every machine of it is lowered and measured again and run on data.
-Whoever can write to a database of trials can claim any latency. A record that the machine does not
-reproduce is corrected, with all other records of that layer there.
+The best schedule of every layer on every machine of the front is lowered, measured again and
+executed on data. This is necessary because anyone who can write to a database of trials could claim
+any latency. If the machine does not reproduce a record, that record and all other wrong records of
+the layer on this machine are corrected.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from tilewright.tuning.verification import WrongSchedule, latency_of_trial, repr
 
 
 def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[ProvenDesign] | int:
-    """Lower and measure every schedule of the front anew, and run it on data.
+    """Lower, measure and execute the schedules of the front again.
 
     Args:
         evaluator: the measurements of a search.
-        objective: what the front holds beside the area.
+        objective: the objective of the front besides the area.
 
     Returns:
-        The machines of the front with their layers. If the store holds other latencies than the
-        machine has, these are corrected in the store, and the number of corrected trials is
-        returned instead.
+        The machines of the front with their layers. If trials in the store do not match the
+        machine, they are corrected in the store, and the number of corrected trials is returned
+        instead.
 
     Raises:
         WrongSchedule: a schedule computes wrong numbers.
@@ -63,7 +64,10 @@ def prove_front(evaluator: BudgetedEvaluator, objective: Objective) -> list[Prov
 def _corrected(
     evaluator: BudgetedEvaluator, design: Design, layer: CodesignLayer, flat: int
 ) -> int:
-    """How many trials of a layer the store had wrong: none if the chosen one holds."""
+    """Return how many stored trials of a layer were wrong, after correcting them.
+
+    If the chosen trial is right, the others are not checked and the result is 0.
+    """
     tried = evaluator.tried(design, layer.workload)
     if _holds(design, tried.trials[flat], _measured_again(design, layer, [flat])[0]):
         return 0
@@ -131,7 +135,7 @@ def _parts(design: Design, lowered: Lowered) -> dict[str, int]:
 
 
 def _verified(design: Design, layer: CodesignLayer, lowered: Lowered) -> bool:
-    """False where the machine runs no programs on data."""
+    """Return whether the output was compared; False if the machine cannot run programs on data."""
     verifies = capability(design.target, Verifies)
     if verifies is None:
         return False

@@ -1,1 +1,1 @@
-"""Starts Prefect and MLflow for a command, and keeps their records in the workspace."""
+"""Servers of Prefect and MLflow for a command, and the workspace that holds their records."""

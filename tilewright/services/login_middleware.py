@@ -1,9 +1,9 @@
-"""ASGI middleware that asks for the workspace's login, for the start page and MLflow.
+"""ASGI middleware that asks for the workspace's login, for the start page and for MLflow.
 
-MLflow has no login that needs only one secret, and the start page is an application of our own. The
-middleware asks both for the workspace's secret, so that other users of the machine are refused, and
-refuses requests that a page of another origin makes. Prefect needs none: it has a setting for such
-a secret. `docs/decisions/servers.md` gives the reasons.
+MLflow offers no login with a single secret, and the start page is an application of our own. The
+middleware therefore protects both with the secret of the workspace, so that other users of the
+machine are refused. It also refuses requests from web pages of other origins. Prefect does not need
+it, because Prefect has a setting for such a secret. `docs/decisions/servers.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tilewright.services.server_credentials import KEY, Credentials
 
 POLICY_VIOLATION = 1008
-"""Close code of WebSocket."""
+"""WebSocket close code for a request that violates the server's policy (RFC 6455)."""
 OWN_SERVER_ONLY = "connect-src 'self' data: blob:; form-action 'self'"
-"""Content security policy. Pages may send requests to their own server only: some pages of Prefect
+"""Content security policy: pages may send requests only to their own server. Some pages of Prefect
 and MLflow would otherwise call an analytics service."""
 UNCACHED = {"Cache-Control": "no-store"}
 PAGE = """<!doctype html>
@@ -37,7 +37,7 @@ REFUSAL = "log in with the link that 'tilewright ui' printed, or with the secret
 
 
 class OwnServerOnly:
-    """ASGI middleware that adds the headers which confine a page to its own server."""
+    """ASGI middleware that adds security headers: a page can only contact its own server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class Guard:
     """ASGI middleware that lets only callers with the credentials of a workspace pass.
 
     Args:
-        app: the application behind the guard. It serves HTTP; WebSockets are refused.
+        app: the protected application. It serves HTTP; WebSocket requests are refused.
         credentials: the secret for programs and the key for browsers.
     """
 
@@ -67,7 +67,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send)
 
     def _answer(self, request: Request) -> Response | None:
-        """Return a refusal or the answer to a login. None if the application is to answer."""
+        """Return a refusal or the answer to a login, or None if the application should answer."""
         if _is_foreign(request):
             text = "pages of another origin may not use this server"
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN, UNCACHED)
@@ -101,7 +101,7 @@ class Guard:
 
 
 def _is_foreign(request: Request) -> bool:
-    """Return whether a page of another origin made the request. Following a link is allowed."""
+    """Return whether a web page of another origin made the request. Following a link is allowed."""
     own = f"http://{request.headers.get('host', '')}".lower()
     if any(origin.lower() != own for origin in request.headers.getlist("origin")):
         return True

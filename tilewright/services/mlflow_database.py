@@ -1,13 +1,14 @@
-"""MLflow's SQLite file: creates it whole or not at all, and updates it after a workspace was moved.
+"""MLflow's SQLite file: creates it atomically, and updates it after a workspace was moved.
 
-MLflow builds the database in some fifty steps that SQLite does not take back together. A command
-that is killed or finds its disk full in the middle leaves a file that no later one can open. The
-database is therefore built once beside the environment, and every new workspace gets a copy.
+MLflow builds the database in about fifty steps, which SQLite does not roll back together. A command
+that is killed or runs out of disk space halfway would leave a file that no later command can open.
+The database is therefore built once, beside the Python environment, and each new workspace gets a
+copy.
 
-MLflow names all places of files by their whole path. It has no call that changes them, and asks for
-no relative ones, so `relocate_artifacts` updates its tables
-(https://github.com/mlflow/mlflow/issues/3144, https://github.com/mlflow/mlflow/issues/8226).
-Otherwise the files of earlier runs would not be found: `tests/services/test_moved_workspace.py`.
+MLflow stores absolute paths of files. It offers no call to change them and no relative paths, so
+`relocate_artifacts` updates its tables (https://github.com/mlflow/mlflow/issues/3144,
+https://github.com/mlflow/mlflow/issues/8226). Otherwise MLflow would not find the files of earlier
+runs, see `tests/services/test_moved_workspace.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PLACES = (
 
 
 def provide_mlflow_database(path: Path) -> None:
-    """Create an empty database unless there is one. Raises `OSError`."""
+    """Create an empty MLflow database if the file does not exist. Raise `OSError` if that fails."""
     if path.exists():
         return
     with providing(path) as fresh:
@@ -45,7 +46,7 @@ def provide_mlflow_database(path: Path) -> None:
 
 
 def _template_provided() -> bool:
-    """Whether the template exists, built now if need be; not where the environment is read-only."""
+    """Build the template database if it is missing. Return False if it cannot be written."""
     template = _template()
     try:
         if not template.exists():
@@ -77,9 +78,15 @@ def _build(path: Path) -> None:
 
 
 def relocate_artifacts(database: Path, artifacts: Path) -> None:
-    """Let MLflow look for files in `artifacts` where its database names that folder of a workspace
-    elsewhere. A database that cannot be read is left as it is: whoever opens it next reports
-    that."""
+    """Update the artifact locations in MLflow's database after the workspace was moved.
+
+    A database that cannot be read is left unchanged, because the next program that opens it reports
+    the problem.
+
+    Args:
+        database: MLflow's SQLite file.
+        artifacts: current folder of the artifacts.
+    """
     here = artifacts.as_uri()
     try:
         with closing(sqlite3.connect(database)) as connection:

@@ -35,9 +35,9 @@ from tilewright.services.server_process import ServerProcess, listening_socket, 
 from tilewright.services.workspace import Workspace
 
 EXPERIMENT = "tilewright"
-"""Where runs of `tilewright tune` are."""
+"""Name of the MLflow experiment with the runs of `tilewright tune`."""
 VIEW_KEY = "tilewright"
-"""The name of the view in which they are shown."""
+"""Name of the saved view of that experiment in MLflow's pages."""
 TRACKING_URI, USERNAME = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME"
 
 
@@ -47,8 +47,20 @@ def start_mlflow_server(
     port: int = DEFAULT_PORTS[MLFLOW],
     credentials: Credentials | None = None,
 ) -> ServerProcess:
-    """Start MLflow's pages on this workspace's runs. Raises `ServerError` when the port is
-    taken."""
+    """Start an MLflow server for the runs of a workspace.
+
+    Args:
+        workspace: the workspace.
+        host: address on which the server listens.
+        port: port on which the server listens.
+        credentials: credentials that the server asks for; by default new ones of the workspace.
+
+    Returns:
+        The server, which is still starting.
+
+    Raises:
+        ServerError: the port is in use.
+    """
     credentials = credentials or Credentials.of(workspace)
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
@@ -79,10 +91,10 @@ def _security(host: str, port: int) -> dict[str, str]:
 
 
 def mlflow_login(workspace: Workspace) -> dict[str, str]:
-    """Return the login for MLflow's clients, by environment variable.
+    """Return the login for MLflow's clients, as environment variables.
 
-    It is empty unless the user names a server of this workspace that is up. It is also empty if the
-    user gives a login.
+    The result is empty unless `MLFLOW_TRACKING_URI` names a running server of this workspace. It is
+    also empty if the user has set a login.
 
     Raises:
         SecretError: the file of the secret is not private.
@@ -95,7 +107,7 @@ def mlflow_login(workspace: Workspace) -> dict[str, str]:
 
 
 def _login_at(address: str, workspace: Workspace) -> dict[str, str]:
-    """Return the login for a server of this workspace; empty if it is down or another's."""
+    """Return the login for a server; empty if it is not a running server of this workspace."""
     credentials = Credentials(workspace_secret(workspace))
     if not opens_local_server(f"{address}/health", credentials):
         return {}
@@ -103,21 +115,29 @@ def _login_at(address: str, workspace: Workspace) -> dict[str, str]:
 
 
 def running_mlflow(workspace: Workspace) -> dict[str, str]:
-    """Return the variables by which MLflow's clients use the server of this workspace; none if it
-    is not running. Raises `SecretError` or `WorkspaceError`."""
+    """Return the environment variables with which MLflow's clients use this workspace's server.
+
+    The result is empty if the server is not running.
+
+    Raises:
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the secret cannot be stored.
+    """
     address = page_address(MLFLOW)
     login = _login_at(address, workspace)
     return {TRACKING_URI: address} | login if login else {}
 
 
 def mlflow_pages(server: ServerProcess) -> str:
-    """Return the address of a server's pages."""
+    """Return the address of the web pages of an MLflow server."""
     return server.health.removesuffix("/health")
 
 
 def mlflow_runs_page(server: ServerProcess) -> str:
-    """Return the address of the page with the runs of `tilewright tune`, on a server that is up.
-    Before the first run, it is the page with all experiments."""
+    """Return the address of the page that lists the runs of `tilewright tune`.
+
+    Before the first run, the page with all experiments is returned. The server must be running.
+    """
     pages = mlflow_pages(server)
     found = _experiment(pages, server.headers)
     if found is None:
@@ -127,14 +147,14 @@ def mlflow_runs_page(server: ServerProcess) -> str:
 
 
 class _Tag(TypedDict):
-    """A tag as MLflow sends it."""
+    """A tag in MLflow's answer."""
 
     key: str
     value: str
 
 
 class _Experiment(TypedDict):
-    """What is read of an experiment."""
+    """Fields of an MLflow experiment that we use."""
 
     experiment_id: str
     tags: NotRequired[list[_Tag]]
@@ -154,7 +174,7 @@ def _experiment(pages: str, headers: Mapping[str, str]) -> _Experiment | None:
 
 
 def _serve(descriptor: int, database: str, artifacts: str) -> None:
-    """What `mlflow server` does, on a socket that is open already."""
+    """Run the same server as `mlflow server`, on a socket that is already open."""
     credentials = Credentials.inherited()
     os.environ.update({
         "_MLFLOW_SERVER_FILE_STORE": database,

@@ -1,8 +1,9 @@
-"""Addresses and ports of the pages of Prefect and MLflow, and links into these pages.
+"""Addresses and ports of the pages of Prefect and MLflow, and links to these pages.
 
-Links that a run stores name a port, so a workspace has fixed ports, which no other workspace of the
-user has. `tilewright ui` comes back on those it used last, and runs link to them whether or not the
-pages are up. Where the user names servers, links lead to their pages instead.
+Runs store links that contain a port. Each workspace therefore has fixed ports, which no other
+workspace of the user has. `tilewright ui` uses the same ports as the last time, and runs link to
+them whether or not the pages are running. If the user names servers of their own, links lead to
+their pages instead.
 """
 
 from __future__ import annotations
@@ -24,29 +25,37 @@ from tilewright.services.workspace import Workspace, current_workspace
 
 HIGHEST = 65535
 _LISTENING = "0A"
-"""State of a socket in `/proc/net/tcp`."""
+"""State of a listening socket in `/proc/net/tcp`."""
 RUNS, PREFECT, MLFLOW = "runs", "prefect", "mlflow"
-"""The start page, and the pages it leads to."""
+"""Names of the servers: the start page, and the pages that it links to."""
 DEFAULT_PORTS = {RUNS: 4100, PREFECT: 4200, MLFLOW: 5000}
 _PORTS_TRIED = 100
 _CLAIMS = "ports.json"
-"""File in the user's state folder with the ports of each workspace, by its folder."""
+"""File in the user's state folder that stores the ports of each workspace, by the workspace's
+folder."""
 ANY_INTERFACE = "0.0.0.0"
 LOCAL = (*LOOPBACK_NAMES, ANY_INTERFACE)
 TRAINING_PAGES = "?workflowType=machine_learning"
-"""MLflow opens on pages for language models unless told otherwise."""
+"""Query that opens MLflow's pages for model training; by default MLflow opens pages for language
+models."""
 PREFECT_PAGES, MLFLOW_PAGES = "PREFECT_UI_URL", "MLFLOW_UI_URL"
-"""Variables that name the pages, where a browser gets to them by another address than programs. The
-second is ours."""
+"""Environment variables with the addresses of the pages, for cases in which a browser needs another
+address than programs. `PREFECT_UI_URL` is Prefect's own variable, `MLFLOW_UI_URL` is ours."""
 
 
 class PortError(TilewrightError):
-    """A number that is no port, or one port for two servers."""
+    """A number is not a valid port, or two servers have the same port."""
 
 
 def check_ports(ports: Mapping[str, int]) -> None:
-    """Check ports, given by the option that names each. Raises `PortError` for a number that is no
-    port, and for one port that is given twice."""
+    """Check that ports are valid and different.
+
+    Args:
+        ports: each port, by the name of the option that sets it.
+
+    Raises:
+        PortError: a number is not a valid port, or a port occurs twice.
+    """
     taken: dict[int, str] = {}
     for option, port in ports.items():
         if not 1 <= port <= HIGHEST:
@@ -64,8 +73,8 @@ def check_ports(ports: Mapping[str, int]) -> None:
 def is_own_listener(port: int) -> bool:
     """Return whether every process that listens on this TCP port belongs to the current user.
 
-    A command asks before it sends the secret of the workspace: another user of the machine may have
-    started a program on a port that one of our servers used before.
+    A command checks this before it sends the secret of the workspace, because another user of the
+    machine may have started a program on a port that one of our servers used before.
     """
     owners = set()
     for table in Path("/proc/net/tcp"), Path("/proc/net/tcp6"):
@@ -80,22 +89,35 @@ def is_own_listener(port: int) -> bool:
 
 
 def page_address(server: str) -> str:
-    """Return where the pages of a server of `DEFAULT_PORTS` were last. Before they were up for the
-    first time, return where they will be: on ports that no other workspace of the user has."""
+    """Return the address of a server's pages: the last one, or the one they will get.
+
+    Pages that have never run will get ports that no other workspace of the user has.
+
+    Args:
+        server: name of the server, a key of `DEFAULT_PORTS`.
+    """
     workspace = current_workspace()
     known = _read(workspace).get(server, "")
     return known if is_local(known) else f"http://{LOOPBACK}:{_claimed_ports(workspace)[server]}"
 
 
 def port_or_last(port: int | None, server: str) -> int:
-    """Return the port that is asked for, or without one the port of `page_address`."""
+    """Return `port`, or the port of `page_address` if `port` is None."""
     if port is not None:
         return port
     return urlsplit(page_address(server)).port or DEFAULT_PORTS[server]
 
 
 def remember_addresses(workspace: Workspace, **addresses: str) -> None:
-    """Store addresses of pages that are up on this machine, by server. Raises `OSError`."""
+    """Store the addresses of pages that run on this machine. Other addresses are ignored.
+
+    Args:
+        workspace: the workspace whose servers show the pages.
+        addresses: address of the pages of each server.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     here = {
         name: browser_address(address) for name, address in addresses.items() if is_local(address)
     }
@@ -118,8 +140,10 @@ def is_taken(port: int) -> bool:
 
 
 def free_port_above(port: int) -> int:
-    """Return a port above `port` that no program uses and no other workspace of the user has. If
-    there is none nearby, return `port`."""
+    """Return a port above `port` that no program uses and no other workspace of the user has.
+
+    If none of the next `_PORTS_TRIED` ports is free, `port` itself is returned.
+    """
     claimed: set[int] = set()
     with suppress(OSError, RuntimeError), _locked_claims() as claims:
         claimed = _ports_in(claims.values())
@@ -128,9 +152,10 @@ def free_port_above(port: int) -> int:
 
 
 def _claimed_ports(workspace: Workspace) -> dict[str, int]:
-    """Return the ports that a workspace has claimed. If it has none, claim ports now that no other
-    workspace has and on which nobody listens. Where the user's state folder cannot be written,
-    nothing is claimed."""
+    """Return the ports of a workspace by server, and claim free ports if it has none.
+
+    Nothing is claimed if the user's state folder cannot be written.
+    """
     root = str(workspace.root)
     try:
         with _locked_claims() as claims:
@@ -157,9 +182,12 @@ def _ports_in(claims: Iterable[Mapping[str, int]]) -> set[int]:
 
 @contextmanager
 def _locked_claims() -> Iterator[dict[str, dict[str, int]]]:
-    """Hold the ports that the user's workspaces have claimed, by folder, and write what changes.
-    Workspaces that are gone lose their ports. Raises `OSError`, and `RuntimeError` for a user
-    without a home."""
+    """Lock the file with the ports of the user's workspaces, and yield its content.
+
+    The content maps the folder of a workspace to its ports, by server. Changes are written when the
+    context ends. Workspaces whose folder no longer exists are removed. Raises `OSError`, or
+    `RuntimeError` if the user has no home folder.
+    """
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     folder = Path(state) / "tilewright"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,7 +211,7 @@ def _read_claims(path: Path) -> dict[str, dict[str, int]]:
 
 
 def is_local(address: str) -> bool:
-    """Return whether an address can lead to no other machine."""
+    """Return whether an address certainly belongs to this machine."""
     try:
         parts = urlsplit(address)
         return parts.scheme == "http" and parts.hostname in LOCAL and parts.port is not None
@@ -192,8 +220,10 @@ def is_local(address: str) -> bool:
 
 
 def browser_address(address: str) -> str:
-    """Return the address at which a browser of this machine reaches a server. A server that listens
-    on every interface is reached by loopback."""
+    """Return the address at which a browser of this machine reaches a server.
+
+    A server that listens on all interfaces is reached through the loopback address.
+    """
     parts = urlsplit(address)
     if parts.hostname != ANY_INTERFACE:
         return address
@@ -213,30 +243,39 @@ def _file(workspace: Workspace) -> Path:
 
 
 def flow_run_url(flow_run_id: str) -> str:
-    """Return the address of the page of a flow run."""
+    """Return the address of the Prefect page of a flow run."""
     return f"{_prefect_pages()}/runs/flow-run/{flow_run_id}"
 
 
 def mlflow_run_url(experiment_id: str, run_id: str) -> str:
-    """Return the address of the page of an MLflow run."""
+    """Return the address of the MLflow page of a run."""
     return f"{_mlflow_pages()}/#/experiments/{experiment_id}/runs/{run_id}{TRAINING_PAGES}"
 
 
 def runs_url(pages: str, experiment_id: str | None) -> str:
-    """Return the address of the list of an experiment's runs on MLflow's pages. Without an
-    experiment, it is the list of all experiments."""
+    """Return the address of the MLflow page that lists the runs of an experiment.
+
+    Args:
+        pages: address of MLflow's pages.
+        experiment_id: ID of the experiment; None for the list of all experiments.
+    """
     runs = "" if experiment_id is None else f"/{experiment_id}/runs"
     return f"{pages.rstrip('/')}/#/experiments{runs}{TRAINING_PAGES}"
 
 
 def other_pages() -> dict[str, str]:
-    """Return the addresses that the start page links to, by name."""
+    """Return the addresses of the pages that the start page links to, by name."""
     return {"Prefect": _prefect_pages(), "MLflow": runs_url(_mlflow_pages(), None)}
 
 
 def name_prefect_pages(api_url: str) -> None:
-    """Let links of this process lead to the server that the user names by its API address, unless
-    the user names its pages, too."""
+    """Let the links of this process lead to the pages of the user's Prefect server.
+
+    Does nothing if the user has set the address of the pages.
+
+    Args:
+        api_url: address of the server's API, which ends in `/api`.
+    """
     if api_url.rstrip("/").endswith("/api"):
         pages = without_login(api_url).removesuffix("/api")
         os.environ.setdefault(PREFECT_PAGES, pages)

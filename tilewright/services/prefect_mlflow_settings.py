@@ -1,9 +1,10 @@
 """Settings with which a command runs Prefect and MLflow: environment variables and their defaults.
 
-Variables that the user has set stay in force, and so does the Prefect profile in use. Prefect would
-look for its profiles in its home, which is the workspace here. So `PREFECT_PROFILES_PATH` names the
-file: the profiles of the user's own Prefect home, or those that come with Prefect. Clients ask
-servers of this machine directly, whatever proxy the user has for other hosts.
+Variables that the user has set stay in force, and so does the user's active Prefect profile.
+Prefect would look for profiles in its home folder, which is in the workspace here.
+`PREFECT_PROFILES_PATH` therefore names the profiles file: the one in the user's own Prefect home,
+or the one that comes with Prefect. Clients contact servers of this machine directly, even if the
+user has set a proxy for other hosts.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ _SERVER_ADDRESSES = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
 
 
 def own_settings() -> dict[str, str]:
-    """Return the variable that names the file of Prefect's profiles, unless the user has set it."""
+    """Return the variable that names Prefect's profiles file, unless the user has set it."""
     return {} if os.environ.get(PROFILES) else {PROFILES: str(_profiles())}
 
 
 def profile_settings() -> dict[str, str]:
-    """Return the server that the user's profile in use names, with its login, by variable. Prefect
-    reads the rest of the profile itself. Empty if the profile names no server, or if
-    `PREFECT_API_URL` does."""
+    """Return the Prefect server and login from the user's active profile, as environment variables.
+
+    Prefect reads the other settings of the profile itself. The result is empty if the profile names
+    no server, or if `PREFECT_API_URL` is set.
+    """
     if os.environ.get(_PREFECT_SERVER[0]):
         return {}
     try:
@@ -57,8 +60,11 @@ def profile_settings() -> dict[str, str]:
 
 
 def _profiles() -> Path:
-    """The user's file, where there is one. `PREFECT_HOME` is the user's or, once it is set here,
-    the workspace's; then the variable above is set as well."""
+    """Return the path of the user's Prefect profiles, or of those that come with Prefect.
+
+    `PREFECT_HOME` is the user's home of Prefect. Once this module has set it to the workspace,
+    `PREFECT_PROFILES_PATH` is also set, so that this function is not called again.
+    """
     home = os.environ.get("PREFECT_HOME")
     own = (Path(home) if home else Path.home() / ".prefect") / "profiles.toml"
     if own.is_file():
@@ -70,14 +76,17 @@ def _profiles() -> Path:
 
 
 class ProxyError(TilewrightError):
-    """A proxy that cannot be used."""
+    """A proxy that is set in the environment cannot be used."""
 
 
 def keep_loopback_direct() -> None:
-    """Add loopback to the hosts that need no proxy, for this process and those it starts.
+    """Exclude loopback addresses from the proxy, for this process and its child processes.
 
-    All clients heed the variable: urllib, requests, httpx, websockets. Some read it in lower case
-    first and some in upper case, so both are set. Raises `ProxyError`.
+    All clients (urllib, requests, httpx, websockets) respect the variable `no_proxy`. Some read it
+    in lower case first and others in upper case, so both are set.
+
+    Raises:
+        ProxyError: a server is only reachable through a SOCKS proxy, which needs a missing package.
     """
     known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     names = [name.strip() for name in known.split(",") if name.strip()]
@@ -89,8 +98,11 @@ def keep_loopback_direct() -> None:
 
 
 def _go_without_socks() -> None:
-    """Prefect's client does not start where a SOCKS proxy is named that it has no code for, even if
-    it would not use it."""
+    """Remove SOCKS proxies from the environment if the package for them is missing.
+
+    Prefect's client does not start with a SOCKS proxy that it cannot use, even if it never contacts
+    the proxy. Raises `ProxyError` if a server on another machine needs the proxy.
+    """
     socks = [
         name
         for name, address in os.environ.items()
@@ -113,13 +125,13 @@ def _is_elsewhere(address: str) -> bool:
 
 
 def without_login(url: str) -> str:
-    """Return an address without the name and password in it, as records and messages show it."""
+    """Return a URL without its user name and password, for records and messages."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
 
 
 def read_login(url: str) -> tuple[str, str] | None:
-    """Return the name and password in an address, or None."""
+    """Return the user name and the password in a URL, or None if it has none."""
     parts = urlsplit(url)
     if parts.username is None:
         return None
@@ -127,8 +139,10 @@ def read_login(url: str) -> tuple[str, str] | None:
 
 
 def provide_home() -> None:
-    """Set `HOME` for a user whom the machine does not know by name, as in a container: Prefect does
-    not start without a home. It is not the workspace, because files in a user's home are trusted.
+    """Set `HOME` if the user has no home folder, as in some containers.
+
+    Prefect does not start without a home folder. The workspace is not used as home, because files
+    in a user's home folder are trusted.
     """
     try:
         Path.home()
@@ -137,8 +151,10 @@ def provide_home() -> None:
 
 
 def take_logins_out_of_addresses() -> None:
-    """Move names and passwords from the addresses of servers to variables of their own. Errors of
-    the clients name the address, and end in logs and databases."""
+    """Move user names and passwords from server URLs to separate environment variables.
+
+    Error messages of the clients contain the URL and end up in logs and databases.
+    """
     if pages := os.environ.get("PREFECT_UI_URL"):
         os.environ["PREFECT_UI_URL"] = without_login(pages)
     if found := read_login(os.environ.get("PREFECT_API_URL", "")):
@@ -151,8 +167,10 @@ def take_logins_out_of_addresses() -> None:
 
 
 def default_settings(workspace: Workspace) -> dict[str, str]:
-    """Return the settings of Prefect and MLflow for a workspace, by variable. A variable that the
-    user has set stays as it is."""
+    """Return the default settings of Prefect and MLflow for a workspace, as environment variables.
+
+    The caller must not replace a variable that the user has set.
+    """
     return {
         # No telemetry. MLflow knows only the literal `true`.
         "DO_NOT_TRACK": "true",

@@ -1,8 +1,8 @@
 """The Prefect server of a command or of `tilewright ui`, and its database.
 
-Prefect's own ephemeral server takes seconds to answer and is started only when the first flow asks
-for it. Here it starts at once, while the command reads its input, with a database that set-up has
-migrated already, and ends with the command.
+Prefect's own ephemeral server takes seconds to answer and is started only when the first flow needs
+it. This server starts immediately, while the command reads its input. Its database was already
+migrated when Tilewright was set up. The server ends with the command.
 
 Run as `python -m tilewright.services.prefect_server DESCRIPTOR`, this module is that server.
 """
@@ -44,7 +44,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Login:
-    """The API address of a server of this workspace, and the credentials that open it."""
+    """Access to a server of this workspace.
+
+    Attributes:
+        api_url: address of the server's API.
+        credentials: credentials that the server accepts.
+    """
 
     api_url: str
     credentials: Credentials
@@ -60,8 +65,15 @@ class Login:
 
 @dataclass(frozen=True)
 class PrefectServer:
-    """A server that is starting. Call `process.wait()` before the first flow, `process.stop()`
-    last."""
+    """A server that is starting.
+
+    Call `process.wait()` before the first flow, and `process.stop()` at the end.
+
+    Attributes:
+        process: the process of the server.
+        api_url: address of the server's API.
+        credentials: credentials that the server accepts.
+    """
 
     process: ServerProcess
     api_url: str
@@ -69,17 +81,20 @@ class PrefectServer:
 
     @property
     def login(self) -> Login:
-        """The login for clients."""
+        """The login for clients of this server."""
         return Login(self.api_url, self.credentials)
 
     @property
     def pages(self) -> str:
-        """The address of the web pages, if the server shows any."""
+        """The address of the web pages; only servers of `start_prefect_pages` have any."""
         return self.api_url.removesuffix("/api")
 
 
 def start_prefect_server(workspace: Workspace) -> PrefectServer:
-    """Start a server on a free port, without pages and scheduler, for the flows of this process."""
+    """Start a server for the flows of this process, on a free port.
+
+    The server has no web pages and does not run scheduled deployments.
+    """
     return _start(workspace, LOOPBACK, 0, Credentials.of(workspace), interface=False)
 
 
@@ -89,7 +104,14 @@ def start_prefect_pages(
     port: int = DEFAULT_PORTS[PREFECT],
     credentials: Credentials | None = None,
 ) -> PrefectServer:
-    """Start a server that also serves the web pages and runs deployments that are due."""
+    """Start a server that also serves the web pages and runs scheduled deployments.
+
+    Args:
+        workspace: the workspace.
+        host: address on which the server listens.
+        port: port on which the server listens.
+        credentials: credentials that the server asks for; by default new ones of the workspace.
+    """
     return _start(workspace, host, port, credentials or Credentials.of(workspace), interface=True)
 
 
@@ -125,8 +147,18 @@ def _start(
 
 @contextmanager
 def announce_server(workspace: Workspace, server: PrefectServer, **others: str) -> Iterator[None]:
-    """Let other commands on this workspace use the server of `tilewright ui` meanwhile. Links lead
-    to its pages and to those of `others` also afterwards. Raises `OSError`."""
+    """Let other commands in this workspace use the server of `tilewright ui` within the context.
+
+    Links of later runs lead to the pages even after the context has ended.
+
+    Args:
+        workspace: the workspace.
+        server: the Prefect server.
+        others: address of the pages of each other server.
+
+    Raises:
+        OSError: the announcement cannot be written.
+    """
     write_atomically(_announcement(workspace), json.dumps({"api_url": server.api_url}).encode())
     remember_addresses(workspace, **{PREFECT: server.pages}, **others)
     try:
@@ -138,15 +170,20 @@ def announce_server(workspace: Workspace, server: PrefectServer, **others: str) 
 
 
 def find_announced_server(workspace: Workspace) -> Login | None:
-    """Return the login for a live server that runs on this workspace's data, or None. Raises
-    `SecretError` or `WorkspaceError`."""
+    """Return the login for the running server that `tilewright ui` announced, or None.
+
+    Raises:
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the secret cannot be stored.
+    """
     api_url = _announced_address(workspace)
     return None if api_url is None else login_at(api_url, workspace)
 
 
 def login_at(api_url: str, workspace: Workspace) -> Login | None:
-    """Return the login for a server of this workspace. None if the server is down or is not one of
-    this workspace. The secret is sent only to a process of the current user that asks for a login.
+    """Return the login for a server, or None if it is not a running server of this workspace.
+
+    The secret is sent only to a process of the current user that asks for a login.
 
     Raises:
         SecretError: the file of the secret is not private.
@@ -158,7 +195,7 @@ def login_at(api_url: str, workspace: Workspace) -> Login | None:
 
 
 def _guarded_route(api_url: str) -> str:
-    """Return an address that answers only with a login; `/health` answers to everybody."""
+    """Return an address of the server that requires a login. `/health` answers without one."""
     return f"{api_url.rstrip('/')}/version"
 
 
@@ -177,7 +214,7 @@ def _announcement(workspace: Workspace) -> Path:
 
 
 def prepare_database_template(workspace: Workspace) -> None:
-    """Start a server once on an empty workspace and keep its database for later workspaces."""
+    """Start a server once on an empty workspace, and keep its database for later workspaces."""
     if _template().exists():
         return
     server = start_prefect_server(workspace)
@@ -202,8 +239,11 @@ def _template() -> Path:
 
 
 class RetrySoon:
-    """ASGI middleware: a busy SQLite file (503) is free again within milliseconds, so tell the
-    client to come back then; by itself it would wait two seconds."""
+    """ASGI middleware that tells clients to retry quickly if the SQLite file is busy (status 503).
+
+    The file is usually free again within milliseconds, but a client would wait two seconds by
+    default.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

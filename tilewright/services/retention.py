@@ -1,8 +1,8 @@
-"""How long a workspace keeps what: removes stages of the cache that were not used for 30 days.
+"""Retention of a workspace's data: removes cached stages that were not used for 30 days.
 
-A file of the cache counts as used when it was written or last read. A disk that does not record
-when files are read (`noatime`) counts from when they were written. Runs in MLflow are kept until
-the user deletes them. Prefect's server forgets flow runs after 90 days and events after a week
+A cached file counts as used when it was written or last read. On a disk that does not record read
+times (`noatime`), only the write time counts. MLflow runs are kept until the user deletes them.
+Prefect's server deletes flow runs after 90 days and events after a week
 (`prefect_mlflow_settings`).
 """
 
@@ -19,15 +19,23 @@ from tilewright.services.workspace import Workspace
 
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
-"""Days after which a cached stage that was not found again is removed by itself."""
+"""Number of days after which an unused cached stage is removed automatically."""
 _LOOKED = "pruned"
 _BUSY_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class UnusedCache:
-    """Files of a cache folder that no stage used since `before` (seconds of the epoch); sizes in
-    bytes."""
+    """Files of a cache folder that no stage has used for some time.
+
+    Attributes:
+        root: the cache folder.
+        before: files that were last used before this time count as unused, in seconds since the
+            epoch.
+        files: the unused files.
+        size: total size of the unused files in bytes.
+        whole: total size of all files of the cache in bytes.
+    """
 
     root: Path
     before: float
@@ -36,7 +44,7 @@ class UnusedCache:
     whole: int
 
     def remove(self) -> int:
-        """Remove the files that are still unused. Return how many bytes that freed."""
+        """Remove the files that are still unused, and return the number of freed bytes."""
         freed = 0
         for path in self.files:
             if _used(path) >= self.before:
@@ -49,7 +57,12 @@ class UnusedCache:
 
 
 def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
-    """Find what no stage used since `before` (seconds of the epoch)."""
+    """Find the files of a workspace's cache that were not used since a given time.
+
+    Args:
+        workspace: the workspace.
+        before: the time, in seconds since the epoch.
+    """
     root = workspace.cache
     files = sorted(path for path in root.rglob("*") if path.is_file() and path != root / _LOOKED)
     old = [path for path in files if _used(path) < before]
@@ -58,7 +71,7 @@ def unused_cache(workspace: Workspace, before: float) -> UnusedCache:
 
 
 def prune_daily(workspace: Workspace) -> None:
-    """Remove cached stages that were not used for `UNUSED_DAYS`, unless that was done today."""
+    """Remove cached stages that were not used for `UNUSED_DAYS`, at most once a day."""
     looked = workspace.cache / _LOOKED
     now = time.time()
     if not workspace.cache.is_dir() or _used(looked) > now - DAY:
@@ -69,8 +82,11 @@ def prune_daily(workspace: Workspace) -> None:
 
 
 def compact_database(database: Path) -> int | None:
-    """Give free pages of an SQLite file back to the disk. Return the bytes that this freed, or None
-    if another process uses the file, or it is no database."""
+    """Return unused pages of an SQLite file to the file system.
+
+    Returns:
+        The number of freed bytes. None if another process uses the file or it is not a database.
+    """
     if not database.is_file():
         return None
     before = _size(database) + _size(Path(f"{database}-wal"))

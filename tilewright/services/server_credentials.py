@@ -1,9 +1,9 @@
-"""Passwords of a workspace's Prefect and MLflow servers: a secret for programs, a key for browsers.
+"""Credentials of a workspace's servers: a secret for programs and a key for browsers.
 
-The first command that starts a server in a workspace makes the secret, in a file that only its user
-can read; the secret stays the same. The key is made at each start of the pages, is part of the
-printed links, and becomes a cookie. Servers receive both through their environment, so that neither
-is in a command line, a log, a database or a record.
+The first command that starts a server in a workspace creates the secret, in a file that only its
+user can read. The secret stays the same. A new key is created each time the pages start; the
+printed links contain it, and browsers then store it as a cookie. Servers receive both through
+environment variables, so that neither appears in a command line, a log, a database or a record.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ _SECRET, _KEY = "TILEWRIGHT_SERVER_SECRET", "TILEWRIGHT_SERVER_KEY"
 
 
 def secret_path(workspace: Workspace) -> Path:
-    """Return where the secret is kept."""
+    """Return the path of the file that stores the secret of a workspace."""
     return workspace.root / "secret"
 
 
 def workspace_secret(workspace: Workspace) -> str:
-    """Return the secret of this workspace, made now if there is none: 64 hex digits. Raises
-    `SecretError` for a file that others made or can read, or that is no plain file, and
-    `WorkspaceError`; `OSError` where the disk is full."""
+    """Return the secret of a workspace, 64 hexadecimal digits, and create it if there is none.
+
+    Raises:
+        SecretError: others own or can read the file of the secret, or it is not a regular file.
+        WorkspaceError: the secret cannot be stored.
+        OSError: the disk is full.
+    """
     path = secret_path(workspace)
     try:
         return provide_secret(path, _REMEDY)
@@ -59,15 +63,19 @@ def workspace_secret(workspace: Workspace) -> str:
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secret of a workspace and the key of one start of its pages. Without a key, no browser
-    can log in."""
+    """The secret of a workspace and the key of one start of its pages.
+
+    Attributes:
+        secret: the secret, with which programs log in.
+        key: the key, with which browsers log in; if it is empty, no browser can log in.
+    """
 
     secret: str = field(repr=False)
     key: str = field(default="", repr=False)
 
     @classmethod
     def of(cls, workspace: Workspace) -> Self:
-        """Return the workspace's secret with a new key.
+        """Return the secret of the workspace with a new key.
 
         Raises:
             SecretError: the file of the secret is not private.
@@ -77,7 +85,7 @@ class Credentials:
 
     @classmethod
     def inherited(cls) -> Self:
-        """Take the credentials out of this process's environment.
+        """Read the credentials from the environment of this process, and remove them there.
 
         Raises:
             KeyError: the process was started without credentials.
@@ -86,23 +94,26 @@ class Credentials:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables from which `inherited` reads the credentials."""
+        """Environment variables from which `inherited` reads the credentials in a child process."""
         return {_SECRET: self.secret, _KEY: self.key}
 
     @property
     def login(self) -> str:
-        """User name and secret in the form of `PREFECT_API_AUTH_STRING`."""
+        """User name and secret in the format of `PREFECT_API_AUTH_STRING`."""
         return f"{USER}:{self.secret}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """HTTP headers that log a program in."""
+        """HTTP headers with which a program logs in."""
         return {"Authorization": f"Basic {base64.b64encode(self.login.encode()).decode()}"}
 
     @property
     def cookie(self) -> str:
-        """Name of the session cookie. Browsers share cookies between the ports of a host, so each
-        start of the servers has a name of its own."""
+        """Name of the session cookie.
+
+        Browsers share cookies between the ports of a host, so the name differs for each start of
+        the servers.
+        """
         return f"{USER}-{hashlib.sha256(self.key.encode()).hexdigest()[:8]}"
 
     def link(self, address: str) -> str:
@@ -112,8 +123,10 @@ class Credentials:
         return parts._replace(path=parts.path or "/", query=query).geturl()
 
     def admits(self, authorization: str) -> bool:
-        """Return whether an `Authorization` header has the secret: as the password of any user, or
-        as a bearer token."""
+        """Return whether an HTTP `Authorization` header contains the secret.
+
+        The secret is accepted as the password of any user or as a bearer token.
+        """
         scheme, _, value = authorization.strip().partition(" ")
         if scheme.lower() == "bearer":
             return _equal(value.strip(), self.secret)
@@ -131,11 +144,13 @@ class Credentials:
 
 
 def opens_local_server(address: str, credentials: Credentials) -> bool:
-    """Return whether a server of this machine refuses requests without a login and accepts these
-    credentials. They are sent only if the server belongs to the current user.
+    """Return whether a server of this machine accepts the credentials and requires a login.
+
+    The credentials are sent only if the server belongs to the current user and refuses a request
+    without a login.
 
     Args:
-        address: an address on that server which is answered only with a login.
+        address: an address on that server which requires a login.
         credentials: the credentials of a workspace.
     """
     port = urlsplit(address).port if is_local(address) else None
@@ -145,5 +160,5 @@ def opens_local_server(address: str, credentials: Credentials) -> bool:
 
 
 def _equal(given: str, wanted: str) -> bool:
-    """Compare two texts in constant time."""
+    """Compare two texts in constant time, so that the duration reveals nothing about a secret."""
     return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())

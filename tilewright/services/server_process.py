@@ -1,9 +1,8 @@
-"""Runs server processes that live exactly as long as the command that started them, even a killed
-one.
+"""Server processes that end when the command that started them ends, even if it is killed.
 
 `python -m tilewright.services.server_process COMMAND…` runs a command in a process group of its
-own, again if it is killed. When its standard input closes, it ends the whole group. The caller of
-`start_server` holds the pipe's other end.
+own, and restarts the command if it is killed. When its standard input closes, it ends the whole
+group. The caller of `start_server` holds the other end of that pipe.
 """
 
 from __future__ import annotations
@@ -30,27 +29,35 @@ psutil = lazy_module("psutil")
 
 LOOPBACK = "127.0.0.1"
 IDLE_LIMIT_SECONDS = 120.0
-"""How long a server on its way up may be without any processor time."""
+"""Maximum time during which a starting server may use no processor time."""
 WORK_LIMIT_SECONDS = 300.0
-"""Processor time that a server may take to come up: some ten are usual. A machine with much else to
-do takes longer for them, so there is no limit on the time by the clock."""
+"""Maximum processor time that a server may use to start; about ten seconds are usual. The
+wall-clock time is not limited, because a busy machine needs longer."""
 ASK_SECONDS, ASK_AT_MOST_SECONDS = 5.0, 60.0
-"""How long an answer may take, at first and when it did not come."""
+"""Timeout of a health request: the first one, and the maximum after requests without an answer."""
 LOOK_SECONDS = 1.0
-"""Between looks at what a server got: each goes through all processes of the machine."""
+"""Interval between two readings of a server's processor time. Each reading scans all processes of
+the machine."""
 TELL_SECONDS = 10.0
 STOP_LIMIT_SECONDS = 10.0
 RESTARTS = 3
 
 
 class ServerError(TilewrightError):
-    """A server of this command did not start."""
+    """A server of this command did not start, or it ended."""
 
 
 @dataclass
 class ServerProcess:
-    """A running server. `health` is an address that answers 200 once the server is up, asked with
-    `headers`."""
+    """A running server.
+
+    Attributes:
+        name: name of the server in messages.
+        process: the process that watches the server.
+        health: address that returns status 200 once the server is running.
+        log: file with the output of the server.
+        headers: HTTP headers of the requests to `health`.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
@@ -59,9 +66,15 @@ class ServerProcess:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def wait(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Block until the server answers, as long as it makes progress. `tell` is called now and
-        then with a message. Raises `ServerError` if the server has ended, does nothing, or works
-        without end."""
+        """Block until the server answers, as long as it makes progress.
+
+        Args:
+            tell: called from time to time with a progress message.
+
+        Raises:
+            ServerError: the server ended, used no processor time for too long, or needs too much of
+                it.
+        """
         patience, ask_seconds = _Patience(self.process.pid), ASK_SECONDS
         started = told = time.monotonic()
         while True:
@@ -98,7 +111,7 @@ class ServerProcess:
 
 
 class _Patience:
-    """With a process and those it started, by the processor time that they get."""
+    """Limits on the processor time that a process and its children use while they start."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -106,7 +119,7 @@ class _Patience:
         self._looked = self._since
 
     def is_over(self) -> bool:
-        """Whether they had enough of it, or none for long."""
+        """Return whether the processes used too much processor time, or none for too long."""
         if (now := time.monotonic()) - self._looked < LOOK_SECONDS:
             return False
         self._looked, used = now, _processor_seconds(self._pid)
@@ -116,7 +129,7 @@ class _Patience:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of a process and what it started, as far as these live or were waited for."""
+    """Return the processor time of a process and its descendants, as far as it is known."""
     total = 0.0
     with suppress(psutil.NoSuchProcess):
         own = psutil.Process(pid)
@@ -136,16 +149,16 @@ def start_server(
     descriptors: Sequence[int] = (),
     headers: Mapping[str, str] | None = None,
 ) -> ServerProcess:
-    """Start a server and return at once.
+    """Start a server and return without waiting for it.
 
     Args:
-        name: the server's name in messages.
-        command: the command to run.
-        health: address that answers 200 once the server is up.
-        log: file that gets the server's output.
-        environment: further environment variables.
-        descriptors: open files that the server inherits.
-        headers: HTTP headers with which `health` is asked.
+        name: name of the server in messages.
+        command: command line of the server.
+        health: address that returns status 200 once the server is running.
+        log: file to which the server's output is appended.
+        environment: additional environment variables.
+        descriptors: open file descriptors that the server inherits.
+        headers: HTTP headers of the requests to `health`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
@@ -166,7 +179,7 @@ def start_server(
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket to hand to a server. Raises `ServerError` if the port is taken."""
+    """Return a bound socket to hand to a server. Raise `ServerError` if the port is in use."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -183,7 +196,13 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def is_answering(
     url: str, headers: Mapping[str, str] | None = None, seconds: float = ASK_SECONDS
 ) -> bool:
-    """Return whether a healthy server answers at this address, within a time."""
+    """Return whether a server answers with status 200.
+
+    Args:
+        url: address to request.
+        headers: HTTP headers of the request.
+        seconds: timeout of the request.
+    """
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=seconds) as reply:
@@ -196,8 +215,15 @@ def is_answering(
 
 
 class Tethered:
-    """A server in a process group of its own. One that is killed or crashes is started again on the
-    same open descriptors, so who calls it meanwhile waits in the queue of its port."""
+    """A server in a process group of its own.
+
+    A server that is killed or crashes is restarted on the same open sockets, so callers wait in the
+    queue of its port meanwhile.
+
+    Args:
+        command: command line of the server.
+        descriptors: open file descriptors that the server inherits.
+    """
 
     def __init__(self, command: Sequence[str], descriptors: Sequence[int]) -> None:
         self.command = list(command)
@@ -207,7 +233,7 @@ class Tethered:
         self._server = self._started()
 
     def run(self) -> int:
-        """Wait until the server ends or is ended. Return its status."""
+        """Wait until the server ends or is ended, and return its exit status."""
         status = self._server.wait()
         for _ in range(RESTARTS):
             if status >= 0 or -status in (signal.SIGTERM, signal.SIGINT):
@@ -222,7 +248,10 @@ class Tethered:
         return status
 
     def end(self) -> None:
-        """Ask the whole group to end, and kill it if it does not. It is not started again."""
+        """Ask all processes of the group to end, and kill them if they do not.
+
+        The server is not restarted afterwards.
+        """
         with self._changing:
             self._ending = True
         for wanted in (signal.SIGTERM, signal.SIGKILL):
@@ -235,7 +264,7 @@ class Tethered:
                 continue
 
     def end_with_parent(self) -> None:
-        """Block until standard input closes, then `end`."""
+        """Block until standard input closes, which means that the parent ended; then call `end`."""
         while os.read(0, 4096):  # not a buffered file: this thread may be reading at the end
             pass
         self.end()
@@ -258,7 +287,7 @@ def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
 
 
 def _inherited() -> list[int]:
-    """The descriptors beyond the standard three that this process was given."""
+    """Return the inherited file descriptors, except for standard input, output and error."""
     found = []
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)

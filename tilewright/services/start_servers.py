@@ -1,8 +1,8 @@
-"""Starts Prefect and MLflow: around the flows of one command, or with pages for `tilewright ui`.
+"""Starts the servers of Prefect and MLflow, for the flows of a command or for `tilewright ui`.
 
-`embedded` surrounds the flows of a command: it uses the server that the user names or the one of
-`tilewright ui`, and otherwise starts a Prefect server for as long as the flows run. `show_pages`
-serves the start page and the pages of Prefect and MLflow until it is interrupted.
+`embedded` surrounds the flows of a command. It uses the server that the user names or the one of
+`tilewright ui`; otherwise it starts a Prefect server while the flows run. `show_pages` serves the
+start page and the pages of Prefect and MLflow until it is interrupted.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from tilewright.services.workspace import Workspace, current_workspace, use_work
 API_URL, AUTH_STRING = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
 POLL_SECONDS = 0.2
 StartPage = Callable[[Workspace, str, int, Credentials, Mapping[str, str]], ServerProcess]
-"""Starts the start page: of this workspace, on a host and port. The last are variables that name
-the other servers' pages, where its links are to lead there."""
+"""Starts the server of the start page. The arguments are the workspace, host, port, credentials,
+and environment variables with the addresses of the other servers' pages, for its links."""
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def embedded(
 
     Args:
         prepare: called while the server starts.
-        prune: whether cached stages that were long unused are removed first.
+        prune: remove cached stages that were not used for a long time.
 
     Raises:
         ServerError: the server does not start.
@@ -109,17 +109,29 @@ def embedded(
 
 
 def login_for(named: str | None, workspace: Workspace) -> Login | None:
-    """Return the login for the server that the user names, or for that of `tilewright ui`, if it is
-    up and belongs to this workspace. None if the user gives a login. Raises `SecretError` or
-    `WorkspaceError`."""
+    """Return the login for the Prefect server to use, if it runs and belongs to this workspace.
+
+    Args:
+        named: address of the API that the user set; empty or None for the server of `tilewright
+            ui`.
+        workspace: the workspace.
+
+    Returns:
+        The login, or None if there is no such server or the user has set a login.
+
+    Raises:
+        SecretError: the file of the secret is not private.
+        WorkspaceError: the secret cannot be stored.
+    """
     if not named:
         return find_announced_server(workspace)
     return None if os.environ.get(AUTH_STRING) else login_at(named, workspace)
 
 
 def server_variables() -> dict[str, str]:
-    """Return the variables by which Prefect's and MLflow's own commands use the servers of this
-    workspace that are running.
+    """Return the environment variables with which other programs use this workspace's servers.
+
+    The variables are for Prefect's and MLflow's own commands. Only running servers are included.
 
     Raises:
         ServerError: no server of this workspace is running.
@@ -162,7 +174,7 @@ def _settings() -> Iterator[None]:
 
 
 def _log_to_file(workspace: Workspace) -> None:
-    """The terminal belongs to the command; what the libraries have to say goes to a file."""
+    """Send log messages of libraries to a file, because the terminal belongs to the command."""
     handler = logging.FileHandler(workspace.log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("", "prefect", "mlflow", "alembic", "uvicorn", "fastapi"):
@@ -184,11 +196,18 @@ def send_pending_records() -> None:
 
 
 def choose_ports(asked: Mapping[str, int | None], tell: Callable[[str], None]) -> dict[str, int]:
-    """Return the port of each server of `page_addresses.DEFAULT_PORTS` in `asked`.
+    """Choose the ports of servers.
 
-    A port that is asked for is taken as it is. Otherwise the server comes back on the port of
-    `page_address`, or, if another program uses that port now, on a free one. The port of a server
-    of this workspace that is still running is not replaced.
+    A requested port is used unchanged. Otherwise a server gets the port of `page_address`, or a
+    free port if another program uses that port. A server of this workspace that is still running
+    keeps its port.
+
+    Args:
+        asked: requested port of each server, None if the user requested none.
+        tell: called with a message about each port that had to change.
+
+    Returns:
+        The port of each server in `asked`.
 
     Raises:
         SecretError: the file of the secret is not private.
@@ -227,7 +246,7 @@ class ServiceUrls(dict[str, str]):
         self._servers = servers
 
     def wait(self) -> None:
-        """Block until a `KeyboardInterrupt`. Raises `ServerError` if a server ends by itself."""
+        """Block until a `KeyboardInterrupt`. Raise `ServerError` if a server ends by itself."""
         while True:
             for process in self._servers:
                 if process.process.poll() is not None:
@@ -239,8 +258,16 @@ class ServiceUrls(dict[str, str]):
 def show_pages(
     host: str, ports: Mapping[str, int], start_page: StartPage, tell: Callable[[str], None]
 ) -> Iterator[ServiceUrls]:
-    """Run all three servers within a context. `tell` is called with messages while they start. A
-    `KeyboardInterrupt` ends the context quietly, and the servers with it."""
+    """Run the start page and the servers of Prefect and MLflow within the context.
+
+    A `KeyboardInterrupt` ends the context without an error, and stops the servers.
+
+    Args:
+        host: address on which the servers listen.
+        ports: port of each server.
+        start_page: starts the server of the start page.
+        tell: called with progress messages while the servers start.
+    """
     workspace = use_workspace()
     credentials = Credentials.of(workspace)
     with ExitStack() as stack:
@@ -268,8 +295,11 @@ def show_pages(
 
 
 def _names_of(workspace: Workspace, prefect: str, mlflow: str) -> dict[str, str]:
-    """Variables that lead the start page's links to these pages; not where the user has servers,
-    whose runs it then shows."""
+    """Return the environment variables that make the start page link to these pages.
+
+    A variable is omitted if the user has set it or uses another server, because the start page then
+    links to the user's own server.
+    """
     named = {}
     if not os.environ.get("PREFECT_API_URL"):
         named[PREFECT_PAGES] = prefect

@@ -1,8 +1,9 @@
-"""The workspace: one folder in which runs keep the records of Prefect and MLflow, caches and logs.
+"""The workspace: a folder with the records of Prefect and MLflow, caches and logs.
 
-The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that is set and not empty. `use_workspace`
-must run before Prefect or MLflow is imported, since both read their settings from the environment
-at import. A user's own server in `PREFECT_API_URL` or `MLFLOW_TRACKING_URI` stays in use.
+The folder is `./.tilewright`, or `TILEWRIGHT_HOME` if that variable is set and not empty.
+`use_workspace` must run before Prefect or MLflow is imported, because both read their settings from
+the environment at import. A server that the user names in `PREFECT_API_URL` or
+`MLFLOW_TRACKING_URI` stays in use.
 
 The folder belongs to its user, nobody else may write to it, and its files are trusted.
 """
@@ -33,59 +34,67 @@ _OTHERS_WRITE = 0o022
 
 
 class WorkspaceError(TilewrightError):
-    """The folder for records cannot be created or written."""
+    """The folder of the workspace cannot be created, written or trusted."""
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """The layout below `root`."""
+    """The paths of the files in a workspace.
+
+    Attributes:
+        root: folder of the workspace.
+    """
 
     root: Path
 
     @property
     def prefect_database(self) -> Path:
-        """SQLite file of this workspace's own Prefect server."""
+        """SQLite file of the Prefect server of this workspace."""
         return self.root / "prefect" / "prefect.db"
 
     @property
     def cache(self) -> Path:
-        """Results of finished stages, which Prefect keeps (`tasks.cached_task`)."""
+        """Folder with the cached results of finished stages (`tasks.cached_task`)."""
         return self.root / "cache"
 
     @property
     def mlflow_database(self) -> Path:
-        """SQLite file that MLflow logs to, unless it logs to a server."""
+        """SQLite file to which MLflow logs, unless it logs to a server."""
         return self.root / "mlflow" / "mlflow.db"
 
     @property
     def mlflow_address(self) -> str:
-        """The address of that file for MLflow."""
+        """The URL of MLflow's SQLite file."""
         return sqlite_address(self.mlflow_database)
 
     @property
     def mlflow_artifacts(self) -> Path:
-        """Folder of the files logged with runs in that database."""
+        """Folder of the files that MLflow runs log."""
         return self.root / "mlflow" / "artifacts"
 
     @property
     def about(self) -> Path:
-        """File with the version of the layout."""
+        """File with the version of the workspace's layout."""
         return self.root / "workspace.json"
 
     @property
     def log(self) -> Path:
-        """Log of the libraries of a command."""
+        """File with the log messages of libraries."""
         return self.root / "tilewright.log"
 
     @property
     def server_log(self) -> Path:
-        """Output of the Prefect server."""
+        """File with the output of the Prefect server."""
         return self.root / "prefect" / "server.log"
 
 
 def current_workspace() -> Workspace:
-    """Return the workspace in force, made absolute so that a later change of folder does not move
-    it. Raises `WorkspaceError`."""
+    """Return the current workspace. Its path is absolute.
+
+    Raises:
+        WorkspaceError: the path cannot be determined, for example because the working folder was
+            deleted.
+    """
     try:
         return Workspace(workspace_root())
     except (OSError, RuntimeError) as error:  # no working folder any more; links in a circle
@@ -93,8 +102,15 @@ def current_workspace() -> Workspace:
 
 
 def use_workspace(workspace: Workspace | None = None) -> Workspace:
-    """Create the folders and point Prefect and MLflow at them. Raises `WorkspaceError`, also for a
-    workspace of another version or of another user."""
+    """Create the folders of a workspace and configure Prefect and MLflow to use them.
+
+    Args:
+        workspace: the workspace; by default the current one.
+
+    Raises:
+        WorkspaceError: the workspace cannot be written, has another version, or belongs to another
+            user.
+    """
     workspace = workspace or current_workspace()
     if reason := unfit_for_sqlite(workspace.mlflow_database) or unfit_for_sqlite(
         workspace.prefect_database
@@ -126,7 +142,10 @@ def use_workspace(workspace: Workspace | None = None) -> Workspace:
 
 
 def _check_version(about: Path) -> None:
-    """Raises `WorkspaceError` for a workspace of another version, and `OSError`."""
+    """Check the version of a workspace.
+
+    Raises `WorkspaceError` if this program cannot read the version, and `OSError`.
+    """
     try:
         version = WORKSPACE.version_in(as_object(read_json_file(about)))
     except FileNotFoundError:
@@ -138,9 +157,11 @@ def _check_version(about: Path) -> None:
 
 
 def _make_private(workspace: Workspace) -> None:
-    """Make the folder for its user alone if it is missing. If it is there, check that nobody else
-    can have written to it; an earlier version may have left that to the umask. Raises
-    `WorkspaceError` for a folder that others own or write to, and `OSError`."""
+    """Create the folder for its user alone, or check that only its user can have written to it.
+
+    An earlier version may have left the permissions to the umask; these are corrected. Raises
+    `WorkspaceError` if others own the folder or could write to it, and `OSError`.
+    """
     root = workspace.root
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = root.stat()

@@ -1,4 +1,5 @@
-"""Compares tuners with each other: their pairings, the runs, and the results.
+"""Comparison of tuners: the plan, the runs and the results.
 
-selection → test bed → plan → runs (in processes, kept on disk) → results → leaderboard → verdict
+The stages are: selection → test bed → plan → runs (in processes, stored on disk) → results →
+leaderboard → verdict
 """

@@ -1,5 +1,4 @@
-"""Defines a test bed of tuners: named workloads, the target that answers for each, and its true
-optimum."""
+"""Test beds for tuners: named workloads, a target for each, and the true optimum."""
 
 from __future__ import annotations
 
@@ -22,34 +21,44 @@ from tilewright.targets.replay import MeasurementTable, ReplayTarget
 from tilewright.targets.workload import Workload
 
 Named = tuple[tuple[str, Workload], ...]
-"""Workloads by the name that reports give them."""
+"""Pairs of the name that reports use and the workload."""
 
 
 class TestBed(Protocol):
-    """Small enough to be sent to another process; what it opens is kept for the next run."""
+    """Interface of a test bed. It is small enough to be sent to another process.
+
+    Opened targets and tables are cached for the next run.
+    """
 
     @property
     def target(self) -> str:
-        """The name reports and records give the target."""
+        """Name of the target in reports and records."""
 
     @property
     def space(self) -> str:
-        """The name of its space of schedules."""
+        """Name of the schedule space."""
 
     @property
     def workloads(self) -> Named:
-        """What there is to tune."""
+        """The workloads with their names."""
 
     def open(self, name: str) -> Target:
-        """What tuners of this workload lower and measure on."""
+        """Return the target on which tuners lower and measure a workload."""
 
     def table(self, name: str) -> MeasurementTable:
-        """What every config of this workload's space does."""
+        """Return the measurements of every config in a workload's space."""
 
 
 @dataclass(frozen=True)
 class RecordedTestBed:
-    """Tables of the real stack; a workload is named by its file's stem."""
+    """Test bed from recorded tables of real hardware. The stem of a file is the workload's name.
+
+    Attributes:
+        files: the tables.
+        workloads: the workloads with their names.
+        target: name of the target in reports.
+        space: name of the schedule space.
+    """
 
     files: tuple[Path, ...]
     workloads: Named
@@ -65,8 +74,17 @@ class RecordedTestBed:
 
 @dataclass(frozen=True)
 class EnumeratedTestBed:
-    """Enumerated spaces of a target. With `live`, tuners run on the target itself, so that their
-    seconds include lowering and simulating; the optimum comes from the enumeration either way."""
+    """Test bed from enumerated spaces of a target.
+
+    Attributes:
+        target: name of the target.
+        space: name of the schedule space.
+        workloads: the workloads with their names.
+        folder: folder of the enumerated spaces.
+        live: run tuners on the target itself, so that their durations include lowering and
+            simulation; otherwise, they read the enumerated space. The optimum always comes from the
+            enumeration.
+    """
 
     target: str
     space: str
@@ -83,7 +101,7 @@ class EnumeratedTestBed:
         return _known_table(self.target, self.space, dict(self.workloads)[name], self.folder)
 
     def missing(self) -> list[tuple[Workload, int]]:
-        """The workloads that are not enumerated yet, and the size of their spaces."""
+        """Return the workloads that are not enumerated yet, with the sizes of their spaces."""
         target = _target(self.target, self.space)
         return [
             (workload, target.space(workload).size)
@@ -93,20 +111,38 @@ class EnumeratedTestBed:
         ]
 
     def enumerate(self, workload: Workload, progress: Callable[[int], None]) -> None:
-        """Measure a workload's whole space into the folder."""
+        """Measure the whole space of a workload and store it in the folder.
+
+        Args:
+            workload: the workload.
+            progress: called with the number of configs that were finished since the last call.
+        """
         ground_truth_table(_target(self.target, self.space), workload, self.folder, progress)
 
 
 def recorded_test_bed(files: Sequence[Path]) -> RecordedTestBed:
-    """Raises `TableError`."""
+    """Return a test bed from recorded tables. Raise `TableError` if a file is not a table."""
     return RecordedTestBed(tuple(files), tuple(_recorded(tuple(files)).workloads.items()))
 
 
 def enumerated_test_bed(
     target: str, space: str, workloads: Sequence[Workload], folder: Path, live: bool = False
 ) -> tuple[EnumeratedTestBed, dict[str, str]]:
-    """The test bed, and the workloads this space does not offer with the reason. Raises
-    `WorkloadError` if it offers none."""
+    """Return a test bed from enumerated spaces, and the workloads that the space does not offer.
+
+    Args:
+        target: name of the target.
+        space: name of the schedule space.
+        workloads: the workloads.
+        folder: folder of the enumerated spaces.
+        live: run tuners on the target itself.
+
+    Returns:
+        The test bed, and the reason for each omitted workload, by name.
+
+    Raises:
+        WorkloadError: the space offers none of the workloads.
+    """
     hardware, offered, left_out = _target(target, space), [], {}
     for name, workload in named(workloads):
         try:
@@ -123,7 +159,10 @@ def enumerated_test_bed(
 
 
 def named(workloads: Sequence[Workload]) -> Named:
-    """Each workload by its text; those that differ in nothing but the epilogue by both."""
+    """Return each workload with its text as name.
+
+    The epilogue is added to the name if workloads differ only in their epilogues.
+    """
     texts = [str(workload) for workload in workloads]
     return tuple(
         (text if texts.count(text) == 1 else f"{text} ({_epilogue(workload)})", workload)

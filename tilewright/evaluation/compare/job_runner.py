@@ -1,7 +1,8 @@
-"""Makes the runs of a comparison: in this process, or on the workers of a Dask cluster.
+"""Executes the runs of a comparison: in this process, or on the workers of a Dask cluster.
 
-A worker gets a run as JSON, with the files of the table that answers its measurements. It keeps
-these files in its scratch folder until it ends, so a worker needs nothing on disk.
+A worker receives a run as JSON, together with the files of the table that provides the
+measurements. It stores these files in its scratch folder until it ends, so a worker needs no files
+in advance.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ else:
     distributed = lazy_module("distributed")
 
 REFERENCE = "reference.json"
-"""Describes the layers of recorded tables, which lie beside it."""
+"""Name of the file that describes the layers of recorded tables in the same folder."""
 
 
 def run_jobs(
     plan: ComparisonPlan, jobs: Sequence[ComparisonJob], cluster: str = ""
 ) -> Iterator[TunerRun]:
-    """Yield the runs of `jobs` in the order in which they finish.
+    """Execute runs and yield their results in the order in which they finish.
 
     Args:
         plan: the comparison.
-        jobs: the runs to make.
-        cluster: the Dask cluster whose workers make them, as `--cluster` takes it; "" for this
-            process. Only the seconds of a run depend on it.
+        jobs: the runs to execute.
+        cluster: address of a Dask cluster, as for `--cluster`; "" for this process. Only the
+            durations depend on it.
 
     Raises:
         ClusterError: the cluster cannot be used.
-        TilewrightError: an error of a target or a tuner.
+        TilewrightError: a target or a tuner fails.
     """
     cluster = cluster_for(cluster, len(jobs))
     if not cluster:
@@ -109,15 +110,16 @@ def _recipe(target: str, space: str) -> dict[str, Any]:
 def run_job_remotely(
     command: str, about: dict[str, Any], files: dict[str, bytes]
 ) -> dict[str, Any] | str:
-    """Make a run of a comparison on a worker of a cluster.
+    """Execute a run of a comparison on a worker of a cluster.
 
     Args:
-        command: the version of Tilewright that the command runs.
+        command: version of Tilewright in the command.
         about: the run: test bed, workload, tuner, seed and budget.
-        files: the file of the workload's table, and of a recorded table its reference, by name.
+        files: content of the workload's table and, for a recorded table, of its reference file, by
+            name.
 
     Returns:
-        The fields of a `TunerRun`; text if this worker cannot do the work of that command.
+        The fields of a `TunerRun`, or the reason why this worker cannot execute the run.
     """
     try:
         check_version(command)
@@ -145,7 +147,7 @@ def run_job_remotely(
 
 @dataclass(frozen=True)
 class _SentTestBed:
-    """An enumerated space on a target that this worker rebuilt."""
+    """An enumerated space on a target that this worker has rebuilt."""
 
     target: str
     space: str

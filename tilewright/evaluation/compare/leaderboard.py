@@ -1,17 +1,18 @@
-"""Computes the leaderboard of a comparison of tuners. `leaderboard` is the only place that does.
+"""Computes the leaderboard of a comparison of tuners. Only `leaderboard` ranks tuners.
 
-Each comparison reduces its runs to one `SeedFigures` per tuner and seed: `network_figures` for
-whole runs of networks, which are ranked by latency, and `workload_figures` for runs of single
-workloads, which are ranked by their distance from the optimum. `leaderboard` then takes medians
-over seeds and ranks the tuners.
+Each comparison reduces its runs to one `SeedFigures` per tuner and seed. `network_figures` does
+this for runs of whole networks, which are ranked by latency, and `workload_figures` for runs of
+single workloads, which are ranked by their distance from the optimum. `leaderboard` then takes
+medians over seeds and ranks the tuners.
 
-Regret is best latency / optimum - 1, infinite before the first valid trial. The figure of a seed
-over several workloads is the geometric mean of best / optimum, minus 1, the geometric mean of
-trials, and the plain mean of other counts and of seconds. Intervals are 95 % percentile bootstraps
-over seeds (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13).
+Regret is best latency / optimum - 1, and infinite before the first valid trial. Over several
+workloads, the figures of a seed are the geometric mean of best / optimum, minus 1; the geometric
+mean of trials; and the arithmetic mean of other counts and of seconds. Intervals are 95 %
+percentile bootstrap intervals over seeds (Efron & Tibshirani, An Introduction to the Bootstrap,
+1993, ch. 13).
 
-A batch is measured before anyone looks at it. So the cost of a goal (trials, compiles, seconds) is
-counted to the end of the batch that reached it.
+A tuner sees the results of a batch only after the whole batch was measured. The cost of reaching a
+goal (trials, compilations, seconds) is therefore counted to the end of the batch.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from tilewright.tuning.gains import RULE
 from tilewright.tuning.run_figures import invalid_share
 
 OPTIMUM = "optimum"
-"""The baseline of a leaderboard that compares tuners with the best config of each space."""
+"""Baseline of a leaderboard that compares tuners with the best config of each space."""
 YARDSTICK = "autotvm"
-"""The tuner with which the best one is compared in a verdict: it is what users of TVM have."""
+"""Tuner with which a verdict compares the best tuner, because users of TVM have it."""
 RESAMPLES = 1000  # of a figure
 CURVE_RESAMPLES = 300
 COVERAGE = (0.025, 0.975)
@@ -44,7 +45,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """A median over seeds with its 95 % interval; the three are equal with a single seed."""
+    """A median over seeds with its 95 % interval. With a single seed, all three numbers are equal.
+
+    Attributes:
+        middle: the median.
+        low: lower end of the interval.
+        high: upper end of the interval.
+    """
 
     middle: float
     low: float
@@ -53,14 +60,27 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class Results:
-    """Runs as arrays; axes are always (tuner, workload, seed), then trial.
+    """Runs of a comparison as arrays with the axes (tuner, workload, seed).
 
-    Curves, shape (tuners, workloads, seeds, trials): `regret` is infinite before the first valid
-    trial, `invalid` counts the invalid trials so far; by the end of a trial's batch, `measured`
-    counts the trials, `compiled` every config compiled, `elapsed` the seconds, and `stack` those
-    that the recorded stack took, 0 where no table says. A run that exhausted its space stays where
-    it ended. Figures of a run, shape (tuners, workloads, seeds): trials it `spent`, configs
-    `lowered` beyond them, compiles that `failed` among those, and `seconds`.
+    Curves have an additional axis for trials. The curves of a run that exhausted its space are
+    constant after its end.
+
+    Attributes:
+        tuners: names of the tuners.
+        workloads: names of the workloads.
+        seeds: the seeds.
+        trials: budget of a run in trials.
+        regret: curve of the regret; infinite before the first valid trial.
+        invalid: curve of the number of invalid trials.
+        spent: number of trials of each run.
+        lowered: number of configs that were lowered besides the trials.
+        failed: number of these that did not compile.
+        seconds: duration of each run.
+        measured: curve of the number of trials at the end of a trial's batch.
+        compiled: curve of the number of compiled configs at the end of a trial's batch.
+        elapsed: curve of the seconds at the end of a trial's batch.
+        stack: curve of the seconds that the recorded compiler and board took; 0 if the table does
+            not contain them.
     """
 
     tuners: tuple[str, ...]
@@ -80,50 +100,67 @@ class Results:
 
     @cached_property
     def first_within(self) -> NDArray[np.int64]:
-        """The place in the order of trials of the first one within `GOAL`, counted from 1, shape
-        (tuners, workloads, seeds); the whole budget where a run never came there (see `reached`).
+        """Number of the first trial within `GOAL` of the optimum, counted from 1.
+
+        Int array of shape (tuners, workloads, seeds). A run that did not reach the goal has its
+        whole budget here (see `reached`).
         """
         first = np.argmax(self._near, axis=-1) + 1
         return np.where(self.reached, first, self.trials)
 
     @cached_property
     def trials_to_goal(self) -> NDArray[np.int64]:
-        """Trials measured when a run first was within `GOAL`: to the end of that batch. Shape
-        (tuners, workloads, seeds); the whole budget where a run never came there."""
+        """Number of trials until the end of the batch in which a run came within `GOAL`.
+
+        Int array of shape (tuners, workloads, seeds). A run that did not reach the goal has its
+        whole budget here.
+        """
         ends = np.take_along_axis(self.measured, self.first_within[..., None] - 1, -1)[..., 0]
         return np.where(self.reached, ends, self.trials)
 
     @cached_property
     def reached(self) -> NDArray[np.bool_]:
-        """Which runs came within `GOAL`, shape (tuners, workloads, seeds)."""
+        """Whether each run came within `GOAL`, bool array of shape (tuners, workloads, seeds)."""
         return self._near[..., -1]
 
     @cached_property
     def _near(self) -> NDArray[np.bool_]:
-        """Where regret is within the goal, what rounding adds to it forgiven."""
+        """Whether the regret is within the goal, with a tolerance for rounding errors."""
         return np.asarray(self.regret <= GOAL + 1e-9)
 
     def at_goal(self, curve: Floats) -> Floats:
-        """The value of a curve (tuners, workloads, seeds, trials) at the trial where the goal was
-        reached, or at the end; shape (tuners, workloads, seeds)."""
+        """Return the value of a curve when the goal was reached, or at the end of the run.
+
+        Args:
+            curve: array of shape (tuners, workloads, seeds, trials).
+
+        Returns:
+            Array of shape (tuners, workloads, seeds).
+        """
         return np.take_along_axis(curve, self.trials_to_goal[..., None] - 1, -1)[..., 0]
 
     @cached_property
     def stack_seconds_to_goal(self) -> Floats:
-        """What reaching the goal takes on the recorded stack: its compiling and measuring, and the
-        tuner's own time, shape (tuners, workloads, seeds); 0 where no table says."""
+        """Seconds to the goal on the recorded stack: compiling, measuring and the tuner's own time.
+
+        Float array of shape (tuners, workloads, seeds); 0 if the table does not contain durations.
+        """
         stack = self.at_goal(self.stack)
         return np.where(stack > 0, stack + self.at_goal(self.elapsed), 0.0)
 
     @cached_property
     def overall(self) -> Floats:
-        """Regret of a seed over all workloads, shape (tuners, seeds, trials)."""
+        """Regret over all workloads, float array of shape (tuners, seeds, trials)."""
         return np.asarray(np.exp(np.log1p(self.regret).mean(axis=1)) - 1.0)
 
 
 def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: int) -> Results:
-    """Return the arrays of `runs`, which are in the order of `workload_runs.ordered`. `optimum` is
-    by workload, in cycles, or in seconds where none are counted; `trials` is the budget of a run.
+    """Convert runs to arrays.
+
+    Args:
+        runs: the runs, in the order of `workload_runs.ordered`.
+        optimum: optimum of each workload, in cycles, or in seconds if cycles are not counted.
+        trials: budget of a run.
     """
     tuners = tuple(dict.fromkeys(run.tuner for run in runs))
     workloads = tuple(dict.fromkeys(run.workload for run in runs))
@@ -155,16 +192,23 @@ def results_of(runs: Sequence[TunerRun], optimum: Mapping[str, float], trials: i
 
 
 def interval(figures: Floats) -> ConfidenceInterval:
-    """Median and bootstrap of figures, one a seed, shape (seeds,)."""
+    """Return the median of one figure per seed, shape (seeds,), with its bootstrap interval."""
     low, middle, high = band(figures[:, None], RESAMPLES)
     return ConfidenceInterval(float(middle[0]), float(low[0]), float(high[0]))
 
 
 def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Floats, Floats]:
-    """Low end, median and high end of the 95 % interval over the first axis (seeds), each of the
-    remaining shape.
+    """Return the lower end, the median and the upper end of the 95 % interval over seeds.
 
-    Infinite figures are allowed; resampling is seeded, so equal runs give equal reports."""
+    Infinite figures are allowed. Resampling is seeded, so that equal runs give equal reports.
+
+    Args:
+        figures: figures whose first axis is the seed.
+        resamples: number of bootstrap resamples.
+
+    Returns:
+        Three arrays with the shape of `figures` without its first axis.
+    """
     middle = np.median(figures, axis=0)
     if len(figures) == 1:
         return middle, middle, middle
@@ -180,14 +224,14 @@ def band(figures: Floats, resamples: int = CURVE_RESAMPLES) -> tuple[Floats, Flo
 
 @dataclass(frozen=True)
 class SeedFigures:
-    """Figures of one tuner with one seed on the subject of a leaderboard.
+    """Figures of one tuner with one seed.
 
     Attributes:
         tuner: the tuner, as the user wrote it.
-        seed: the seed of its runs.
-        cost: the figure that ranks tuners, the lower the better; None if nothing valid was found.
-        figures: figures by the name of their field in `LeaderboardRow`; None if not known.
-        workload_regrets: the final regret on each workload, where the optimum is known.
+        seed: seed of the runs.
+        cost: the figure by which tuners are ranked, lower is better; None if no schedule was valid.
+        figures: figures by the name of their field in `LeaderboardRow`; None if unknown.
+        workload_regrets: final regret of each workload whose optimum is known.
     """
 
     tuner: str
@@ -199,15 +243,33 @@ class SeedFigures:
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """A tuner's row of a leaderboard.
+    """A tuner's row in a leaderboard.
 
-    Figures are medians over seeds, None where the figure of a seed is not known, and None for an
-    infinite regret. `within_goal` is the share of all runs that came within `GOAL` of the optimum.
-    Trials, compiles and seconds `to_goal` count whole batches, and a run that never came there
-    counts with its whole budget. `first_within` is the place of the first trial within the goal in
-    the order of trials, `failed_compiles` counts the configs without a program beyond the trials,
-    and `stack_seconds_to_goal` are seconds that the recorded stack and the tuner took.
-    `intervals` has the ends of the 95 % interval of each median, None for an infinite one.
+    Figures are medians over seeds. A figure is None if it is unknown for a seed or infinite.
+    Figures "to goal" are counted to the end of the batch that reached the goal; a run that did not
+    reach it counts with its whole budget.
+
+    Attributes:
+        tuner: the tuner, as the user wrote it.
+        seeds: number of seeds.
+        gain: gain over the baseline.
+        tuned_cycles: cycles after tuning.
+        tuned_seconds: seconds after tuning.
+        fastest_on: number of seeds for which the tuner has the lowest cost.
+        regret: final regret.
+        within_goal: fraction of all runs that came within `GOAL` of the optimum.
+        trials_to_goal: trials to the goal.
+        invalid_share: fraction of the trials that are invalid.
+        wall_seconds: duration of a run.
+        first_within: number of the first trial within the goal.
+        invalid_to_goal: invalid trials to the goal.
+        compiles_to_goal: compilations to the goal.
+        failed_compiles: configs that did not compile, besides the trials.
+        seconds_to_goal: seconds to the goal.
+        stack_seconds_to_goal: seconds to the goal on the recorded stack, including the tuner.
+        worst_workload: workload with the highest median regret.
+        worst_regret: its regret.
+        intervals: ends of the 95 % interval of each median; None for an infinite end.
     """
 
     tuner: str
@@ -232,7 +294,7 @@ class LeaderboardRow:
     intervals: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def interval(self, name: str) -> ConfidenceInterval | None:
-        """Return the median and the interval of the figure `name`, None if it is not known."""
+        """Return the median and the interval of a figure, or None if it is unknown."""
         middle: float | None = getattr(self, name)
         if name not in self.intervals:
             return None if middle is None else ConfidenceInterval(middle, middle, middle)
@@ -242,8 +304,14 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class RelativeTrials:
-    """Trials to the goal of the best tuner as a share of those of the yardstick. The share is only
-    an upper bound (`at_most`) if some runs of the yardstick never came to the goal."""
+    """Trials to the goal of the best tuner, relative to another tuner.
+
+    Attributes:
+        yardstick: the other tuner.
+        share: ratio of the trials.
+        at_most: the ratio is only an upper bound, because some runs of the other tuner did not
+            reach the goal.
+    """
 
     yardstick: str
     share: float
@@ -252,11 +320,17 @@ class RelativeTrials:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The tuners on one subject and target, the best first, and those that share the first place.
+    """Ranking of tuners on one subject and target.
 
-    The subject is a network, or several workloads. `baseline` says what gains are over; it is
-    `OPTIMUM` where tuners are compared with the best config of each space. `relative` compares the
-    best tuner with `YARDSTICK`, if that took part and is not the best itself.
+    Attributes:
+        network: the subject: a network or several workloads.
+        target: name of the target.
+        baseline: baseline of gains; `OPTIMUM` if tuners are compared with the best config of each
+            space.
+        tuners: rows of the tuners, best first.
+        winners: tuners that share the first place.
+        relative: comparison of the best tuner with `YARDSTICK`, if that took part and is not the
+            best.
     """
 
     network: str
@@ -270,10 +344,15 @@ class Leaderboard:
 def leaderboard(
     subject: str, target: str, baseline: str, seeds: Sequence[SeedFigures]
 ) -> Leaderboard:
-    """Return the leaderboard of the tuners in `seeds`.
+    """Rank tuners.
 
-    The tuner with the lowest median cost is the best. Equal tuners are ordered by the trials that
-    they need to come within the goal.
+    The tuner with the lowest median cost is the best. Ties are resolved by the trials to the goal.
+
+    Args:
+        subject: the network or the workloads.
+        target: name of the target.
+        baseline: baseline of gains.
+        seeds: figures of each tuner and seed.
     """
     costs: dict[int, list[float]] = {}
     for each in seeds:
@@ -292,7 +371,7 @@ def leaderboard(
 def _ranked_row(
     seeds: Sequence[SeedFigures], least: Mapping[int, float]
 ) -> tuple[tuple[float, float], LeaderboardRow]:
-    """Return a tuner's row behind its rank: median cost, then trials to the goal."""
+    """Return the rank of a tuner (median cost, then trials to the goal) and its row."""
     medians = {}
     for name in seeds[0].figures:
         values = [each.figures[name] for each in seeds]
@@ -363,8 +442,10 @@ def network_leaderboards(runs: Sequence[NetworkRun]) -> tuple[Leaderboard, ...]:
 
 
 def network_figures(runs: Sequence[NetworkRun]) -> list[SeedFigures]:
-    """Return the figures of whole runs of one network on one target. The cost is in cycles, or in
-    seconds where none are counted."""
+    """Return the figures of runs of one network on one target.
+
+    The cost is in cycles, or in seconds if cycles are not counted.
+    """
     return [
         SeedFigures(
             run.tuner,
@@ -394,13 +475,15 @@ def workload_leaderboard(results: Results, target: str) -> Leaderboard:
 
 
 def subject_of(workloads: Sequence[str]) -> str:
-    """Return the subject of a leaderboard on these workloads."""
+    """Return the name of a group of workloads for a leaderboard."""
     return workloads[0] if len(workloads) == 1 else f"{len(workloads)} workloads"
 
 
 def workload_figures(results: Results) -> list[SeedFigures]:
-    """Return the figures of each tuner and seed over all workloads. The cost is the regret at the
-    end, in steps of 0.01 %."""
+    """Return the figures of each tuner and seed over all workloads.
+
+    The cost is the final regret, rounded to 0.01 %.
+    """
     figures = {
         "regret": results.overall[:, :, -1],
         "within_goal": results.reached.mean(axis=1),
@@ -429,15 +512,22 @@ def workload_figures(results: Results) -> list[SeedFigures]:
 
 
 def relative_trials(results: Results, tuner: str, to: str) -> float:
-    """Trials to the goal relative to another tuner's: the geometric mean over workloads of the
-    ratio of medians over seeds."""
+    """Return the trials to the goal of one tuner relative to another one.
+
+    This is the geometric mean over workloads of the ratio of medians over seeds.
+
+    Args:
+        results: the runs.
+        tuner: the tuner in the numerator.
+        to: the tuner in the denominator.
+    """
     medians = np.median(results.trials_to_goal, axis=2)
     mine, other = (medians[results.tuners.index(name)] for name in (tuner, to))
     return float(np.exp(np.log(mine / other).mean()))
 
 
 def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
-    """Over workloads, the second axis."""
+    """Return the geometric mean over workloads, the second axis."""
     return np.asarray(np.exp(np.log(counts).mean(axis=1)))
 
 
@@ -445,7 +535,10 @@ def _geometric_mean(counts: NDArray[np.int64]) -> Floats:
 
 
 def _regret(run: TunerRun, optimum: float, trials: int) -> Floats:
-    """At least 0: measured anew, a schedule may take less than when the space was enumerated."""
+    """Return the regret curve of a run, which is at least 0.
+
+    A repeated measurement may be faster than the one in the enumeration.
+    """
     best = [np.inf if each is None else max(each / optimum - 1.0, 0.0) for each in run.best]
     return _held(best, trials, np.inf)
 
@@ -455,13 +548,16 @@ def _invalid(run: TunerRun, trials: int) -> Floats:
 
 
 def _batch_ends(run: TunerRun) -> list[int]:
-    """For each trial, how many trials there were when its batch had been measured: every batch
-    compiles something, so the trials of one are those with equal counts."""
+    """Return for each trial the number of trials at the end of its batch.
+
+    Every batch compiles something, so the trials of a batch are those with equal numbers of
+    compilations.
+    """
     compiled = np.asarray(run.compiled)
     return [int(end) for end in np.searchsorted(compiled, compiled, side="right")]
 
 
 def _held(curve: Sequence[float], trials: int, empty: float = 0.0) -> Floats:
-    """A curve of `trials` entries that stays at its last one."""
+    """Extend a curve to `trials` entries with its last value."""
     last = curve[-1] if len(curve) else empty
     return np.array([*curve, *[last] * (trials - len(curve))], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Performs the steps of a comparison on networks before, between and after its runs."""
+"""Steps of a comparison on networks before, between and after its runs."""
 
 from __future__ import annotations
 
@@ -28,20 +28,25 @@ from tilewright.tuning.tuning_task import target_of
 
 
 class ComparisonError(TilewrightError):
-    """A comparison on networks that lacks a run."""
+    """The results of a run are missing in a comparison on networks."""
 
 
 @dataclass(frozen=True)
 class NetworkComparison:
-    """A finished comparison on networks: its runs in the order of the plan, and a leaderboard per
-    network and target."""
+    """A finished comparison on networks.
+
+    Attributes:
+        plan: the plan of the comparison.
+        runs: the runs, in the order of the plan.
+        leaderboards: one leaderboard per network and target.
+    """
 
     plan: NetworksPlan
     runs: tuple[NetworkRun, ...]
     leaderboards: tuple[Leaderboard, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `comparison.json`; its keys are a contract."""
+        """Return the content of `comparison.json`, whose keys other programs rely on."""
         return {
             "version": formats.COMPARISON.written,
             "trials": self.plan.options.trials,
@@ -51,24 +56,27 @@ class NetworkComparison:
 
 
 def read_networks(jobs: Sequence[NetworkJob]) -> None:
-    """Find what there is to tune in each network on each target, so that nothing is measured in
-    vain. Raises as `flows.tuning.import_network`."""
+    """Find the workloads of each network on each target, before anything is measured.
+
+    Raises:
+        TilewrightError: a network cannot be imported, see `flows.tuning.import_network`.
+    """
     for job in {(each.network, each.target): each for each in jobs}.values():
         import_network(LocalRunner(), job.options, target_of(job.options))
 
 
 def log_networks_began(plan: NetworksPlan, kept: int, emit: Listener) -> None:
-    """Say how many runs there are, and how many of them are finished."""
+    """Report the number of runs, and how many of them are already finished."""
     emit(NetworksBegan(kept, len(plan.jobs)))
 
 
 def keep_run(kept: KeptNetworkRuns, job: NetworkJob, summary: Summary, emit: Listener) -> None:
-    """Keep a finished run. Raises `OSError`."""
+    """Store a finished run and report it. Raise `OSError` if it cannot be written."""
     emit(RunTuned(kept.add(job, summary)))
 
 
 def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparison:
-    """Return the leaderboards. Raises `ComparisonError` if the output of a run is gone."""
+    """Compute the leaderboards. Raise `ComparisonError` if the results of a run are missing."""
     found = []
     for job in plan.jobs:
         run = kept.find(job)
@@ -82,7 +90,7 @@ def judge_networks(plan: NetworksPlan, kept: KeptNetworkRuns) -> NetworkComparis
 
 
 def log_networks(compared: NetworkComparison, folder: Path) -> None:
-    """Write `comparison.json`. Raises `OSError`."""
+    """Write `comparison.json` and its copy. Raise `OSError` if that fails."""
     text = json.dumps(compared.to_json(), indent=2, ensure_ascii=False) + "\n"
     for name in FILES:
         write_atomically(folder / name, text.encode())

@@ -1,6 +1,6 @@
 """Plans a comparison on networks: one tuning run per network, target, seed and tuner.
 
-Each has an output directory of its own, and a key under which it is kept once it is finished.
+Each run has its own output directory, and a key under which it is stored when it is finished.
 """
 
 from __future__ import annotations
@@ -28,14 +28,22 @@ _HOW = {
     "model", "target", "space", "tuner_options", "out", "jobs", "workers", "cluster", "store",
     "shared", "fresh",
 }  # fmt: skip
-"""Options that are in a key in another form, or that change no result."""
+"""Options that are part of the key in a different form, or do not affect the results."""
 
 
 @dataclass(frozen=True)
 class NetworkJob:
-    """One run of a comparison on networks. Network, target and tuner are as the user wrote them;
-    `place` is its output directory, below that of the comparison; a finished run is kept under
-    `key`."""
+    """A run of a comparison on networks.
+
+    Attributes:
+        network: the network, as the user wrote it.
+        target: the target, as the user wrote it.
+        tuner: the tuner, as the user wrote it.
+        seed: seed of the run.
+        options: options of the tuning run.
+        place: output directory, relative to that of the comparison.
+        key: key under which the finished run is stored.
+    """
 
     network: str
     target: str
@@ -47,12 +55,12 @@ class NetworkJob:
 
     @property
     def title(self) -> str:
-        """What messages call the run."""
+        """Name of the run in messages."""
         return run_title(self.network, self.target, self.tuner, self.seed)
 
 
 def run_title(network: str, target: str, tuner: str, seed: int) -> str:
-    """`resnet18 on vta-pynq, default, seed 0`."""
+    """Return the name of a run in messages, such as `resnet18 on vta-pynq, default, seed 0`."""
     return f"{network} on {target}, {tuner}, seed {seed}"
 
 
@@ -65,14 +73,19 @@ class NetworksPlan:
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Output directory of the comparison."""
         return self.options.folder
 
 
 def plan_networks(options: CompareOptions) -> NetworksPlan:
-    """All runs, each checked as `tilewright tune` checks its options, all models read. Raises
-    `NameListError` for names that are empty or given twice, `PlanError` for seeds that cannot be
-    read, and what `tuning.preflight.check` and `tuning.network.import_model` raise."""
+    """Plan all runs of a comparison, after checking the options and reading all models.
+
+    Raises:
+        NameListError: a name is empty or repeated.
+        PlanError: the seeds cannot be parsed.
+        TilewrightError: options are invalid (`tuning.preflight.check`), or a model cannot be
+            imported.
+    """
     check_names(options.networks, "NETWORK")
     check_names(options.targets, "--targets")
     seeds, tuners = parse_seeds(options.seeds), tuner_configs_of(options.tuners)
@@ -105,26 +118,29 @@ def _job(
 
 
 def _folder_name(text: str) -> str:
-    """Of a network or target: its name; of a file, with what it holds, so that another file of the
-    same name has another folder."""
+    """Return a folder name for a network or target.
+
+    For a file, the name contains a digest of its content, so that another file with the same name
+    gets another folder.
+    """
     origin = origin_of(text)
     known = origin["digest"][:_DIGEST]
     return f"{_plain(origin['name'])}-{known}" if known else _plain(text)
 
 
 def _plain(text: str) -> str:
-    """The text as the name of a folder."""
+    """Convert a text to a valid folder name."""
     name = re.sub(r"[^\w.+=:-]+", "-", text)
     return name if name == text else f"{name}-{digest(text.encode())[:_DIGEST]}"
 
 
 def _content(network: str, options: CompareOptions) -> str:
-    """A digest of a model and the weights beside it."""
+    """Return a digest of a model and its weight files."""
     return import_model(network, options.input_shapes).digest + weights_digest(network)
 
 
 def _key(options: TuningOptions, content: Mapping[str, str]) -> str:
-    """Of all that a run's results depend on: another model under the same path is another run."""
+    """Return a digest of everything that affects a run's results, including the model file."""
     explorer = make_explorer(options.tuner, options.tuner_options)
     about: dict[str, Json] = {
         **options.model_dump(mode="json", exclude=_HOW),

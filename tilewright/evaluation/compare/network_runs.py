@@ -1,4 +1,4 @@
-"""Keeps what the runs of a comparison on networks came to in its folder, as they finish."""
+"""Stores the results of a comparison's runs on networks as soon as they finish."""
 
 from __future__ import annotations
 
@@ -14,9 +14,31 @@ from tilewright.tuning.run_metadata import is_complete, read_run
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """A finished tuning run: latencies of one inference's tuned layers, None where the target
-    cannot tell. `baseline` says what `baseline_…` and `gain` are over (`tuning.gains`), `trials`
-    are those of all workloads, `place` is the output directory below that of the comparison."""
+    """A finished tuning run of a network.
+
+    Latencies are those of the tuned layers in one inference; they are None if the target does not
+    provide them.
+
+    Attributes:
+        network: the network, as the user wrote it.
+        target: the target, as the user wrote it.
+        tuner: the tuner, as the user wrote it.
+        seed: seed of the run.
+        trials: trials of all workloads.
+        invalid_trials: trials that were invalid.
+        baseline: name of the baseline (`tuning.gains`).
+        baseline_cycles: latency of the baseline in cycles.
+        baseline_seconds: latency of the baseline in seconds.
+        tuned_cycles: latency after tuning in cycles.
+        tuned_seconds: latency after tuning in seconds.
+        gain: gain over the baseline.
+        bound_cycles: lower bound in cycles.
+        bound_seconds: lower bound in seconds.
+        wall_seconds: duration of the run.
+        place: output directory, relative to that of the comparison.
+        run_key: key of the tuning run.
+        mlflow_run_id: ID of the MLflow run, if the run was tracked.
+    """
 
     network: str
     target: str
@@ -39,13 +61,18 @@ class NetworkRun:
 
     @property
     def title(self) -> str:
-        """What messages call the run."""
+        """Name of the run in messages."""
         return run_title(self.network, self.target, self.tuner, self.seed)
 
 
 @dataclass(frozen=True)
 class NetworksBegan(Event):
-    """The runs begin; `kept` of them are there from an earlier call."""
+    """Event: the comparison starts.
+
+    Attributes:
+        kept: number of runs that an earlier call finished.
+        runs: number of all runs.
+    """
 
     kept: int
     runs: int
@@ -53,29 +80,40 @@ class NetworksBegan(Event):
 
 @dataclass(frozen=True)
 class RunBegan(Event):
-    """The next run begins."""
+    """Event: a run starts."""
 
     title: str
 
 
 @dataclass(frozen=True)
 class RunTuned(Event):
-    """One more run is done and on disk."""
+    """Event: a run was finished and stored."""
 
     run: NetworkRun
 
 
 class KeptNetworkRuns:
-    """The runs of a plan that are finished: those in the comparison's folder whose output directory
-    holds what they say. With `fresh` none are."""
+    """Finished runs of a plan, stored in the folder of the comparison.
+
+    A stored run is valid only if its output directory still contains it. With the option `fresh`,
+    stored runs are ignored.
+
+    Args:
+        plan: the plan of the comparison.
+    """
 
     def __init__(self, plan: NetworksPlan) -> None:
         self.plan = plan
         self._rows = RowCache(plan.folder / RUNS, NetworkRun, plan.options.fresh)
 
     def find(self, job: NetworkJob) -> NetworkRun | None:
-        """The run this job came to, under the names of the job; None if it is still to be done, or
-        its output directory is gone or holds another run. Raises `UnsafeFile`."""
+        """Return the result of a run, or None if it has to be executed.
+
+        The result is also None if the output directory is missing or contains another run.
+
+        Raises:
+            UnsafeFile: a path is not a regular file.
+        """
         row = self._rows.find(job.key)
         if row is None:
             return None
@@ -85,14 +123,14 @@ class KeptNetworkRuns:
         return replace(row, network=job.network, target=job.target, tuner=job.tuner)
 
     def add(self, job: NetworkJob, summary: Summary) -> NetworkRun:
-        """Write what a job came to, synced. Raises `OSError`."""
+        """Store the result of a run on the disk, and return it. Raise `OSError` if that fails."""
         row = network_run(job, summary)
         self._rows.add(job.key, row)
         return row
 
 
 def network_run(job: NetworkJob, summary: Summary) -> NetworkRun:
-    """What a job came to, by what `summary.json` says."""
+    """Return the result of a run from the content of its `summary.json`."""
     rows, total = summary["workloads"], summary["total"]
     had = before_all(rows)
     return NetworkRun(

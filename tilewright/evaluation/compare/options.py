@@ -1,5 +1,8 @@
-"""Defines the options of a comparison of tuners. The options of `tilewright compare`, the form of
-its deployments and the keyword arguments of `tilewright.compare` derive from `CompareOptions`."""
+"""Options of a comparison of tuners.
+
+The options of `tilewright compare`, the form of its deployments and the keyword arguments of
+`tilewright.compare` are derived from `CompareOptions`.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,10 @@ SHARED = (
     "trials", "batch", "stop_gain", "space", "epilogue", "layers", "input_shapes", "max_waste",
     "jobs", "cluster", "store", "fresh",
 )  # fmt: skip
-"""Options that every run of a network has as the comparison has them, by their names in
-`TuningOptions`."""
+"""Options that are passed on to every run of a network, by their names in `TuningOptions`."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _BY_SUBJECT: Any = None
-"""Default of a field whose default depends on what is compared."""
+"""Default of a field whose default depends on the subject of the comparison."""
 _OF_NETWORKS: dict[str, Any] = {
     "tuners": ("default", "random"), "seeds": "0-4", "trials": DEFAULTS.trials,
     "batch": DEFAULTS.batch, "jobs": 1, "out": "swept",
@@ -36,16 +38,16 @@ _OF_WORKLOADS: dict[str, Any] = {
     "tuners": ("default", "default-blind", "ml2tuner", "autotvm", "random"),
     "seeds": "0-9", "trials": 128, "batch": 8, "out": "compared",
 }  # fmt: skip
-"""Defaults by what is compared; validation puts them in the place of None."""
+"""Defaults for comparisons on networks and on workloads; validation replaces None by them."""
 _ONLY_NETWORKS = ("store", "stop_gain", "epilogue", "layers", "input_shapes")
 _ONLY_WORKLOADS = ("replay", "network", "workloads", "live")
 
 
 class CompareOptions(CommandOptions):
-    """Everything that decides a comparison of tuners, and where it goes.
+    """Options that determine a comparison of tuners and its output directory.
 
-    With `networks`, every tuner tunes every network on every target once per seed. Otherwise every
-    tuner meets single workloads, of a network or of recorded tables, whose optimum is known.
+    With `networks`, every tuner tunes every network on every target once per seed. Otherwise, every
+    tuner tunes single workloads whose optimum is known, from a network or from recorded tables.
     """
 
     networks: Annotated[
@@ -143,7 +145,7 @@ class CompareOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Read names of earlier versions, and add the defaults that depend on the subject."""
+        """Convert names of earlier versions, and add the defaults that depend on the subject."""
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -203,12 +205,12 @@ class CompareOptions(CommandOptions):
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Output directory of the comparison."""
         return Path(self.out)
 
     @property
     def subject(self) -> str:
-        """What is tuned on what, in the user's words."""
+        """Description of what is tuned on which target, as the user typed it."""
         if self.replay:
             return printable(as_typed(", ".join(Path(table).name for table in self.replay)))
         count = len(self.workloads)
@@ -218,5 +220,5 @@ class CompareOptions(CommandOptions):
 
     @property
     def rivals(self) -> str:
-        """The tuners, as the command takes them."""
+        """The tuners as a comma-separated list."""
         return printable(",".join(self.tuners))

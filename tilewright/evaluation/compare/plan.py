@@ -1,5 +1,4 @@
-"""Describes what a comparison runs: which tuners, on which workloads, with which seeds and
-budget."""
+"""Plan of a comparison on workloads: tuners, workloads, seeds and budget."""
 
 from __future__ import annotations
 
@@ -18,17 +17,22 @@ Setting = tuple[str, str]
 SEED_LIMIT = 2**31 - 1
 MOST_SEEDS = 10_000
 GOAL = 0.01
-"""The regret that counts as found."""
+"""Regret up to which a schedule counts as optimal."""
 
 
 class PlanError(TilewrightError):
-    """Arguments of a comparison that make no sense."""
+    """An argument of a comparison is invalid."""
 
 
 @dataclass(frozen=True)
 class TunerConfig:
-    """A registered tuner with settings that differ from its defaults. `label` is what the user
-    wrote, `autotvm` or `ml2tuner:alpha=2:first=32`."""
+    """A registered tuner with settings that differ from its defaults.
+
+    Attributes:
+        label: text of the user, such as `autotvm` or `ml2tuner:alpha=2:first=32`.
+        tuner: name of the tuner.
+        settings: pairs of an option and its value.
+    """
 
     label: str
     tuner: str
@@ -36,15 +40,23 @@ class TunerConfig:
 
     @property
     def explorer(self) -> Explorer:
-        """The tuner itself. Raises `UnknownName` or `OptionError`."""
+        """The tuner. Raises `UnknownName` or `OptionError` if the configuration is invalid."""
         return _explorer(self)
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """Every tuner meets every workload of the test bed once a seed, with the same budget: `trials`
-    measurements in batches of `batch`. A run that has come within `GOAL` of the optimum ends after
-    `enough` trials, if that is given."""
+    """Plan in which every tuner tunes every workload once per seed, with the same budget.
+
+    Attributes:
+        test_bed: the workloads and their targets.
+        tuner_configs: the tuners.
+        seeds: the seeds.
+        trials: number of measurements per run.
+        batch: number of measurements per batch.
+        enough: number of trials after which a run that is within `GOAL` of the optimum ends; None
+            to always use the whole budget.
+    """
 
     test_bed: TestBed
     tuner_configs: tuple[TunerConfig, ...]
@@ -55,7 +67,7 @@ class ComparisonPlan:
 
     @property
     def jobs(self) -> list[ComparisonJob]:
-        """Workload by workload, so that a process opens few tables at a time."""
+        """The runs, ordered by workload, so that a process has few tables open at a time."""
         return [
             ComparisonJob(tuner_config, name, seed)
             for name, _ in self.test_bed.workloads
@@ -66,7 +78,13 @@ class ComparisonPlan:
 
 @dataclass(frozen=True)
 class ComparisonJob:
-    """One run of a comparison, still to be done; `workload` is its name in the test bed."""
+    """A run of a comparison.
+
+    Attributes:
+        tuner_config: the tuner.
+        workload: name of the workload in the test bed.
+        seed: seed of the run.
+    """
 
     tuner_config: TunerConfig
     workload: str
@@ -81,21 +99,36 @@ def plan(
     batch: int,
     enough: int | None = None,
 ) -> ComparisonPlan:
-    """All of these tuners, workloads and seeds. Raises `PlanError` if the budget or the batch is
-    below 1."""
+    """Return the plan for all combinations of tuners, workloads and seeds.
+
+    Args:
+        test_bed: the workloads and their targets.
+        tuner_configs: the tuners.
+        seeds: the seeds.
+        trials: number of measurements per run.
+        batch: number of measurements per batch.
+        enough: number of trials after which a run that has reached the goal ends.
+
+    Raises:
+        PlanError: the budget or the batch is below 1.
+    """
     check_budget(trials, batch)
     return ComparisonPlan(test_bed, tuple(tuner_configs), tuple(seeds), trials, batch, enough)
 
 
 def plan_workloads(options: CompareOptions, test_bed: TestBed) -> ComparisonPlan:
-    """Return the plan of a comparison on workloads. Raises as `plan`, `tuner_configs_of` and
-    `parse_seeds`."""
+    """Return the plan of a comparison on workloads from its options.
+
+    Raises:
+        PlanError: the budget, the batch or the seeds are invalid.
+        TilewrightError: a tuner is invalid, see `tuner_configs_of`.
+    """
     configs, seeds = tuner_configs_of(options.tuners), parse_seeds(options.seeds)
     return plan(test_bed, configs, seeds, options.trials, options.batch)
 
 
 def check_budget(trials: int, batch: int) -> None:
-    """Raises `PlanError` unless a run has at least 1 trial and a round at least 1 config."""
+    """Raise `PlanError` if a run has no trials or a batch has no configs."""
     if trials < 1:
         raise PlanError(f"--trials {trials}: give every run at least 1 measurement")
     if batch < 1:
@@ -103,14 +136,19 @@ def check_budget(trials: int, batch: int) -> None:
 
 
 def parse_tuner_configs(text: str) -> tuple[TunerConfig, ...]:
-    """`default,autotvm,ml2tuner:alpha=2:first=32` as three tuners. Raises `NameListError` or
-    `PlanError` if the text cannot be read, `UnknownName` for a tuner there is not, or `OptionError`
-    for its options."""
+    """Parse a list of tuners such as `default,autotvm,ml2tuner:alpha=2:first=32`.
+
+    Raises:
+        NameListError: a name is empty or repeated.
+        PlanError: an option cannot be parsed.
+        UnknownName: a tuner does not exist.
+        OptionError: an option of a tuner is invalid.
+    """
     return tuner_configs_of(split_names(text, "--tuners"))
 
 
 def tuner_configs_of(labels: Sequence[str]) -> tuple[TunerConfig, ...]:
-    """The same of a list. Raises the same."""
+    """Parse the tuners in a list, with the same errors as `parse_tuner_configs`."""
     check_names(labels, "--tuners")
     tuner_configs = tuple(_tuner_config(label) for label in labels)
     for tuner_config in tuner_configs:
@@ -119,7 +157,11 @@ def tuner_configs_of(labels: Sequence[str]) -> tuple[TunerConfig, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`0-19` or `0,3,7-9`: ascending, each once. Raises `PlanError`."""
+    """Parse seeds such as `0-19` or `0,3,7-9`, and return them sorted without duplicates.
+
+    Raises:
+        PlanError: the text cannot be parsed, or there are too many seeds.
+    """
     seeds: set[int] = set()
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))

@@ -1,4 +1,4 @@
-"""Reads the leaderboards of a comparison from its folder, also those of earlier versions."""
+"""Reads the leaderboards of a comparison from its folder, including those of earlier versions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tilewright.evaluation.compare.leaderboard import (
 from tilewright.evaluation.compare.plan import GOAL
 
 RECORD, NETWORK_RECORD = "comparison.json", "sweep.json"
-"""The record of a comparison. `sweep.json` is a copy for programs that read what version 0.2 wrote
-of a comparison on networks; it goes with version 0.4."""
+"""Names of the record of a comparison. `sweep.json` is a copy for programs that read the format of
+version 0.2; it will be removed in version 0.4."""
 FILES: Mapping[str, Format] = {RECORD: COMPARISON, NETWORK_RECORD: SWEEP}
-"""Files of which at least one lies in the folder of a comparison."""
+"""Possible record files in the folder of a comparison; at least one of them exists."""
 _BOARDS = TypeAdapter(tuple[Leaderboard, ...])
 
 
 class RecordError(TilewrightError):
-    """A comparison that cannot be read."""
+    """A comparison cannot be read."""
 
 
 def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
@@ -60,7 +60,7 @@ def read_leaderboards(folder: Path) -> tuple[Leaderboard, ...]:
 
 
 def _checked(boards: tuple[Leaderboard, ...]) -> tuple[Leaderboard, ...]:
-    """Return the leaderboards. Raises `ValueError` for one that no comparison writes."""
+    """Check that leaderboards have tuners and finite figures. Raise `ValueError` if not."""
     for board in boards:
         if not board.tuners:
             raise ValueError(f"the leaderboard of {board.network} has no tuners")
@@ -92,7 +92,7 @@ class _EarlierRecord(BaseModel):
     runs: Annotated[list[_EarlierRun], Field(min_length=1)]
 
     def regret(self, run: _EarlierRun) -> list[float]:
-        """Return the distance from the optimum after each trial."""
+        """Return the regret after each trial."""
         cycles = self.optimum[run.workload]
         curve: Sequence[float | None] = run.best_cycles if cycles else run.best_seconds
         least = cycles or self.optimum_seconds[run.workload]
@@ -100,8 +100,11 @@ class _EarlierRecord(BaseModel):
 
 
 def _of_runs(record: _EarlierRecord) -> Leaderboard:
-    """Return the leaderboard of runs. Trials count to the trial that reached the goal, because the
-    record does not say where batches end."""
+    """Return the leaderboard of the runs in a record of an earlier version.
+
+    The record does not contain the ends of batches, so trials are counted to the trial that reached
+    the goal.
+    """
     workloads = tuple(dict.fromkeys(run.workload for run in record.runs))
     pairs = dict.fromkeys((run.tuner, run.seed) for run in record.runs)
     figures = [

@@ -1,4 +1,4 @@
-"""Runs a comparison on workloads from its plan to its leaderboard, and writes its record."""
+"""Executes a comparison on workloads, from its plan to its leaderboard and its record."""
 
 from __future__ import annotations
 
@@ -29,8 +29,14 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison on workloads: its runs in the order of the plan, their curves as
-    arrays, and its leaderboard."""
+    """A finished comparison on workloads.
+
+    Attributes:
+        plan: the plan.
+        runs: the runs, in the order of the plan.
+        results: the runs as arrays.
+        leaderboards: the leaderboard.
+    """
 
     plan: ComparisonPlan
     runs: list[TunerRun]
@@ -39,12 +45,14 @@ class Comparison:
 
     @property
     def leaderboard(self) -> tuple[LeaderboardRow, ...]:
-        """The rows of the leaderboard, the best tuner first."""
+        """The rows of the leaderboard, best tuner first."""
         return self.leaderboards[0].tuners
 
     def to_json(self) -> dict[str, Json]:
-        """Return the content of `comparison.json`; its keys are a contract. Cycles are null on a
-        target that counts none."""
+        """Return the content of `comparison.json`, whose keys other programs rely on.
+
+        Cycles are null if the target does not count cycles.
+        """
         bed, optimum = self.plan.test_bed, optimum_of(self.plan)
         return {
             "version": formats.COMPARISON.written,
@@ -62,7 +70,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Enumerating(Event):
-    """The `place`-th of `spaces` unknown spaces, of `size` configs, is measured from now on."""
+    """Event: the enumeration of a space starts.
+
+    Attributes:
+        workload: the workload.
+        size: number of configs in the space.
+        place: number of the space, from 1.
+        spaces: number of spaces to enumerate.
+    """
 
     workload: Workload
     size: int
@@ -72,14 +87,23 @@ class Enumerating(Event):
 
 @dataclass(frozen=True)
 class Enumerated(Event):
-    """So many more configs of that space are measured."""
+    """Event: further configs of the space were measured.
+
+    Attributes:
+        configs: number of configs since the last event.
+    """
 
     configs: int
 
 
 @dataclass(frozen=True)
 class TuningBegan(Event):
-    """The runs begin; `kept` of them are there from an earlier call."""
+    """Event: the runs start.
+
+    Attributes:
+        kept: number of runs that an earlier call finished.
+        runs: number of all runs.
+    """
 
     kept: int
     runs: int
@@ -87,13 +111,13 @@ class TuningBegan(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """One more run is done and on disk."""
+    """Event: a run was finished and stored."""
 
     run: TunerRun
 
 
 def enumerate_spaces(plan: ComparisonPlan, emit: Listener) -> None:
-    """Measure the spaces of a plan that are unknown. Raises what targets raise."""
+    """Measure the spaces of a plan that are not enumerated yet. Errors of targets are passed on."""
     if not isinstance(plan.test_bed, EnumeratedTestBed):
         return
     missing = plan.test_bed.missing()
@@ -109,15 +133,15 @@ def run_tuners(
 
     Args:
         plan: the comparison.
-        folder: keeps runs as they finish.
-        cluster: the Dask cluster whose workers make the runs, "" for this process.
-        fresh: whether runs that the folder holds are made again.
-        emit: hears which runs finish.
+        folder: folder in which finished runs are stored.
+        cluster: address of the Dask cluster that executes the runs; "" for this process.
+        fresh: ignore runs that are stored in the folder.
+        emit: called with events.
 
     Raises:
         ClusterError: the cluster cannot be used.
         OSError: the folder cannot be written.
-        TilewrightError: an error of a tuner.
+        TilewrightError: a tuner fails.
     """
     kept = KeptRuns(folder, plan, fresh)
     found = [(job, kept.find(job)) for job in plan.jobs]
@@ -132,20 +156,20 @@ def run_tuners(
 
 
 def judge_runs(plan: ComparisonPlan, runs: list[TunerRun]) -> Comparison:
-    """Compare runs with the best config of each space."""
+    """Compare the runs with the best config of each space."""
     optimum = {name: best.cost for name, best in optimum_of(plan).items()}
     results = results_of(runs, optimum, plan.trials)
     return Comparison(plan, runs, results, (workload_leaderboard(results, plan.test_bed.target),))
 
 
 def log_comparison(compared: Comparison, folder: Path) -> None:
-    """Write `comparison.json`. Raises `OSError`."""
+    """Write `comparison.json`. Raise `OSError` if that fails."""
     document = json.dumps(compared.to_json(), ensure_ascii=False)
     write_atomically(folder / RECORD, document.encode())
 
 
 def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
-    """What the best config of each workload's whole space takes, by the workload's name."""
+    """Return the latency of the best config in each workload's space, by the workload's name."""
     test_bed = plan.test_bed
     return {name: test_bed.table(name).optimum for name, _ in test_bed.workloads}
 
@@ -155,8 +179,15 @@ def optimum_of(plan: ComparisonPlan) -> dict[str, Latency]:
 
 @dataclass(frozen=True)
 class SpaceFacts:
-    """Counts of configs in a workload's space: all, the `valid` ones, and those `near` the optimum,
-    within the goal of a comparison."""
+    """Facts about a workload's space.
+
+    Attributes:
+        title: name of the workload in tables.
+        configs: number of configs.
+        valid: number of valid configs.
+        optimum: latency of the best config.
+        near: number of configs within `GOAL` of the optimum.
+    """
 
     title: str
     configs: int
@@ -166,7 +197,12 @@ class SpaceFacts:
 
 
 def space_facts(name: str, table: MeasurementTable) -> SpaceFacts:
-    """The facts in `table`, which holds every config of the space of the workload called `name`."""
+    """Return facts about a workload's space.
+
+    Args:
+        name: name of the workload.
+        table: measurements of all configs.
+    """
     optimum = table.optimum
     near = table.latency <= optimum.cost * (1 + GOAL)
     valid = int(table.valid.sum())

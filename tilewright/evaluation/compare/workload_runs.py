@@ -1,9 +1,9 @@
-"""Performs the runs of a comparison on workloads, one tuner on one workload with one seed each, and
-stores finished ones, so that a stopped command resumes.
+"""Executes the runs of a comparison on workloads and stores finished runs for resuming.
 
-Every run is a function of (tuner, options, workload, table, seed, budget). Neither the number of
-processes nor their order changes a result, only the seconds. The key of a stored run covers all
-these, and the code.
+A run tunes one workload with one tuner and one seed. Its result is a function of the tuner, its
+options, the workload, the table, the seed and the budget. Neither the number of processes nor their
+order affects it; only durations vary. The key of a stored run covers all of these, and the source
+code.
 """
 
 from __future__ import annotations
@@ -31,14 +31,25 @@ from tilewright.targets.workload import Workload
 
 @dataclass(frozen=True)
 class TunerRun:
-    """What a tuner found on a workload with a seed.
+    """Result of a tuner on a workload with one seed.
 
-    Lists have an entry a trial: its status, cycles and seconds of the best schedule after it (None
-    before the first valid one; no cycles on a target that counts none), and what had been spent
-    when its round was measured: seconds, models included; configs compiled, the trials among them;
-    seconds that the recorded stack took to compile and measure, if the table says. `lowered` counts
-    the configs compiled beyond the trials, `failed_compiles` those among them that have no program;
-    `model_errors` are means over rounds, by model.
+    Lists have one entry per trial.
+
+    Attributes:
+        tuner: label of the tuner.
+        workload: name of the workload.
+        seed: seed of the run.
+        statuses: status of each trial.
+        best_cycles: cycles of the best schedule so far; None before the first valid one; empty if
+            the target does not count cycles.
+        lowered: number of configs that were lowered besides the trials.
+        failed_compiles: number of these that did not compile.
+        wall_seconds: duration of the run.
+        elapsed_seconds: seconds until the trial's batch was measured, including the models.
+        compiled: number of compiled configs, including trials, when the batch was measured.
+        stack_seconds: seconds that the recorded stack took to compile and measure; 0 if unknown.
+        model_errors: mean error of each model over the rounds.
+        best_seconds: seconds of the best schedule so far; None before the first valid one.
     """
 
     tuner: str
@@ -57,11 +68,11 @@ class TunerRun:
 
     @property
     def best(self) -> list[float | None]:
-        """In cycles, or in seconds where none are counted."""
+        """Latency of the best schedule so far, in cycles or, if these are not counted, in seconds."""
         return [*self.best_cycles] or self.best_seconds
 
     def record(self) -> dict[str, Json]:
-        """The entry of `comparison.json`."""
+        """Return the entry of the run in `comparison.json`."""
         entry = asdict(self)
         for curve in ("elapsed_seconds", "compiled", "stack_seconds", "model_errors"):
             del entry[curve]
@@ -69,8 +80,10 @@ class TunerRun:
 
 
 def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
-    """Tune once. Ends early if the plan knows what is `enough`. Raises what a target or a tuner
-    raises."""
+    """Execute a run. Errors of the target or the tuner are passed on.
+
+    The run ends early if the plan sets `enough` and the goal is reached.
+    """
     target = plan.test_bed.open(job.workload)
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
@@ -87,8 +100,11 @@ def run_job(plan: ComparisonPlan, job: ComparisonJob) -> TunerRun:
 
 
 def ordered(plan: ComparisonPlan, runs: Sequence[TunerRun]) -> list[TunerRun]:
-    """By tuner as named, workload, seed: the same however the runs came in. Raises `KeyError` if
-    one of the plan is missing."""
+    """Sort runs by tuner, workload and seed, in the order of the plan.
+
+    Raises:
+        KeyError: a run of the plan is missing.
+    """
     found = {(run.tuner, run.workload, run.seed): run for run in runs}
     return [
         found[tuner_config.label, name, seed]
@@ -106,7 +122,7 @@ def _goal(plan: ComparisonPlan, job: ComparisonJob) -> float:
 
 @dataclass
 class _Notes:
-    """What is noted of the rounds of a run while it goes, timed from when this is made."""
+    """Records the rounds of a run, and measures time from its creation."""
 
     meter: Metered
     statuses: list[str] = field(default_factory=list)
@@ -162,7 +178,7 @@ class _Notes:
 
 
 def _best_places(latency: Sequence[float]) -> list[int | None]:
-    """After each trial, the place of the first of the fastest so far; None before a valid one."""
+    """Return for each trial the index of the fastest trial so far; None before a valid one."""
     places: list[int | None] = []
     best, least = None, np.inf
     for place, each in enumerate(latency):
@@ -176,8 +192,16 @@ def _best_places(latency: Sequence[float]) -> list[int | None]:
 
 
 class Metered:
-    """Stands in for a target: `compiled` counts configs, `seconds` is what the stack that left the
-    table took to compile and measure them, 0 if the table does not say."""
+    """Wrapper of a target that counts compiled configs and recorded seconds.
+
+    Args:
+        target: the target.
+        table: measurements of the workload's space.
+
+    Attributes:
+        compiled: number of compiled configs.
+        seconds: seconds that the recorded stack took to compile and measure them; 0 if unknown.
+    """
 
     def __init__(self, target: Target, table: MeasurementTable) -> None:
         self._target = target
@@ -214,14 +238,20 @@ _LIBRARIES = ("numpy", "scipy", "xgboost-cpu", "lightgbm", "scikit-learn")
 
 
 class KeptRuns:
-    """The runs in a folder that are still those this code would give. With `fresh` none are."""
+    """Finished runs in a folder that are still valid for the current code.
+
+    Args:
+        folder: folder of the comparison.
+        plan: the plan.
+        fresh: ignore stored runs.
+    """
 
     def __init__(self, folder: Path, plan: ComparisonPlan, fresh: bool = False) -> None:
         self.plan = plan
         self._rows = RowCache(folder / RUNS, TunerRun, fresh)
 
     def find(self, job: ComparisonJob) -> TunerRun | None:
-        """The run this job came to, or None if it is still to be done."""
+        """Return the result of a run, or None if it has to be executed."""
         entry = self._rows.find(self._key(job))
         if entry is None:
             return None
@@ -229,7 +259,7 @@ class KeptRuns:
         return replace(entry, tuner=job.tuner_config.label, workload=job.workload)
 
     def add(self, run: TunerRun) -> None:
-        """Write a run to disk, synced. Raises `OSError`."""
+        """Store a run on the disk. Raise `OSError` if that fails."""
         label = {tuner_config.label: tuner_config for tuner_config in self.plan.tuner_configs}
         job = ComparisonJob(label[run.tuner], run.workload, run.seed)
         self._rows.add(self._key(job), run)
@@ -252,8 +282,7 @@ class KeptRuns:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Digest of the packages that a run's result depends on, and of the versions of the libraries
-    they call: 16 hex digits."""
+    """Return a digest of the source code and libraries that affect results, 16 hex digits."""
     hasher = hashlib.sha256(" ".join(map(version, _LIBRARIES)).encode())
     for package in (targets, search, models):
         for path in package.__path__:

@@ -1,4 +1,4 @@
-"""Selects the workloads of a comparison: a network's, recorded tables', or given as text."""
+"""Selects the workloads of a comparison: from a network, from recorded tables, or from texts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,22 @@ from tilewright.tuning.preflight import check_source
 
 
 class SelectionError(TilewrightError):
-    """A choice of workloads that makes no sense."""
+    """A selection of workloads is invalid."""
 
 
 def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[str, str]]:
-    """Return the test bed of a comparison on workloads, and the workloads that cannot take part,
-    each with the reason. `tables` is the folder of enumerated spaces. Raises as `recorded` and
-    `enumerated`."""
+    """Return the test bed of a comparison on workloads.
+
+    Args:
+        options: options of the comparison.
+        tables: folder of the enumerated spaces.
+
+    Returns:
+        The test bed, and the reason for each omitted workload, by name.
+
+    Raises:
+        TilewrightError: see `recorded` and `enumerated`.
+    """
     if options.replay:
         return recorded(options.replay, options.workloads), {}
     return enumerated(
@@ -42,8 +51,16 @@ def test_bed_of(options: CompareOptions, tables: Path) -> tuple[TestBed, dict[st
 
 
 def recorded(files: Sequence[str], wanted: Sequence[str]) -> RecordedTestBed:
-    """The tables in `files`, all of them or those that `wanted` picks (see `chosen`). Raises
-    `SelectionError`, or `TableError` for a file that is no table."""
+    """Return a test bed from recorded tables.
+
+    Args:
+        files: paths of the tables.
+        wanted: selection of workloads, see `chosen`.
+
+    Raises:
+        SelectionError: the selection is invalid.
+        TableError: a file is not a table.
+    """
     test_bed = recorded_test_bed([Path(file) for file in files])
     return replace(test_bed, workloads=chosen(test_bed.workloads, wanted))
 
@@ -52,12 +69,26 @@ def enumerated(
     network: str | None, wanted: Sequence[str], target: str, space: str, live: bool,
     max_waste: float, tables: Path,
 ) -> tuple[EnumeratedTestBed, dict[str, str]]:  # fmt: skip
-    """Workloads of a network, or those that `wanted` spells out, on a target whose enumerated
-    spaces lie in the folder `tables`; and those that this space does not offer, with the reason.
+    """Return a test bed for workloads of a network, or for workloads given as text.
 
-    `max_waste` is the share of multiplications by zeros up to which a layer is offloaded. Raises
-    `SelectionError`, `WorkloadError` if the space offers none of them, `UnknownName`, or what
-    reading the network or the target's specification raises.
+    Args:
+        network: name or file of the network.
+        wanted: selection of the network's workloads, or texts of workloads.
+        target: name of the target.
+        space: name of the schedule space.
+        live: run tuners on the target itself.
+        max_waste: a layer is offloaded only if at most this fraction of its multiplications are
+            with padding zeros.
+        tables: folder of the enumerated spaces.
+
+    Returns:
+        The test bed, and the reason for each workload that the space does not offer, by name.
+
+    Raises:
+        SelectionError: the selection is invalid.
+        WorkloadError: the space offers none of the workloads.
+        UnknownName: the network or the target does not exist.
+        TilewrightError: the network or the target's specification cannot be read.
     """
     name = kind_of(target)[0].space_named(space)
     workloads = _workloads(network, wanted, make_target(target, name), max_waste)
@@ -65,8 +96,18 @@ def enumerated(
 
 
 def chosen(known: Named, wanted: Sequence[str]) -> Named:
-    """Those that `1,3-5`, names or ids pick, in the order of `known`; all if nothing is wanted.
-    Raises `SelectionError`."""
+    """Select workloads by positions such as `1,3-5`, by names or by IDs.
+
+    Args:
+        known: the workloads with their names.
+        wanted: the selection; empty for all workloads.
+
+    Returns:
+        The selected workloads in the order of `known`.
+
+    Raises:
+        SelectionError: a position, name or ID does not exist.
+    """
     parts = [part.strip() for text in wanted for part in text.split(",") if part.strip()]
     if not parts:
         return known
@@ -90,7 +131,7 @@ def _places(part: str, known: Named) -> range:
 def _workloads(
     network: str | None, wanted: Sequence[str], target: Target, max_waste: float
 ) -> list[Workload]:
-    """Each once: those of the network that are wanted, then those written out."""
+    """Return the selected workloads of the network and those given as text, each only once."""
     texts = [text for text in wanted if ":" in text]
     picks = [text for text in wanted if ":" not in text]
     known: Named = ()

@@ -1,3 +1,2 @@
-"""Builds, stores, reads, prunes and splits datasets of measured programs, and judges models on
-them.
-"""
+"""Datasets of measured programs: building, storing, reading and splitting them, and evaluating
+models."""

@@ -1,7 +1,4 @@
-"""Implements the steps of building a dataset, and the record of what a folder holds.
-
-`flows.dataset` calls them in order.
-"""
+"""Steps of building a dataset, which `flows.dataset` calls in order, and the state of its folder."""
 
 from __future__ import annotations
 
@@ -57,8 +54,14 @@ _MOST_PLAN_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class PlannedFile(Event):
-    """What is to be made: `rows` in all, of `hardware` pieces and `workloads`; `kept` of them an
-    earlier build has left."""
+    """Event: the plan of a dataset is known.
+
+    Attributes:
+        rows: number of rows of the dataset.
+        hardware: number of pieces of hardware.
+        workloads: number of workloads.
+        kept: number of rows that an earlier build has measured.
+    """
 
     rows: int
     hardware: int
@@ -68,26 +71,40 @@ class PlannedFile(Event):
 
 @dataclass(frozen=True)
 class RowsDone(Event):
-    """So many rows more are measured."""
+    """Event: further rows were measured.
+
+    Attributes:
+        rows: number of rows since the last event.
+    """
 
     rows: int
 
 
 def rows_done(emit: Listener, rows: int) -> None:
-    """Tell that so many rows more are measured."""
+    """Report that further rows were measured."""
     emit(RowsDone(rows))
 
 
 def measure_part(plan: DatasetPlan, part: PlanPart, tell: Progress) -> bytes:
-    """Return the file of a part, whose cells are lowered and measured here. Raises `DatasetError`
-    where the hardware is no longer what it was when the plan was made."""
+    """Measure the rows of a part in this process, and return its file.
+
+    Args:
+        plan: the plan of the dataset.
+        part: the part.
+        tell: called with the number of rows that were measured since the last call.
+
+    Raises:
+        DatasetError: the hardware differs from the hardware in the plan.
+    """
     return _measure(part_order(plan, part), tell)
 
 
 def measure_parts_on(
     cluster: str, plan: DatasetPlan, parts: Sequence[PlanPart]
 ) -> Iterator[tuple[PlanPart, bytes]]:
-    """Yield parts and their files as the workers of a cluster finish them.
+    """Measure parts on the workers of a cluster, and yield each part with its file.
+
+    Parts are yielded in the order in which they finish.
 
     Args:
         cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
@@ -105,7 +122,7 @@ def measure_parts_on(
 
 
 def receive_part(plan: DatasetPlan, part: PlanPart, data: bytes, tell: Progress) -> bytes:
-    """Return the file of a part that a worker measured, and count its rows."""
+    """Count the rows of a part that a worker measured, and return its file."""
     tell(part.rows)
     return data
 
@@ -114,11 +131,11 @@ def measure_part_remotely(command: str, order: dict[str, Any]) -> bytes | str:
     """Measure a part on a worker of a cluster.
 
     Args:
-        command: the version of Tilewright that the command runs.
-        order: the part, as `part_order` describes it.
+        command: version of Tilewright in the command.
+        order: description of the part from `part_order`.
 
     Returns:
-        The Parquet file of the part; text if this worker cannot do the work of that command.
+        The Parquet file of the part, or the reason why this worker cannot measure it.
     """
     try:
         check_version(command)
@@ -136,7 +153,7 @@ def _measure(order: dict[str, Any], tell: Progress) -> bytes:
 
 @lru_cache(maxsize=2)
 def _target(kind: str, specification: str, space: str, fingerprint: str) -> Target:
-    """Kept while part after part is of the same hardware: binding workloads takes time."""
+    """Return a target. It is cached for the next parts, because binding workloads takes time."""
     target = rebuild(kind, as_object(read_json(specification)), space)
     if target.fingerprint != fingerprint:
         raise DatasetError(
@@ -149,12 +166,15 @@ def _target(kind: str, specification: str, space: str, fingerprint: str) -> Targ
 # -- what is there -----------------------------------------------------------------------------
 
 HeldPart = tuple[FileRecord, tuple[Feature, ...]]
-"""A file that is there, and its columns."""
+"""A stored file and its columns."""
 
 
 def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
-    """The plan that the folder holds; None if it is to be made. Raises `DatasetError` for that of
-    another dataset."""
+    """Return the plan in a folder, or None if it has to be made.
+
+    Raises:
+        DatasetError: the folder contains another dataset, or the hardware has changed.
+    """
     path = folder / PLAN
     if not path.exists():
         _refuse_foreign(folder)
@@ -176,20 +196,24 @@ def kept_plan(folder: Path, options: DatasetOptions) -> DatasetPlan | None:
 
 
 def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
-    """Keep a new plan; returns it as it will be when a build resumes. Raises `OSError`."""
+    """Store a new plan, and return it in the form in which a resumed build reads it.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     written = plan.to_json()
     write_atomically(folder / PLAN, written)
     return DatasetPlan.from_json(written)
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raises `DatasetError` for a dataset that came from elsewhere: nobody writes over that."""
+    """Raise `DatasetError` if a folder contains a dataset from elsewhere, to avoid overwriting it."""
     if (folder / ABOUT).exists():
         raise DatasetError(f"{folder} holds a dataset that was not built here; name another folder")
 
 
 def finished_files(folder: Path) -> dict[str, str]:
-    """Digests by path, if a build had come to its end."""
+    """Return the digest of each file of a finished build, by path; empty if it is not finished."""
     try:
         return {file.path: file.sha256 for file in read_about(folder).files}
     except DatasetError:
@@ -199,7 +223,14 @@ def finished_files(folder: Path) -> dict[str, str]:
 def kept_part(
     folder: Path, plan: DatasetPlan, part: PlanPart, finished: dict[str, str]
 ) -> HeldPart | None:
-    """A part that is there and whole; None for one that is to be made."""
+    """Return a stored part, or None if it is missing or damaged.
+
+    Args:
+        folder: folder of the dataset.
+        plan: the plan of the dataset.
+        part: the part.
+        finished: digests from `finished_files`.
+    """
     path = folder / plan.path(part)
     try:
         data = read_plain(path)
@@ -210,7 +241,16 @@ def kept_part(
 
 
 def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
-    """The record of a file with these bytes. Raises `ValueError` if they are none of this part."""
+    """Return the record of a part's file.
+
+    Args:
+        plan: the plan of the dataset.
+        part: the part.
+        data: content of the file.
+
+    Raises:
+        ValueError: the content does not belong to this part.
+    """
     file = FileRecord(
         plan.path(part), plan.hardware[part.hardware].id, part.rows, len(data), digest(data)
     )
@@ -218,13 +258,18 @@ def part_record(plan: DatasetPlan, part: PlanPart, data: bytes) -> HeldPart:
 
 
 def kept_rows(folder: Path) -> int:
-    """How many rows of a build that was stopped are there. Raises `ValueError` and `OSError`."""
+    """Return the number of rows of an unfinished build.
+
+    Raises:
+        ValueError: the plan cannot be parsed.
+        OSError: the plan cannot be read.
+    """
     plan = DatasetPlan.from_json(read_plain(folder / PLAN, limit=_MOST_PLAN_BYTES))
     return sum(part.rows for part in plan.parts if (folder / plan.path(part)).exists())
 
 
 def log_dataset(folder: Path, plan: DatasetPlan, parts: Sequence[HeldPart]) -> DatasetMetadata:
-    """Write what the dataset is, once all its parts are there. Raises `OSError`."""
+    """Write `dataset.json` after all parts are stored. Raise `OSError` if that fails."""
     columns = dict[str, Feature]()
     for _, found in parts:
         for column in found:

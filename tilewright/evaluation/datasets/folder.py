@@ -1,8 +1,8 @@
-"""Reads a dataset's folder as a table: any part of it, every file checked.
+"""Reads all or part of a dataset's folder as a table, and verifies every file.
 
-dataset.json                          what the rows are, and the digest of every file
+dataset.json                          description of the rows, and the digest of every file
 rows/hardware=ID/part-NNNN.parquet    rows of one piece of hardware
-plan.json                             of a build: what there was to make
+plan.json                             plan of a build
 """
 
 from __future__ import annotations
@@ -31,17 +31,27 @@ from tilewright.targets.workload import Workload
 ABOUT = "dataset.json"
 FORMAT = "tilewright dataset"
 MOST_BYTES = 64 << 20
-"""Of `dataset.json`."""
+"""Maximum size of `dataset.json` in bytes."""
 MOST_COLUMNS, MOST_FILES = 4096, 1 << 17
 FREE_ROWS = 1 << 24
-"""Beyond these, a row takes a byte of a file at least: that many are not written in fewer."""
+"""Number of rows up to which the size of the files is not checked. Beyond it, a row takes at least
+one byte of a file."""
 _PATH = re.compile(r"rows/hardware=\w[\w.-]{0,63}/\w[\w-]{0,63}\.parquet", re.ASCII)
 
 
 @dataclass(frozen=True)
 class HardwareRecord:
-    """A piece of hardware: `fingerprint` is that of the target that measured, `unit` that of its
-    latencies, `features` and `specification` as the target gave them."""
+    """A piece of hardware in a dataset.
+
+    Attributes:
+        id: ID of the hardware.
+        name: name of the target.
+        kind: kind of the target.
+        fingerprint: fingerprint of the target that measured.
+        unit: unit of the latencies.
+        features: hardware features of the target.
+        specification: specification of the target.
+    """
 
     id: str
     name: str
@@ -54,7 +64,15 @@ class HardwareRecord:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file of rows: its path from the folder, its hardware by id, its size and SHA-256."""
+    """A file of rows.
+
+    Attributes:
+        path: path relative to the folder.
+        hardware: ID of the hardware.
+        rows: number of rows.
+        bytes: size in bytes.
+        sha256: SHA-256 digest.
+    """
 
     path: str
     hardware: str
@@ -65,9 +83,19 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class DatasetMetadata:
-    """All of `dataset.json`. `columns` are those of every file, a file may lack some; `status` of a
-    row is a place in `statuses`, `workload` one in `workloads`. `made` says how the rows came to
-    be, for people."""
+    """Content of `dataset.json`.
+
+    Attributes:
+        hardware: the hardware.
+        workloads: the workloads as JSON; the column `workload` of a row is an index into them.
+        columns: features of the files; a file may lack some.
+        files: the files.
+        rows: number of rows.
+        statuses: names of the statuses; the column `status` of a row is an index into them.
+        made: origin of the rows, for users.
+        format: name of the file format.
+        version: version of the file format.
+    """
 
     hardware: tuple[HardwareRecord, ...]
     workloads: tuple[dict[str, Any], ...]
@@ -81,30 +109,38 @@ class DatasetMetadata:
 
     @property
     def digest(self) -> str:
-        """Changes when anything of the dataset does, for it covers the files' digests."""
+        """Digest of the metadata. It covers the digests of the files and thus the whole dataset."""
         return digest(self.to_json())
 
     @cached_property
     def parsed(self) -> tuple[Workload, ...]:
-        """The workloads. Raises as `Workload.from_json`."""
+        """The workloads. Raises an error like `Workload.from_json` if one is invalid."""
         return tuple(Workload.from_json(each) for each in self.workloads)
 
     @cached_property
     def families(self) -> tuple[int, ...]:
-        """For each workload the first one of its shape: what is done to the sums, and the numbers
-        it computes with, make no other task to learn."""
+        """For each workload, the index of the first workload with the same shape.
+
+        Workloads that differ only in their epilogue or number type count as the same learning task.
+        """
         first: dict[Workload, int] = {}
         return tuple(
             first.setdefault(shape_of(each), place) for place, each in enumerate(self.parsed)
         )
 
     def to_json(self) -> bytes:
-        """What `read_about` reads."""
+        """Serialise the metadata for `read_about`."""
         return canonical(asdict(self)) + b"\n"
 
 
 def read_about(folder: Path) -> DatasetMetadata:
-    """What a folder says of its dataset. Raises `DatasetError`, `UnsafeFile` or `OSError`."""
+    """Read the metadata of a dataset.
+
+    Raises:
+        DatasetError: the folder contains no finished dataset, or the metadata are damaged.
+        UnsafeFile: a path is not a regular file.
+        OSError: the file cannot be read.
+    """
     path = folder / ABOUT
     try:
         data = read_plain(path, limit=MOST_BYTES)
@@ -129,7 +165,7 @@ _GET_FOLDER_AGAIN = "get the folder again from where it came from, or build it a
 
 
 def _check_version(path: Path, values: Mapping[str, Any]) -> None:
-    """Raises `DatasetError` for a format of another time."""
+    """Raise `DatasetError` if the format or its version is not supported."""
     if values.get("format") != FORMAT:
         raise DatasetError(
             f"{path} is not about a dataset (its format is no '{FORMAT}'); {_GET_FOLDER_AGAIN}"
@@ -139,7 +175,7 @@ def _check_version(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _check(about: DatasetMetadata) -> None:
-    """Raises `ValueError` for what does not fit together."""
+    """Raise `ValueError` if the entries of the metadata contradict each other."""
     known = _distinct("hardware", [each.id for each in about.hardware])
     _distinct("column", [each.name for each in about.columns])
     _distinct("file", [each.path for each in about.files])
@@ -180,14 +216,20 @@ def _first_line(error: Exception) -> str:
 
 
 FREE_BYTES, MOST_RATIO = 1 << 30, 64
-"""Of the table that is read: what any dataset may ask for, and how often its files' bytes more.
-Tables of ours have 2.3 times as many."""
+"""Limits on the size of a table in memory: `FREE_BYTES` plus `MOST_RATIO` times the bytes of its
+files. Tables of our datasets have 2.3 times the bytes of their files."""
 _STEP = "get it again from where it came from, or build the dataset again"
 
 
 @dataclass(frozen=True)
 class _RowsOfFile:
-    """Which rows (n,) of a file are asked for, and the workload (n,) of each."""
+    """Selected rows of a file.
+
+    Attributes:
+        file: the file.
+        which: indices of the rows, int array of shape (n,).
+        workload: workload of each row, int array of shape (n,).
+    """
 
     file: FileRecord
     which: NDArray[np.int64]
@@ -202,13 +244,24 @@ def read_table(
     rows: int | None = None,
     seed: int = 0,
 ) -> TrainingTable:
-    """Rows of the dataset in a folder: those of some hardware (by id or name) and some workloads
-    (by id) if they are named, at most `rows` of them, drawn by `seed`.
+    """Read rows of a dataset.
 
-    Hardware and workloads are numbered as `dataset.json` lists them, whatever is read; workloads
-    that differ in nothing but epilogue and type of number have the number of the first. All columns
-    of the dataset are there, in float32. Raises `DatasetError`, `UnknownName` for hardware or
-    workloads that the dataset does not have, `UnsafeFile` and `OSError`.
+    Hardware and workloads are numbered by their position in `dataset.json`, whatever is read.
+    Workloads that differ only in epilogue and number type have the number of the first one. The
+    table contains all columns of the dataset, in float32.
+
+    Args:
+        folder: folder of the dataset.
+        hardware: IDs or names of the hardware to read; None for all.
+        workloads: IDs of the workloads to read; None for all.
+        rows: maximum number of rows, which are drawn at random; None for all.
+        seed: seed for drawing rows.
+
+    Raises:
+        DatasetError: the dataset is damaged, or no rows were selected.
+        UnknownName: the dataset does not contain a hardware or workload.
+        UnsafeFile: a path is not a regular file.
+        OSError: a file cannot be read.
     """
     about = read_about(folder)
     of = _places(about, hardware)
@@ -223,13 +276,21 @@ def read_table(
 
 
 def digest_of(folder: Path) -> str:
-    """What changes when anything of the dataset does, 64 hex digits. Raises `DatasetError`,
-    `UnsafeFile` and `OSError`."""
+    """Return the digest of a whole dataset, 64 hexadecimal digits.
+
+    Raises:
+        DatasetError: the folder contains no finished dataset.
+        UnsafeFile: a path is not a regular file.
+        OSError: the file cannot be read.
+    """
     return read_about(folder).digest
 
 
 def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, int | None]:
-    """By id the place of hardware that is asked for, None for other. Raises `UnknownName`."""
+    """Return the index of each selected hardware, and None for others, by ID.
+
+    Raises `UnknownName` if a hardware does not exist.
+    """
     known = {each.id for each in about.hardware} | {each.name for each in about.hardware}
     for name in wanted or ():
         if name not in known:
@@ -241,7 +302,7 @@ def _places(about: DatasetMetadata, wanted: Sequence[str] | None) -> dict[str, i
 
 
 def _workloads(about: DatasetMetadata, wanted: Sequence[str]) -> NDArray[np.bool_]:
-    """Which are asked for, shape (workloads,). Raises `UnknownName`."""
+    """Return whether each workload is selected, shape (workloads,). Raise `UnknownName`."""
     known = [workload.id for workload in about.parsed]
     for name in wanted:
         if name not in known:
@@ -262,7 +323,7 @@ def _rows_of(
 
 
 def _drawn(found: list[_RowsOfFile], rows: int | None, seed: int) -> list[_RowsOfFile]:
-    """At most so many rows of all, those in a file in its order."""
+    """Draw at most `rows` rows from all files, and keep their order within each file."""
     total = sum(len(each.which) for each in found)
     if rows is not None and rows < total:
         kept = np.zeros(total, np.bool_)
@@ -307,7 +368,7 @@ def _table(folder: Path, about: DatasetMetadata, found: list[_RowsOfFile]) -> Tr
 
 
 def _reader(folder: Path, about: DatasetMetadata, file: FileRecord) -> Reader:
-    """Raises `DatasetError` for a file that is not what `dataset.json` says."""
+    """Open a file. Raise `DatasetError` if it differs from its entry in `dataset.json`."""
     path = folder / file.path
     try:
         data = read_plain(path, limit=min(file.bytes, LARGEST))

@@ -1,4 +1,4 @@
-"""Measures how well a model orders the programs of a task, which is all that a tuner asks of it."""
+"""Measures how well a model ranks the programs of a task, which is what a tuner needs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ stats = lazy_module("scipy.stats")
 
 CONFIDENCE = 0.95
 FEWEST_OF_EIGHT = 40
-"""Rows of a task of which the best eight are a choice."""
+"""Minimum number of rows of a task for `top8_regret`."""
 _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of `tasks` tasks with `rows` valid rows in all; every task counts the same.
+    """Ranking quality of a model. Every task has the same weight.
 
-    `pairwise_accuracy` is the mean over tasks of the share of pairs in the right order, `interval`
-    its 95 % bootstrap over tasks. `top1_regret` and `top8_regret` are means over tasks of how much
-    slower the best of the one or eight rows that the model likes most is than the task's best row:
-    0.05 is 5 %. That of eight is of the tasks with `FEWEST_OF_EIGHT` rows at least, None without
-    one: of ten rows, eight at random are no choice.
+    Attributes:
+        pairwise_accuracy: mean over tasks of the fraction of pairs in the right order.
+        interval: its 95 % bootstrap interval over tasks.
+        top1_regret: mean over tasks of how much slower the row that the model ranks first is than
+            the best row; 0.05 means 5 %.
+        top8_regret: the same for the best of the first eight rows, over tasks with at least
+            `FEWEST_OF_EIGHT` rows; None if there is no such task. In smaller tasks, eight random
+            rows would do well, too.
+        tasks: number of tasks.
+        rows: number of valid rows.
     """
 
     pairwise_accuracy: float
@@ -40,10 +45,17 @@ class Scores:
 
 
 def score(table: TrainingTable, predicted: NDArray[np.float64], seed: int = 0) -> Scores:
-    """Judge predictions (rows,), lower is faster in any unit: only their order in a task counts.
+    """Evaluate predictions by their order within each task.
 
-    Rows that are not valid are left out, and tasks without two rows of different latency. `seed` is
-    the bootstrap's. Raises `DatasetError` if no task is left or a prediction is not a number.
+    Invalid rows, and tasks without two different latencies, are left out.
+
+    Args:
+        table: the rows.
+        predicted: predictions in any unit, lower is faster, float array of shape (rows,).
+        seed: seed of the bootstrap.
+
+    Raises:
+        DatasetError: no task is left, or a prediction is not a number.
     """
     if predicted.shape != table.log_latency.shape:
         raise DatasetError(
@@ -78,10 +90,15 @@ def score(table: TrainingTable, predicted: NDArray[np.float64], seed: int = 0) -
 
 
 def pairwise_accuracy(latency: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """The share of pairs of a task's rows (rows,) that `predicted` (rows,) puts in the right order.
+    """Return the fraction of pairs of a task's rows that a model puts in the right order.
 
-    Pairs of equal latency have no order and do not count; a pair of equal prediction counts a half,
-    as if a coin decided: a constant scores 0.5. NaN if no pair counts. Exact, in O(n log n).
+    Pairs of equal latency do not count. A pair with equal predictions counts as one half, so that a
+    constant prediction scores 0.5. The result is exact and computed in O(n log n); it is NaN if no
+    pair counts.
+
+    Args:
+        latency: latencies, float array of shape (rows,).
+        predicted: predictions, float array of shape (rows,).
     """
     pairs = _pairs(np.array([len(latency)]))
     ordered = pairs - _pairs(np.unique(latency, return_counts=True)[1])
@@ -105,7 +122,7 @@ def _pairs(counts: NDArray[np.int64]) -> int:
 def _tasks(
     table: TrainingTable, predicted: NDArray[np.float64]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Latencies and predictions of each task, shape (its rows,)."""
+    """Yield the latencies and the predictions of each task, each of shape (rows of the task,)."""
     order = np.argsort(table.task, kind="stable")
     ends = np.flatnonzero(np.diff(table.task[order])) + 1
     yield from zip(
@@ -114,13 +131,13 @@ def _tasks(
 
 
 def _regret(log_latency: NDArray[np.float64], predicted: NDArray[np.float64], k: int) -> float:
-    """Of equal predictions the earlier row is taken."""
+    """Return the relative regret of the best of the first k rows; ties go to the earlier row."""
     chosen = np.argsort(predicted, kind="stable")[:k]
     return float(np.exp2(log_latency[chosen].min() - log_latency.min()) - 1.0)
 
 
 def _interval(accuracies: NDArray[np.float64], seed: int) -> tuple[float, float]:
-    """The percentile bootstrap of the mean, tasks resampled; of a single task all there may be."""
+    """Return the percentile bootstrap interval of the mean over tasks; (0, 1) for a single task."""
     if len(accuracies) < 2:
         return 0.0, 1.0  # one task says nothing of others
     if np.ptp(accuracies) == 0:

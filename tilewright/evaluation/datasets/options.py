@@ -1,5 +1,4 @@
-"""Defines the options of datasets and of training on them: of `tilewright dataset build` and
-`tilewright model train`, and the forms of their deployments."""
+"""Options of `tilewright dataset build` and `tilewright model train`, and of their forms."""
 
 from __future__ import annotations
 
@@ -15,29 +14,29 @@ from tilewright.tuning.options import Seed
 
 
 def _with_kinds(schema: dict[str, JsonValue]) -> None:
-    """Add the names of kinds of models, which a form offers."""
+    """Let a form offer the kinds of models as choices."""
     from tilewright.models.transfer.registry import kinds
 
     schema["enum"] = list[JsonValue](kinds())
 
 
 def _with_splits(schema: dict[str, JsonValue]) -> None:
-    """Add the names of splits, which a form offers."""
+    """Let a form offer the splits as choices."""
     from tilewright.evaluation.datasets.training import KINDS
 
     schema["enum"] = list[JsonValue](KINDS)
 
 
 class DatasetFolder(CommandOptions):
-    """Where a dataset is built."""
+    """Option for the folder in which a dataset is built."""
 
     out: Annotated[Path, CliOption(value="path")] = Field(description="Folder for the dataset.")
 
 
 class DatasetOptions(CommandOptions):
-    """Everything that decides what a dataset holds.
+    """Options that determine the content of a dataset.
 
-    If `targets` are named, the hardware is these, whatever `specs` says.
+    If `targets` are given, the dataset covers these, and `specs` is ignored.
     """
 
     rows: Annotated[int, CliOption(shows_limits=True)] = Field(
@@ -73,13 +72,16 @@ class DatasetOptions(CommandOptions):
     )
 
     def to_json(self) -> dict[str, Json]:
-        """Return the options as they are written down; without targets as before there were any, so
-        that a build that was begun then resumes."""
+        """Return the options for `plan.json`.
+
+        Empty targets are omitted, as in versions without this option, so that builds of these
+        versions can be resumed.
+        """
         return self.model_dump(exclude=None if self.targets else {"targets"})
 
 
 class TrainingOptions(CommandOptions):
-    """Everything that decides how a model is trained and judged."""
+    """Options that determine how a model is trained and evaluated."""
 
     dataset: Annotated[str, CliOption(value="path")] = Field(
         min_length=1, description="Folder of a dataset ('tilewright dataset build')."

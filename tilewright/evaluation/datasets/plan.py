@@ -1,8 +1,8 @@
-"""Plans what a dataset is to hold: which hardware, which workloads, and how many rows of each pair.
+"""Plans the content of a dataset: hardware, workloads, and the number of rows for each pair.
 
-Hardware is drawn by a seed, or named by the caller. A plan depends on its options and this program
-alone, but for what is measured of a processor. It is made once and kept, so that a build that was
-stopped resumes with it.
+Hardware is drawn with a seed or named by the user. A plan depends only on its options and on this
+version of the program, except for properties that are measured on a processor. It is made once and
+stored, so that a build that was stopped can resume.
 """
 
 from __future__ import annotations
@@ -36,21 +36,29 @@ from tilewright.tuning.options import DEFAULTS
 
 
 class DatasetError(TilewrightError):
-    """A dataset that cannot be built, read or judged as asked."""
+    """A dataset cannot be built, read or evaluated."""
 
 
 DRAWN, MEASURED = "vta", "cpu"
-"""The kinds of targets that are drawn where none is named: rows in cycles that are simulated, and
-in seconds that are measured."""
+"""Kinds of targets that are used if none is named: `DRAWN` with simulated cycles, and `MEASURED`
+with measured seconds."""
 SIMULATED = (DRAWN, "gemmini")
-"""All kinds whose rows are in simulated cycles."""
+"""Kinds of targets whose rows contain simulated cycles."""
 _SPACES = {DRAWN: "extended", "gemmini": "", MEASURED: ""}
 
 
 @dataclass(frozen=True)
 class DatasetHardware:
-    """A piece of hardware: `id` and `fingerprint` are its target's, `features` as
-    `Target.hardware_features` gave them when the plan was made."""
+    """A piece of hardware in a plan.
+
+    Attributes:
+        id: fingerprint of the target.
+        kind: kind of the target.
+        name: name of the target.
+        features: hardware features when the plan was made.
+        specification: specification of the target.
+        space: name of the schedule space.
+    """
 
     id: str
     kind: str
@@ -64,8 +72,17 @@ Found = list[tuple[DatasetHardware, Target]]
 
 
 def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
-    """Whether a dataset of so many `rows` by kind can be of the targets of these names; nothing
-    heavy is loaded. Raises `DatasetError`, `UnknownName`, or an error of a target's kind."""
+    """Check that a dataset can contain rows of the named targets, without loading heavy modules.
+
+    Args:
+        names: names of the targets.
+        rows: number of rows for each kind of target.
+
+    Raises:
+        DatasetError: a kind of target is not supported or gets no rows.
+        UnknownName: a target does not exist.
+        TilewrightError: a target cannot be built.
+    """
     for name in names:
         kind = kind_of(name)[0].name
         if kind not in rows:
@@ -80,8 +97,16 @@ def check_targets(names: Sequence[str], rows: Mapping[str, int]) -> None:
 
 
 def named(names: Sequence[str], kind: str) -> Found:
-    """Those of a kind among the targets of these names, in this order. Raises `DatasetError` for
-    one that is named twice, and as `targets.registry.make_target`."""
+    """Return the named targets of a given kind, in the given order.
+
+    Args:
+        names: names of targets of any kind.
+        kind: kind of the targets to return.
+
+    Raises:
+        DatasetError: a target is named twice, or cannot be rebuilt from its specification.
+        TilewrightError: a target cannot be built.
+    """
     found: Found = []
     for name, target in _made(names, kind):
         specification = specification_of(target)
@@ -95,8 +120,16 @@ def named(names: Sequence[str], kind: str) -> Found:
 
 
 def check_unchanged(names: Sequence[str], hardware: Sequence[DatasetHardware]) -> None:
-    """Raises `DatasetError` where a name stands for something else than when `hardware` was
-    planned by it, and what `named` does."""
+    """Check that the named targets are still the hardware in a plan.
+
+    Args:
+        names: names of the targets.
+        hardware: the hardware in the plan.
+
+    Raises:
+        DatasetError: a target has changed.
+        TilewrightError: a target cannot be built.
+    """
     known = {each.id for each in hardware}
     for kind in (*SIMULATED, MEASURED):
         for name, target in _made(names, kind):
@@ -115,7 +148,7 @@ def _made(names: Sequence[str], kind: str) -> Iterator[tuple[str, Target]]:
 
 
 def drawn(kind: str, count: int, seed: int) -> Found:
-    """Different pieces of hardware of a kind; none where this machine cannot measure it."""
+    """Draw different pieces of hardware of a kind; none if this machine cannot measure the kind."""
     try:
         if kind == MEASURED:
             check_target(kind)  # there may be no compiler
@@ -126,7 +159,7 @@ def drawn(kind: str, count: int, seed: int) -> Found:
 
 
 def _known(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardware, Target]:
-    """The hardware that is built again by a specification, as every part of a build does."""
+    """Rebuild hardware from its specification, as every part of a build does."""
     target = rebuild(kind, specification, _SPACES[kind])
     said = specification_of(target)
     assert said is not None
@@ -138,18 +171,20 @@ def _known(kind: str, specification: Mapping[str, Json]) -> tuple[DatasetHardwar
 
 CPU_WORKLOADS = 8
 LEAST_ROWS = 16
-"""Of a cell, where there are fewer rows than cells need: pairs within a task are what is judged."""
+"""Minimum number of rows of a cell, if rows are scarce. Models are evaluated by pairs within a
+task, so a task needs several rows."""
 PART_ROWS = {"vta": 8192, "gemmini": 512, "cpu": 64}
-"""About so many rows are made, written and lost at a time, by kind."""
+"""Approximate number of rows per part, by kind of target. A part is measured, written and lost as a
+whole."""
 MOST_ROWS = 1 << 30
 
 
 def check_options(options: DatasetOptions) -> None:
-    """Check what a dataset is to hold.
+    """Check the options of a dataset.
 
     Raises:
-        DatasetError: the options make no dataset, or a named target is wrong
-            (`check_targets`).
+        DatasetError: the number of rows is invalid, or a target is not supported.
+        TilewrightError: a target is invalid, see `check_targets`.
     """
     if not 1 <= options.rows + options.cpu_rows <= MOST_ROWS:
         raise DatasetError(
@@ -162,7 +197,12 @@ def check_options(options: DatasetOptions) -> None:
 
 @dataclass(frozen=True)
 class PlanCell:
-    """So many rows of a workload, by its place in the plan."""
+    """Rows of one workload on one piece of hardware.
+
+    Attributes:
+        workload: index of the workload in the plan.
+        rows: number of rows.
+    """
 
     workload: int
     rows: int
@@ -170,7 +210,13 @@ class PlanCell:
 
 @dataclass(frozen=True)
 class PlanPart:
-    """Cells of one piece of hardware that are made and kept together, as the file `path`."""
+    """Cells of one piece of hardware that are measured together and stored in one file.
+
+    Attributes:
+        hardware: index of the hardware in the plan.
+        number: number of the part among those of the hardware.
+        cells: the cells.
+    """
 
     hardware: int
     number: int
@@ -178,13 +224,21 @@ class PlanPart:
 
     @property
     def rows(self) -> int:
-        """Of all its cells."""
+        """Number of rows of all cells."""
         return sum(cell.rows for cell in self.cells)
 
 
 @dataclass(frozen=True)
 class DatasetPlan:
-    """All there is to make."""
+    """Plan of a dataset.
+
+    Attributes:
+        options: options of the dataset.
+        tilewright: version of Tilewright.
+        hardware: the hardware.
+        workloads: the workloads as JSON.
+        parts: the parts to measure.
+    """
 
     options: DatasetOptions
     tilewright: str
@@ -194,24 +248,24 @@ class DatasetPlan:
 
     @property
     def rows(self) -> int:
-        """Of all parts."""
+        """Number of rows of all parts."""
         return sum(part.rows for part in self.parts)
 
     @cached_property
     def digest(self) -> str:
-        """Content hash: equal plans make equal datasets, but for what is measured."""
+        """Digest of the plan. Equal plans give equal datasets, except for measured latencies."""
         return digest(canonical(self._body()))[:32]
 
     def workload(self, place: int) -> Workload:
-        """As the network has it, for the usual accelerator."""
+        """Return a workload by its index, as the network has it on the default accelerator."""
         return Workload.from_json(self.workloads[place])
 
     def path(self, part: PlanPart) -> str:
-        """Of a part's file, from the dataset's folder."""
+        """Return the path of a part's file, relative to the folder of the dataset."""
         return f"rows/hardware={self.hardware[part.hardware].id}/part-{part.number:04d}.parquet"
 
     def to_json(self) -> bytes:
-        """What `from_json` reads."""
+        """Serialise the plan for `from_json`."""
         return canonical({**self._body(), "version": DATASET_PLAN.written})
 
     def _body(self) -> dict[str, Json]:
@@ -219,7 +273,11 @@ class DatasetPlan:
 
     @staticmethod
     def from_json(data: bytes) -> DatasetPlan:
-        """Raises `ValueError` for what `to_json` did not write, and for another version."""
+        """Parse a plan that `to_json` wrote.
+
+        Raises:
+            ValueError: the content is damaged or has another version.
+        """
         try:
             document = as_object(read_json(data))
             if why := DATASET_PLAN.mismatch("it", DATASET_PLAN.version_in(document)):
@@ -240,8 +298,12 @@ def _plans() -> TypeAdapter[DatasetPlan]:
 
 
 def make_plan(options: DatasetOptions) -> DatasetPlan:
-    """Draw hardware, unless it is named, workloads and cells. Raises `DatasetError`, and what
-    `DatasetOptions.check` does."""
+    """Plan a dataset: choose hardware, workloads and cells.
+
+    Raises:
+        DatasetError: the options are invalid, or there are not enough different schedules.
+        TilewrightError: a target is invalid.
+    """
     check_options(options)
     rng = np.random.default_rng([options.seed, 1])
     accelerators = [each for kind in SIMULATED for each in _hardware(options, kind)]
@@ -271,8 +333,7 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
 
 
 def fitted(workload: Workload, target: Target) -> Workload:
-    """The workload as the target gets it: padded to its blocks, if it has any, and rounded as it
-    rounds."""
+    """Return the form of a workload that a target runs: padded to its blocks and with its rounding."""
     traits = traits_of(target)
     if "float32" in traits.dtypes:
         return workload
@@ -282,8 +343,10 @@ def fitted(workload: Workload, target: Target) -> Workload:
 
 
 def shape_of(workload: Workload) -> Workload:
-    """What workloads have in common that differ in what is done to their sums, or in the numbers
-    they compute with: who knows one knows most of the others."""
+    """Return a workload without its epilogue and number type.
+
+    Knowledge about one workload mostly applies to all workloads with the same shape.
+    """
     return replace(workload.with_steps(()), dtype="int8")
 
 
@@ -291,15 +354,14 @@ def shape_of(workload: Workload) -> Workload:
 
 
 def _hardware(options: DatasetOptions, kind: str) -> Found:
-    """What is named of a kind, or drawn."""
+    """Return the named hardware of a kind, or draw some."""
     if options.targets:
         return named(options.targets, kind)
     return drawn(kind, options.specs, options.seed) if kind in (DRAWN, MEASURED) else []
 
 
 def _shapes_of(target: Target) -> list[Workload]:
-    """The workloads that built-in networks have on a target by default, one a shape, in the order
-    of their text."""
+    """Return the workloads of the built-in networks on a target, one per shape, sorted by text."""
     found: dict[Workload, Workload] = {}
     for name in zoo.names():
         extracted = extract_subgraphs(import_model(name, {}), target, "full", MAX_WASTE, {})
@@ -319,7 +381,7 @@ def _cells(
     rows: int,
     rng: np.random.Generator,
 ) -> dict[tuple[int, int], int]:
-    """Rows by place of hardware and of workload: as even as the sizes of the spaces allow."""
+    """Return the number of rows for pairs of hardware and workload, as even as possible."""
     pairs = [(h, w) for h in range(len(hardware)) for w in range(len(workloads))]
     wanted, known = max(1, rows // LEAST_ROWS), 0
     sizes: dict[tuple[int, int], int] = {}
@@ -339,7 +401,7 @@ def _cells(
 def _shared_out(
     sizes: Mapping[tuple[int, int], int], rows: int
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Equal shares, small spaces whole and the rest to the larger ones; in the order of places."""
+    """Divide rows evenly among spaces; small spaces are used completely, larger ones get the rest."""
     share: dict[tuple[int, int], int] = {}
     left, cells = rows, len(sizes)
     for place, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):

@@ -1,9 +1,9 @@
-"""Makes the rows of a cell, and writes and reads rows as Parquet files.
+"""Measures the rows of a dataset, and writes and reads them as Parquet files.
 
-A cell's schedules are drawn from a space, compiled, measured and described. A file has numbers
-only: float32 features, null where a row has no value. A stranger's file is read without trust:
-sizes are checked before anything is unpacked. Only columns of plain numbers are read, and checked.
-Arrow's messages of damage become typed errors.
+Schedules are drawn from a space, compiled, measured and described by features. A file contains only
+numbers; features are float32, with null where a row has no value. Files from strangers are not
+trusted: sizes are checked before anything is unpacked, only columns of plain numbers are read, and
+their values are checked. Arrow's errors about damaged files become typed errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.targets.features import Feature, read_columns, write_columns
 from tilewright.targets.workload import Workload
 
 Progress = Callable[[int], None]
-"""Told how many rows more are done."""
+"""Called with the number of rows that were finished since the last call."""
 
 _AT_ONCE = 4096  # configs whose programs are in memory together, on targets that keep programs
 _CODES = {status: code for code, status in enumerate(STATUSES)}
@@ -36,10 +36,16 @@ _CODES = {status: code for code, status in enumerate(STATUSES)}
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of one piece of hardware, arrays of shape (rows,). `columns` are float32 of the same
-    shape by name, NaN where a row has no such thing, and `about` says what they are. `workload` is
-    the place in the plan, `config` the flat index in the space, `status` the place in
-    `targets.base.STATUSES`."""
+    """Rows of one piece of hardware. All arrays have the shape (rows,).
+
+    Attributes:
+        workload: index of the workload in the plan.
+        config: flat index of the config in its space.
+        status: index in `targets.base.STATUSES`.
+        log_latency: log2 of the latency; NaN if it is unknown.
+        columns: float32 features by name; NaN where a row has no value.
+        about: description of each feature.
+    """
 
     workload: NDArray[np.int32]
     config: NDArray[np.int64]
@@ -53,7 +59,7 @@ class Sample:
 
     @staticmethod
     def joined(parts: Sequence[Sample]) -> Sample:
-        """Rows behind each other; columns by name, NaN where a part lacks one."""
+        """Concatenate rows. A feature that a part lacks is NaN."""
         about = {name: column for part in parts for name, column in part.about.items()}
         names = in_order([tuple(part.about) for part in parts])
         return Sample(
@@ -72,8 +78,11 @@ class Sample:
 
 
 def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
-    """All names once, those of each in its own order as far as they agree: a name that is new comes
-    behind the one before it. So columns of schedules stand in the order of a space's decisions."""
+    """Merge lists of names into one list without duplicates.
+
+    The order of each list is kept as far as the lists agree: a new name is inserted after its
+    predecessor. Columns of schedules therefore appear in the order of the space's decisions.
+    """
     found: list[str] = []
     for names in dict.fromkeys(every):
         place = 0
@@ -87,15 +96,15 @@ def in_order(every: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
-    """Describe all that the rows of a part depend on, as JSON, so that any process can make them.
+    """Describe a part as JSON, so that any process can measure it.
 
     Args:
         plan: the plan of the dataset.
         part: a part of the plan.
 
     Returns:
-        The seed, the hardware with its specification, and the cells: the place of the workload in
-        the plan, the workload, and the number of rows.
+        The seed, the digest of the plan, the hardware with its specification, and for each cell the
+        index of the workload, the workload and the number of rows.
     """
     hardware = plan.hardware[part.hardware]
     return {
@@ -107,10 +116,10 @@ def part_order(plan: DatasetPlan, part: PlanPart) -> dict[str, Any]:
 
 
 def measure_rows(order: Mapping[str, Any], target: Target, tell: Progress) -> Sample:
-    """Draw, lower and measure the rows of a part. Equal orders draw equal configs.
+    """Draw, lower and measure the rows of a part. Equal descriptions draw equal configs.
 
     Args:
-        order: the part, as `part_order` describes it.
+        order: description of the part from `part_order`.
         target: the target of its hardware.
         tell: called with the number of rows that were measured since the last call.
 
@@ -173,18 +182,22 @@ N = TypeVar("N", np.int8, np.int32, np.float32, np.float64)
 
 WORKLOAD, CONFIG, STATUS, LATENCY = "workload", "config", "status", "log_latency"
 _TYPES = {WORKLOAD: pa.int32(), STATUS: pa.int8(), LATENCY: pa.float64()}
-"""Of the columns that a file must have beside features, which are float32. Whole numbers of another
-width and numbers of another precision are read as these, if they fit."""
+"""Types of the columns that every file must have besides the float32 features. Integers of another
+width and numbers of another precision are converted if they fit."""
 MOST_ROWS = 1 << 22
-"""Of a file."""
+"""Maximum number of rows of a file."""
 MOST_UNPACKED = 4 << 30
 _PLAN, _COLUMNS = b"tilewright.plan", b"tilewright.columns"
 _LIMITS = {"thrift_string_size_limit": 16 << 20, "thrift_container_size_limit": 1 << 20}
 
 
 def encode(rows: Sample, plan: str) -> bytes:
-    """A file of the rows, with the digest of the plan that they belong to; equal rows make equal
-    bytes."""
+    """Serialise rows as a Parquet file. Equal rows give equal bytes.
+
+    Args:
+        rows: the rows.
+        plan: digest of the plan to which they belong.
+    """
     fixed = {
         WORKLOAD: pa.array(rows.workload),
         CONFIG: pa.array(rows.config),
@@ -203,8 +216,16 @@ def encode(rows: Sample, plan: str) -> bytes:
 
 
 def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
-    """The features of a file that `encode` wrote of so many rows for a plan. Raises `ValueError`
-    for any other file."""
+    """Return the features of a file that `encode` wrote.
+
+    Args:
+        data: content of the file.
+        plan: expected digest of the plan.
+        rows: expected number of rows.
+
+    Raises:
+        ValueError: the file is damaged or belongs to another plan.
+    """
     file = _opened(data)
     found = file.schema_arrow.metadata or {}
     if found.get(_PLAN, b"").decode(errors="replace") != plan or file.metadata.num_rows != rows:
@@ -213,8 +234,15 @@ def columns_in(data: bytes, plan: str, rows: int) -> tuple[Feature, ...]:
 
 
 class Reader:
-    """A file of rows in memory, from any source. Everything raises `ValueError` for a file that
-    has no rows, is damaged, or holds something else than is said."""
+    """A file of rows in memory, from any source.
+
+    All methods raise `ValueError` if the file is damaged or its content is invalid.
+
+    Args:
+        data: content of the file.
+        rows: expected number of rows.
+        known: features of the dataset.
+    """
 
     def __init__(self, data: bytes, rows: int, known: tuple[Feature, ...]) -> None:
         self._file, self.rows = _opened(data), rows
@@ -239,14 +267,18 @@ class Reader:
                 raise ValueError(f"its column {name!r:.60} is not listed")
 
     def workloads(self, count: int) -> NDArray[np.int32]:
-        """Places of workloads, shape (rows,), each below `count`."""
+        """Return the index of each row's workload, shape (rows,). It is below `count`."""
         found = self._numbers(WORKLOAD, np.int32)
         if len(found) and not 0 <= found.min() <= found.max() < count:
             raise ValueError(f"its column {WORKLOAD} names workloads that are not listed")
         return found
 
     def log_latency(self, valid: int | None) -> NDArray[np.float64]:
-        """Shape (rows,), NaN where the status is not `valid`, the place of that status."""
+        """Return log2 of the latencies, shape (rows,); NaN for invalid rows.
+
+        Args:
+            valid: index of the status "valid"; None if the dataset has no such status.
+        """
         found, status = self._numbers(LATENCY, np.float64), self._numbers(STATUS, np.int8)
         measured = np.isfinite(found)
         if np.isinf(found).any() or not np.array_equal(measured, status == valid):
@@ -254,7 +286,12 @@ class Reader:
         return found
 
     def features(self, which: NDArray[np.int64], into: NDArray[np.float32]) -> None:
-        """Write the given rows (n,) into a matrix (n, known columns) of NaN."""
+        """Copy the features of rows into a matrix.
+
+        Args:
+            which: indices of n rows.
+            into: matrix of NaN to fill, of shape (n, features of the dataset).
+        """
         for name, place in self._features.items():
             values = self._numbers(name, np.float32)[which]
             if np.isinf(values).any():
@@ -277,7 +314,7 @@ class Reader:
 
 
 def _reads_as(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether numbers of a type may be read as those of another."""
+    """Return whether numbers of one type may be converted to another one."""
     if pa.types.is_integer(wanted):
         return bool(pa.types.is_integer(given))
     return bool(pa.types.is_floating(given) or pa.types.is_integer(given))

@@ -1,6 +1,6 @@
-"""Splits a dataset, trains a model on a part of it or continues training one, and judges the model.
+"""Splits a dataset, trains or fine-tunes a model on one part, and evaluates it on the other part.
 
-A trained model is judged on rows it has not seen. Splits leave no leak between the two parts.
+The model is evaluated on rows that it has not seen, and the splits prevent leaks between the parts.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from tilewright.targets.workload import Workload
 
 METRICS = "metrics.json"
 START = "start"
-"""A model's fact: `models.transfer.files.identity_of` the one that it fine-tunes."""
+"""Key of a model's facts: the identity of the model that was fine-tuned."""
 BEFORE = "before_fine_tuning"
-"""A figure: the pairwise accuracy of that one on the same rows."""
+"""Key of a metric: the pairwise accuracy of the model before fine-tuning, on the same rows."""
 _EARLIER = "earlier_datasets"
 _KNOWN = {"hardware": "learned_hardware", "workloads": "learned_workloads"}
-"""Facts: short ids of what a model has rows of, separated by spaces."""
+"""Keys of a model's facts: short IDs of the hardware and workloads that it was trained on,
+separated by spaces."""
 _SHORT = 12  # characters of a fingerprint or a workload's id
 Say = Callable[[str], None]
 
@@ -43,12 +44,12 @@ Say = Callable[[str], None]
 def check_training(options: TrainingOptions) -> TrainingOptions:
     """Check options without reading data, and complete them.
 
-    A model to fine-tune determines the kind, and is judged within tasks unless another split is
-    given, because its rows are often of one target.
+    If a model is fine-tuned, its kind is used, and the default split is `within_task`, because its
+    rows are often from a single target.
 
     Raises:
-        UnknownName: there is no such kind or split.
-        TransferError: an option of the kind is wrong, or there is no model to start from.
+        UnknownName: the kind of model or the split does not exist.
+        TransferError: an option of the kind is invalid, or the model to fine-tune cannot be used.
     """
     if options.start:
         usual = {"kind": read_index(Path(options.start)).kind, "split": "within_task"}
@@ -63,7 +64,7 @@ def check_training(options: TrainingOptions) -> TrainingOptions:
 
 
 def _start_of(options: TrainingOptions) -> Transferred | None:
-    """Return the model to fine-tune, if there is one. Raises `TransferError`."""
+    """Load the model to fine-tune; None if there is none. Raise `TransferError` if it is unusable."""
     if not options.start:
         return None
     found = load_model(Path(options.start))
@@ -80,8 +81,7 @@ def _start_of(options: TrainingOptions) -> Transferred | None:
 
 
 def _make_model(options: TrainingOptions, start: Transferred | None) -> Transferred:
-    """Return the model to train, which fine-tunes `start`. Raises `UnknownName` and
-    `TransferError`."""
+    """Create the model to train. Raise `UnknownName` or `TransferError` if the options are invalid."""
     given = {"minutes": options.minutes, "threads": options.threads} | dict(options.options)
     if start is not None:
         return refined(start, options.seed, given)
@@ -90,8 +90,14 @@ def _make_model(options: TrainingOptions, start: Transferred | None) -> Transfer
 
 @dataclass(frozen=True)
 class FittedCostModel:
-    """A trained model, how the training went, the rows it is judged on, and the model that was
-    fine-tuned."""
+    """A trained model.
+
+    Attributes:
+        model: the model.
+        training: statistics of the training.
+        test: the held-out rows.
+        start: the model that was fine-tuned; None if there is none.
+    """
 
     model: Transferred
     training: Training
@@ -100,7 +106,11 @@ class FittedCostModel:
 
 
 def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
-    """The rows of a dataset, and the digest of all of it. Raises `DatasetError`."""
+    """Read the rows of a dataset, and return them with the digest of the dataset.
+
+    Raises:
+        DatasetError: the dataset is damaged.
+    """
     folder = Path(options.dataset)
     return read_table(folder, rows=options.rows, seed=options.seed), digest_of(folder)
 
@@ -108,8 +118,18 @@ def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
 def fit_model(
     options: TrainingOptions, table: TrainingTable, say: Say = lambda text: None
 ) -> FittedCostModel:
-    """Train on the part of a table that the split leaves. Raises `DatasetError` if the table cannot
-    be split so, `TransferError` if there is nothing to learn from, and `UnsafeFile`."""
+    """Train a model on the training part of a table, and save it.
+
+    Args:
+        options: options of the training.
+        table: the rows.
+        say: called with progress messages.
+
+    Raises:
+        DatasetError: the table cannot be split.
+        TransferError: there is nothing to learn from.
+        UnsafeFile: a path is not a regular file.
+    """
     kind: Kind = next(each for each in KINDS if each == options.split)
     train, test = split(table, kind, options.seed, options.held_out)
     start = _start_of(options)
@@ -124,7 +144,7 @@ def fit_model(
 
 
 def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
-    """Which model another comes from, and the digests of all that was learned from before."""
+    """Return the facts about the model that was fine-tuned and about earlier datasets."""
     before = (str(start.facts.get(name, "")) for name in (_EARLIER, "dataset"))
     return {START: identity_of(Path(options.start)), _EARLIER: " ".join(filter(None, before))}
 
@@ -132,7 +152,10 @@ def _descent(options: TrainingOptions, start: Transferred) -> dict[str, str]:
 def _knows(
     about: DatasetMetadata, table: TrainingTable, start: Transferred | None
 ) -> dict[str, str]:
-    """Which hardware and workloads a model has rows of, those it started from among them."""
+    """Return the facts about the hardware and workloads that a model was trained on.
+
+    Those of the model that was fine-tuned are included.
+    """
     found = {}
     for of, ids in _ids(about, table).items():
         before = "" if start is None else str(start.facts.get(_KNOWN[of], ""))
@@ -141,7 +164,7 @@ def _knows(
 
 
 def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
-    """Short ids of the hardware and the workloads that a table of this dataset has rows of."""
+    """Return short IDs of the hardware and workloads in a table."""
     hardware = {about.hardware[k].fingerprint[:_SHORT] for k in np.unique(table.hardware)}
     workloads = {
         Workload.from_json(about.workloads[k]).id[:_SHORT] for k in np.unique(table.workload)
@@ -150,8 +173,19 @@ def _ids(about: DatasetMetadata, table: TrainingTable) -> dict[str, set[str]]:
 
 
 def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) -> dict[str, Json]:
-    """What `metrics.json` holds: figures of programs that were compiled, below `visible` those of
-    the same before they are, and how the training went. Raises `DatasetError`."""
+    """Evaluate a trained model on the held-out rows, and return the content of `metrics.json`.
+
+    Figures are for compiled programs; under `visible` are those for the same programs before
+    compilation.
+
+    Args:
+        options: options of the training.
+        fitted: the trained model.
+        digest: digest of the dataset.
+
+    Raises:
+        DatasetError: the rows cannot be evaluated.
+    """
     trained = fitted.training
     found = figures(fitted.model, fitted.test, fitted.start) | {
         "rows": trained.rows,
@@ -173,7 +207,7 @@ def judge_model(options: TrainingOptions, fitted: FittedCostModel, digest: str) 
 
 
 def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
-    """Write the model's folder, and return it. Raises `OSError`."""
+    """Write the folder of a model, and return its path. Raise `OSError` if that fails."""
     folder = Path(options.out)
     fitted.model.save(folder)
     return folder
@@ -182,8 +216,18 @@ def store_model(options: TrainingOptions, fitted: FittedCostModel) -> Path:
 def judge_elsewhere(
     folder: Path, dataset: Path, rows: int | None = None, seed: int = 0
 ) -> dict[str, Json]:
-    """Figures of the model in `folder` on a dataset, all of its rows or some drawn by `seed`.
-    Raises `TransferError` and `DatasetError`."""
+    """Evaluate a stored model on a dataset.
+
+    Args:
+        folder: folder of the model.
+        dataset: folder of the dataset.
+        rows: maximum number of rows, which are drawn at random; None for all.
+        seed: seed for drawing rows.
+
+    Raises:
+        TransferError: the model cannot be read.
+        DatasetError: the dataset cannot be read or evaluated.
+    """
     model = load_model(folder)
     table = read_table(dataset, rows=rows, seed=seed)
     begun, digest = time.monotonic(), digest_of(dataset)
@@ -197,8 +241,10 @@ def judge_elsewhere(
 
 
 def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
-    """How many pieces of hardware and workloads are judged on, and of how many the model has
-    learned rows; null where it does not say."""
+    """Return how many pieces of hardware and workloads a table has, and how many the model knows.
+
+    The latter is None if the model does not record it.
+    """
     found: dict[str, Json] = {}
     for of, these in ids.items():
         known = model.facts.get(_KNOWN[of])
@@ -210,8 +256,16 @@ def _seen(model: Transferred, ids: Mapping[str, set[str]]) -> dict[str, Json]:
 def figures(
     model: Transferred, table: TrainingTable, start: Transferred | None = None
 ) -> dict[str, Json]:
-    """How well a model orders the rows of a table, compiled and before that; beside it how well the
-    one does that was fine-tuned. Raises `DatasetError`."""
+    """Evaluate how well a model ranks rows, with and without features of the compiled program.
+
+    Args:
+        model: the model.
+        table: the rows.
+        start: the model before fine-tuning, which is evaluated for comparison.
+
+    Raises:
+        DatasetError: the rows cannot be evaluated.
+    """
     seen = visible(table.features)
     after = score(table, model.predict(table.features).log_latency)
     compiled, early = _row(after), _row(score(table, model.predict(seen).log_latency))
@@ -222,7 +276,7 @@ def figures(
 
 
 def visible(features: Features) -> Features:
-    """The columns that are known before a program is compiled."""
+    """Return the features that are known before a program is compiled."""
     names = [not name.startswith("program ") for name in features.names]
     kept: NDArray[np.bool_] = np.array(names, dtype=np.bool_)
     columns = tuple(c for c, stays in zip(features.columns, kept, strict=True) if stays)
@@ -239,7 +293,7 @@ def _row(scores: Scores) -> dict[str, Json]:
 
 
 def log_model(options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]) -> None:
-    """Write `metrics.json` beside the model. Raises `OSError`."""
+    """Write `metrics.json` into the folder of a model. Raise `OSError` if that fails."""
     write_atomically(folder / METRICS, canonical(dict(metrics)) + b"\n")
 
 
@@ -253,20 +307,29 @@ _BLOCKS = {
     "workload in_channels": "hardware block_in",
     "workload out_channels": "hardware block_out",
 }
-"""Columns, in log2, that hardware pads to whole blocks, and the columns that say how large these
-are."""
+"""Features (log2) of workloads that hardware pads to whole blocks, with the features for the sizes
+of these blocks."""
 _WORK = "workload macs"
 
 
 def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) -> tuple[Mask, Mask]:
-    """The rows to train on and the rows to test on, two masks of shape (rows,): no row in both,
-    each in one.
+    """Split the rows of a table into a training part and a test part.
 
-    `within_task` holds out that share of every task's rows, at least one of each task with two;
-    `by_task` that share of the workloads, whichever hardware they ran on, where workloads that one
-    piece of hardware pads to the same shape count as one; `by_target` that share of
-    the hardware, whatever ran there: at least one group is held out and one is left. Raises
-    `DatasetError` where there are too few groups, and for a share outside (0, 1).
+    Args:
+        table: the rows.
+        kind: what is held out. `within_task` holds out rows of every task with at least two rows.
+            `by_task` holds out whole workloads on all hardware; workloads that the hardware pads to
+            the same shape stay together. `by_target` holds out whole pieces of hardware.
+        seed: seed of the split.
+        held_out: fraction of the rows, workloads or hardware to hold out; at least one is held out,
+            and at least one remains.
+
+    Returns:
+        Masks of the training rows and of the test rows, bool arrays of shape (rows,). Each row is
+        in exactly one part.
+
+    Raises:
+        DatasetError: there are too few rows or groups, or `held_out` is not between 0 and 1.
     """
     if not 0.0 < held_out < 1.0:
         raise DatasetError(f"a share of {held_out:g} cannot be held out; give one between 0 and 1")
@@ -283,7 +346,7 @@ def split(table: TrainingTable, kind: Kind, seed: int, held_out: float = 0.2) ->
 
 
 def _within(task: NDArray[np.int64], rng: np.random.Generator, held_out: float) -> Mask:
-    """By each row's place in its task, shuffled."""
+    """Return the mask of held-out rows, which are drawn within each task."""
     order = np.lexsort((rng.random(len(task)), task))
     _, first, counts = np.unique(task[order], return_index=True, return_counts=True)
     place = np.arange(len(task)) - np.repeat(first, counts)
@@ -311,8 +374,11 @@ def _whole_groups(
 
 
 def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
-    """A number a row, shape (rows,), equal for workloads that are one and the same once the
-    hardware with the largest blocks has padded them: what is learned of one is known of both."""
+    """Return a group ID for each row, int array of shape (rows,).
+
+    Workloads that are identical after padding to the largest blocks of the hardware share an ID, so
+    that a split cannot leak between them.
+    """
     names = table.features.names
     told = [k for k, name in enumerate(names) if name.startswith("workload ")]
     if not told:
@@ -331,6 +397,6 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
 
 
 def _share(counts: NDArray[np.int64], held_out: float) -> NDArray[np.int64]:
-    """So many of each count, at least one and not all; of one, none."""
+    """Return the number to hold out of each count: at least one, but not all; none of a single one."""
     shares = np.minimum(np.maximum(np.rint(counts * held_out), 1), counts - 1)
     return np.asarray(shares, np.int64)

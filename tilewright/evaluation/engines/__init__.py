@@ -1,1 +1,1 @@
-"""Times networks by several inference engines in turns."""
+"""Benchmarks of networks with several inference engines in alternation."""

@@ -17,23 +17,29 @@ from tilewright.networks.artifact.session import open_session
 
 Arrays = Mapping[str, NDArray[Any]]
 Infer = Callable[[], list[NDArray[Any]]]
-"""One inference on the inputs that an engine was opened with; the outputs in the model's order."""
+"""Runs one inference on the inputs with which an engine was opened, and returns the outputs in the
+model's order."""
 
 OWN = "tilewright"
 PACKAGES = {
     "onnxruntime": "onnxruntime", "openvino": "openvino", "openvino-default": "openvino",
 }  # fmt: skip
-"""By engine, the package it comes in. `openvino` is told to compute in float32; `openvino-default`
-chooses the precision itself, bfloat16 where the processor has it."""
+"""Python package of each engine. `openvino` computes in float32; `openvino-default` lets OpenVINO
+choose the precision, which is bfloat16 if the processor supports it."""
 INSTALL = {"openvino": "pip install openvino"}
 
 
 class EngineError(TilewrightError):
-    """An engine that is not installed, or does not take the network."""
+    """An engine is not installed, or it does not support the network."""
 
 
 def check_engines(names: tuple[str, ...]) -> None:
-    """Raises `UnknownName` and `EngineError`, before anything is built."""
+    """Check that engines exist and are installed, before anything is built.
+
+    Raises:
+        UnknownName: an engine does not exist.
+        EngineError: an engine is not installed.
+    """
     for name in names:
         if name not in PACKAGES:
             raise UnknownName("engine", name, sorted(PACKAGES))
@@ -46,13 +52,19 @@ def check_engines(names: tuple[str, ...]) -> None:
 
 
 def version_of(name: str) -> str:
-    """The version of an engine's package."""
+    """Return the version of an engine's package."""
     return version(PACKAGES.get(name, OWN))
 
 
 def open_engine(name: str, source: Path, threads: int, inputs: Arrays) -> Infer:
-    """`source` is an artifact for `tilewright`, an ONNX file for the others; `inputs` are arrays by
-    name in the network's shapes. Raises what the engine raises."""
+    """Open a network with an engine. Exceptions of the engine are passed on.
+
+    Args:
+        name: name of the engine.
+        source: an artifact for `tilewright`, an ONNX file for the other engines.
+        threads: number of threads.
+        inputs: arrays by name, in the shapes of the network.
+    """
     if name == OWN:
         return _tilewright(source, threads, inputs)
     if name == "onnxruntime":
@@ -69,7 +81,7 @@ def _tilewright(source: Path, threads: int, inputs: Arrays) -> Infer:
 
 
 def _onnxruntime(source: Path, threads: int, inputs: Arrays) -> Infer:
-    """With all its optimisations, as its users get it; its threads wait in a loop."""
+    """Open a network in onnxruntime with its default optimisations and spinning threads."""
     onnxruntime = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

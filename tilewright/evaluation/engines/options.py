@@ -1,4 +1,4 @@
-"""Defines the options of `tilewright benchmark`."""
+"""Options of `tilewright benchmark`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from tilewright.tuning.options import InputShapes, Precision
 
 
 class BenchmarkOptions(CommandOptions):
-    """Everything that decides a benchmark. The library is that of `artifact`, or is built of the
-    schedules of a tuned folder, or of `trials` measurements of each workload."""
+    """Options of a benchmark.
+
+    The library is that of `artifact`, or it is built from the schedules of a tuned folder or from
+    `trials` measurements of each workload.
+    """
 
     model: Annotated[str, CliOption(positional=True, value="model")] = Field(
         description="An ONNX, .tflite or torch.export file, or a name from 'tilewright zoo'."

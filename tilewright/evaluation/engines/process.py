@@ -1,7 +1,7 @@
-"""Runs one network by one engine, in a process that `timing` asks for inferences.
+"""Child process that runs one network with one engine, for `timing`.
 
-Calls: `open`, with arrays by input name, gives the outputs of one inference, and the most memory
-that the process held until then. `time` runs inferences for some seconds and says what they took.
+The call `open` gets arrays by input name, and returns the outputs of one inference and the peak
+memory of the process. The call `time` runs inferences for some seconds and returns their durations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Engine:
         return outputs
 
     def _time(self, seconds: float) -> tuple[Header, Arrays]:
-        """One inference to bring weights back to the caches, then as many as fit; at least one."""
+        """Run one inference to fill the caches, then time as many as fit, but at least one."""
         self.infer()
         taken: list[float] = []
         waited, used, begun = _waited(), time.process_time(), time.perf_counter()
@@ -59,7 +59,7 @@ class _Engine:
 
 
 def _peak_bytes() -> int:
-    """Of this process since it began, mapped files among them; 0 where nobody counts."""
+    """Return the peak memory of this process, including mapped files; 0 if unknown."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def _peak_bytes() -> int:
 
 
 def _waited() -> float:
-    """Seconds that threads of this process were ready and had no core; 0 where nobody counts."""
+    """Return the seconds for which threads of this process waited for a core; 0 if unknown."""
     found = 0
     for task in TASKS.glob("*/schedstat"):
         try:

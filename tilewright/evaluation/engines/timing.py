@@ -1,8 +1,9 @@
-"""Times one network by several engines in turns, each in a process of its own.
+"""Measures one network with several engines in alternation, each in its own process.
 
-In each round, every engine runs for some tenths of a second, in another order. A round counts if
-it was quiet: no thread waited for a core for long, and the machine's host took no time away. So
-other work on the machine, which meets the engines unequally, does not decide.
+In each round, every engine runs for some tenths of a second, in a different order. A round counts
+only if it was quiet: threads hardly waited for a core, and the machine's host took no time away.
+Other work on the machine, which would affect the engines unequally, therefore does not distort the
+result.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from tilewright.evaluation.engines.engine import EngineError
 from tilewright.search.events import Event, Listener, ignore
 
 MOST_WAITING = 0.04
-"""Of the time of a round, for which threads of a quiet one wait for a core."""
+"""Maximum fraction of a quiet round for which a thread waits for a core."""
 PAUSE_SECONDS = 0.02
-"""Between engines: threads of the one before stop waiting in a loop."""
+"""Pause between engines, in which spinning threads of the previous engine stop."""
 OPEN_SECONDS, TURN_SECONDS = 900.0, 300.0
 FEWEST = 3
-"""Quiet rounds that a figure needs."""
+"""Minimum number of quiet rounds for a reliable figure."""
 
 stats = lazy_module("scipy.stats")
 
@@ -39,7 +40,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of `seconds` an engine, until so many were `quiet` or there were `most`."""
+    """Limits of a measurement.
+
+    Attributes:
+        quiet: number of quiet rounds after which it ends.
+        most: maximum number of rounds.
+        seconds: duration of a round per engine.
+    """
 
     quiet: int
     most: int
@@ -48,7 +55,13 @@ class Rounds:
 
 @dataclass(frozen=True)
 class RoundTimed(Event):
-    """Of the rounds that were timed, so many were `quiet`, of as many as are `wanted`."""
+    """Event: a round was measured.
+
+    Attributes:
+        done: number of rounds so far.
+        quiet: number of quiet rounds so far.
+        wanted: number of quiet rounds that are wanted.
+    """
 
     done: int
     quiet: int
@@ -57,10 +70,17 @@ class RoundTimed(Event):
 
 @dataclass(frozen=True)
 class EngineTimes:
-    """What one engine took, a figure a round: medians of wall-clock seconds and means of processor
-    seconds an inference, shape (rounds,), and the largest difference of its outputs from
-    the first engine's, as a share of the largest value. `peak_bytes` is the most memory that its
-    process held until the first inference ended; 0 if unknown."""
+    """Measurements of one engine.
+
+    Attributes:
+        engine: name of the engine.
+        wall: median wall-clock seconds of an inference in each round, float array of shape
+            (rounds,).
+        cpu: mean processor seconds of an inference in each round, float array of shape (rounds,).
+        difference: largest difference of an output from the first engine's, relative to the largest
+            value.
+        peak_bytes: peak memory of the process until the first inference ended; 0 if unknown.
+    """
 
     engine: str
     wall: Floats
@@ -71,8 +91,13 @@ class EngineTimes:
 
 @dataclass(frozen=True)
 class Timed:
-    """All engines of a network, of the same rounds; `quiet`, shape (rounds,), says which count.
-    `load` is the machine's when they began: processes that ran or waited."""
+    """Measurements of all engines for a network, in the same rounds.
+
+    Attributes:
+        engines: measurements of each engine, by name.
+        quiet: whether each round was quiet, bool array of shape (rounds,).
+        load: load average of the machine at the start.
+    """
 
     engines: Mapping[str, EngineTimes]
     quiet: NDArray[np.bool_]
@@ -80,7 +105,7 @@ class Timed:
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """The rounds that figures are of: quiet ones, or all where there are too few."""
+        """The rounds that are used: the quiet ones, or all if there are too few."""
         return self.quiet if self.trustworthy else np.ones_like(self.quiet)
 
     @property
@@ -89,11 +114,17 @@ class Timed:
         return int(self.quiet.sum()) >= FEWEST
 
     def milliseconds(self, engine: str) -> float:
-        """The median of what an inference takes."""
+        """Return the median duration of an inference in milliseconds."""
         return 1e3 * float(np.median(self.engines[engine].wall[self.counted]))
 
     def ratio(self, engine: str, rival: str, *, cpu: bool = False) -> Ratio:
-        """How many times as long `engine` takes as `rival`, by wall clock or processor time."""
+        """Return the duration of one engine relative to another one.
+
+        Args:
+            engine: engine in the numerator.
+            rival: engine in the denominator.
+            cpu: compare processor time instead of wall-clock time.
+        """
         mine, theirs = self.engines[engine], self.engines[rival]
         above, below = (mine.cpu, theirs.cpu) if cpu else (mine.wall, theirs.wall)
         return ratio_of(above[self.counted] / below[self.counted])
@@ -101,7 +132,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The median of a ratio over rounds, and a 95 % interval of it."""
+    """The median of a ratio over rounds with its 95 % interval."""
 
     median: float
     low: float
@@ -109,7 +140,7 @@ class Ratio:
 
 
 def ratio_of(ratios: Floats) -> Ratio:
-    """Of one figure a round, shape (rounds,): the interval is a percentile bootstrap."""
+    """Return the median of one ratio per round, shape (rounds,), with a bootstrap interval."""
     middle = float(np.median(ratios))
     if len(ratios) < 2:
         return Ratio(middle, middle, middle)
@@ -126,8 +157,18 @@ def time_engines(
     rounds: Rounds,
     emit: Listener = ignore,
 ) -> Timed:
-    """Open an engine on each of `sources` and run rounds. `inputs` are arrays by name, in the
-    network's shapes. Raises `EngineError` for a network that an engine does not take."""
+    """Open the engines and measure rounds.
+
+    Args:
+        sources: artifact or ONNX file of each engine.
+        inputs: arrays by name, in the shapes of the network.
+        threads: number of threads of each engine.
+        rounds: limits of the measurement.
+        emit: called with an event after each round.
+
+    Raises:
+        EngineError: an engine does not support the network.
+    """
     load = os.getloadavg()[0]
     with ExitStack() as stack:
         processes = {name: _process(stack) for name in sources}
@@ -165,7 +206,7 @@ def _process(stack: ExitStack) -> RpcProcess:
 def _opened(
     name: str, process: RpcProcess, source: Path, threads: int, inputs: Arrays
 ) -> tuple[list[NDArray[Any]], int]:
-    """Outputs, and the peak of its memory."""
+    """Open a network, and return its outputs and the peak memory of the process."""
     header: Header = {
         "call": "open", "engine": name, "source": str(source), "threads": threads,
     }  # fmt: skip
@@ -213,7 +254,7 @@ def _rotated(names: Sequence[str], number: int) -> Iterator[str]:
 
 
 def _stolen() -> int:
-    """Ticks that the machine's host gave to others; 0 where nobody counts."""
+    """Return the clock ticks that the machine's host gave to other machines; 0 if unknown."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
         return int(fields[8])
@@ -222,7 +263,7 @@ def _stolen() -> int:
 
 
 def _difference(found: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> float:
-    """Infinite for outputs of another number or shape."""
+    """Return the largest relative difference of outputs; infinite if their shapes differ."""
     if [array.shape for array in found] != [array.shape for array in wanted]:
         return float("inf")
     worst = 0.0

@@ -1,4 +1,4 @@
-"""Explains why a finished run chose as it did: reads its folder and refits its models.
+"""Explains the choices of a finished run from its folder, by training its models again.
 
-finished_run → refitted_models (they learn once more, `explain_run`) → figures → recommendations
+The stages are: finished_run → refitted_models (`explain_run`) → figures → recommendations
 """

@@ -1,4 +1,4 @@
-"""Computes figures of an explained run: what drove each model, and how accurate the models were."""
+"""Figures of an explained run: the most influential features of each model, and its accuracy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from tilewright.evaluation.explain.refitted_models import Explained, Floats, Jud
 from tilewright.search.explorer import ROLES
 
 FASTEST = 0.1
-"""The fastest part of the valid configs that a veto should not touch."""
+"""Fraction of the valid configs that counts as the fastest ones, which a veto should not reject."""
 MIXED = 0.25
-"""Rank correlation below which a feature's effect has no direction."""
+"""Absolute rank correlation below which the effect of a feature has no clear direction."""
 
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What drove a model: its features by influence, largest first, over all workloads.
+    """Influence of features on a model, over all workloads.
 
-    `exact` unless the influences were sampled; `corrects` if the model learns only by how much a
-    closed-form estimate is wrong.
+    Attributes:
+        role: role of the model: P, V or A.
+        exact: the influences are exact and not sampled.
+        corrects: the model only learns the error of a closed-form estimate.
+        features: the features, most influential first.
     """
 
     role: str
@@ -31,11 +34,14 @@ class ModelSummary:
     features: tuple[Ranked, ...]
 
     def most(self, count: int) -> list[Ranked]:
-        """The first `count` features that have any influence; none if it learned a constant."""
+        """Return the first `count` features that have any influence.
+
+        The result is empty if the model is constant.
+        """
         return [feature for feature in self.features if feature.share > 0][:count]
 
     def effect(self, feature: Ranked) -> str:
-        """What a large value of a feature makes of the prediction, in a word."""
+        """Return a word for the effect of large values of a feature, such as "slower"."""
         if abs(feature.direction) < MIXED:
             return "mixed"
         rises = feature.direction > 0
@@ -46,11 +52,15 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class ModelAccuracy:
-    """How right the models were; NaN where there is nothing to judge by.
+    """Accuracy of the models; NaN if it cannot be computed.
 
-    `p_rmse` and `a_rmse` in log2 cycles, ranks Spearman's correlation within a workload (mean over
-    workloads), `v_auc` the area under V's ROC curve, `v_brier` the mean squared error of what it
-    takes for the chance of valid.
+    Attributes:
+        p_rmse: root-mean-square error of P in log2 of the latency.
+        p_rank: Spearman's rank correlation of P within a workload, averaged over workloads.
+        a_rmse: root-mean-square error of A in log2 of the latency.
+        a_rank: rank correlation of A, like `p_rank`.
+        v_auc: area under the ROC curve of V.
+        v_brier: mean squared error of V's probabilities.
     """
 
     p_rmse: float
@@ -63,15 +73,19 @@ class ModelAccuracy:
 
 @dataclass(frozen=True)
 class Vetoed:
-    """Shares of the valid unseen configs that V's veto would cost: of all, and of the fastest part
-    (`FASTEST`); NaN where there are none."""
+    """Fractions of the valid unseen configs that V's veto would reject; NaN if there are none.
+
+    Attributes:
+        valid: fraction of all valid configs.
+        fast: fraction of the fastest valid configs (`FASTEST`).
+    """
 
     valid: float
     fast: float
 
 
 def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
-    """Of the models that the tuner learned, in the order of `ROLES`."""
+    """Return summaries of the models that the tuner trained, in the order of `ROLES`."""
     summaries = []
     for role in ROLES:
         influences = [each.influences[role] for each in explained if role in each.influences]
@@ -84,7 +98,7 @@ def model_summaries(explained: Sequence[Explained]) -> list[ModelSummary]:
 
 
 def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
-    """Of all these predictions together."""
+    """Return the accuracy of the models over the predictions for all workloads."""
     p, a, v = (pooled(judged, role) for role in "PAV")
     return ModelAccuracy(
         p_rmse=rmse(p),
@@ -97,7 +111,7 @@ def accuracy(judged: Sequence[JudgedWorkload]) -> ModelAccuracy:
 
 
 def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
-    """What V's veto would cost on the unseen configs."""
+    """Return the fractions of valid unseen configs that V's veto would reject."""
     return Vetoed(vetoed(explained), vetoed(explained, FASTEST))
 
 
@@ -106,9 +120,15 @@ def vetoed_shares(explained: Sequence[Explained]) -> Vetoed:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A feature's share of a model's total influence, mean over workloads, and how its value goes
-    with what it does: rank correlation, 1 where large values raise the prediction. `text` says
-    what it is in words."""
+    """Influence of a feature on a model.
+
+    Attributes:
+        name: name of the feature.
+        share: share of the total influence, averaged over workloads.
+        direction: rank correlation between the value of the feature and its effect; 1 means that
+            large values increase the prediction.
+        text: description of the feature.
+    """
 
     name: str
     share: float
@@ -117,8 +137,15 @@ class Ranked:
 
 
 def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
-    """The features of a model by influence, largest first. Workloads where it learned a constant
-    do not count; the share of every feature is 0 if it learned one everywhere."""
+    """Return the features of a model, most influential first.
+
+    Workloads for which the model is constant are left out. If it is always constant, all shares are
+    0.
+
+    Args:
+        explained: the workloads.
+        role: role of the model.
+    """
     shares: dict[str, list[float]] = {}
     directions: dict[str, list[float]] = {}
     texts: dict[str, str] = {}
@@ -150,30 +177,39 @@ def ranked(explained: Sequence[Explained], role: str) -> list[Ranked]:
 
 
 def pooled(judged: Sequence[JudgedWorkload], role: str) -> Floats:
-    """All workloads' predictions of a role and what was simulated, shape (2, n)."""
+    """Return the predictions of a model and the true values, over all workloads.
+
+    Returns:
+        Float array of shape (2, n).
+    """
     parts = [each.pairs[role][:2] for each in judged if role in each.pairs]
     return np.concatenate([np.empty((2, 0)), *parts], axis=1)
 
 
 def rmse(pair: Floats) -> float:
-    """Of a model's predictions of log2 latency, as `pooled`, (2, n); NaN without rows."""
+    """Return the root-mean-square error of a result of `pooled`; NaN if it is empty."""
     return float(np.sqrt(np.mean((pair[0] - pair[1]) ** 2))) if pair.shape[1] else float("nan")
 
 
 def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
-    """Rank correlation within a workload, mean over them; NaN without any."""
+    """Return the rank correlation within a workload, averaged over workloads; NaN if there are
+    none."""
     pairs = [each.pairs[role] for each in judged if role in each.pairs]
     return float(np.mean([rank_correlation(*pair) for pair in pairs])) if pairs else float("nan")
 
 
 def brier(pair: Floats) -> float:
-    """Mean squared error of V's chances, as `pooled`, (2, n); NaN without rows."""
+    """Return the mean squared error of probabilities in a result of `pooled`; NaN if it is empty."""
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
 
 def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
-    """Share of the valid configs among the unseen, of each workload the `fastest` part of them,
-    that lie below V's threshold; NaN if there are none."""
+    """Return the fraction of valid unseen configs below V's threshold; NaN if there are none.
+
+    Args:
+        explained: the workloads.
+        fastest: consider only this fraction of each workload's configs, the fastest ones.
+    """
     below: list[bool] = []
     for each in explained:
         if "V" not in each.unseen.pairs:
@@ -187,13 +223,16 @@ def vetoed(explained: Sequence[Explained], fastest: float = 1.0) -> float:
 
 
 def average_ranks(values: Floats) -> Floats:
-    """Ranks from 1, shape (n,), equal values their mean rank."""
+    """Return ranks from 1, float array of shape (n,). Equal values get their mean rank."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(np.cumsum(counts) - (counts - 1) / 2)[places]
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:
-    """Spearman's, of two rows (n,); 0 if one is constant or n < 3."""
+    """Return Spearman's rank correlation of two arrays of shape (n,).
+
+    The result is 0 if an array is constant or n < 3.
+    """
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     middle = (len(a) + 1) / 2  # the mean rank
@@ -202,8 +241,14 @@ def rank_correlation(a: Floats, b: Floats) -> float:
 
 
 def area_under_roc(positive: NDArray[np.bool_], scores: Floats) -> float:
-    """The chance that a positive row scores above a negative one, both (n,), by the Mann-Whitney
-    statistic; NaN if only one class occurs."""
+    """Return the probability that a positive row has a higher score than a negative one.
+
+    It is computed from the Mann-Whitney statistic, and NaN if there is only one class.
+
+    Args:
+        positive: class of each row, bool array of shape (n,).
+        scores: score of each row, float array of shape (n,).
+    """
     count = int(positive.sum())
     if count in (0, len(positive)):
         return float("nan")
@@ -212,8 +257,17 @@ def area_under_roc(positive: NDArray[np.bool_], scores: Floats) -> float:
 
 
 def calibration(positive: Floats, chance: Floats, bins: int) -> tuple[Floats, Floats]:
-    """Of rows (n,) in `bins` of equal size by their `chance`: the mean chance and the share that is
-    positive, both (m,); bins that equal chances leave empty are left out."""
+    """Return the mean probability and the fraction of positives in bins of equal size.
+
+    Args:
+        positive: 1 for positive rows, 0 for others, float array of shape (n,).
+        chance: predicted probabilities, float array of shape (n,).
+        bins: number of bins.
+
+    Returns:
+        Two float arrays of shape (m,). Bins that are empty because of equal probabilities are left
+        out.
+    """
     edges = np.quantile(chance, np.linspace(0, 1, bins + 1)[1:-1])
     place = np.searchsorted(edges, chance)
     total = np.bincount(place, minlength=bins)

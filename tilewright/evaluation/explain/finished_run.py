@@ -1,4 +1,4 @@
-"""Reads a finished run: network, target, tuner, every trial in order, and how its search went."""
+"""Reads a finished run: network, target, tuner, all trials in order, and the search's progress."""
 
 from __future__ import annotations
 
@@ -26,13 +26,28 @@ from tilewright.tuning.run_figures import best_so_far
 
 
 class FolderError(TilewrightError):
-    """A folder that does not hold a finished run."""
+    """A folder does not contain a finished run."""
 
 
 @dataclass(frozen=True)
 class TunedFolder:
-    """What `tilewright tune` left. `kind` is the target's, `recorded_on` its fingerprint at that
-    time."""
+    """A finished run in the folder that `tilewright tune` wrote.
+
+    Attributes:
+        path: the folder.
+        network: name of the network.
+        target: the target, rebuilt.
+        kind: kind of the target.
+        space: name of the schedule space.
+        recorded_on: fingerprint of the target during the run.
+        workloads: the workloads.
+        tuner_config: the tuner.
+        seed: seed of the run.
+        batch: number of trials per round.
+        counts: calls of each workload per inference, by its ID.
+        titles: name of each workload in tables, by its ID.
+        problems: trials that could not be used, of those that were read so far.
+    """
 
     path: Path
     network: str
@@ -45,20 +60,21 @@ class TunedFolder:
     seed: int
     batch: int
     counts: Mapping[str, int]
-    """Calls of each workload an inference, by its id."""
     titles: Mapping[str, str]
-    """What tables call each workload, by its id."""
     problems: list[str] = field(default_factory=list)
-    """Trials that could not be used, as far as they were looked at."""
 
     @property
     def changed(self) -> bool:
-        """Whether lowering or simulator are not those of the run any more."""
+        """Whether the lowering or the simulator has changed since the run."""
         return self.target.fingerprint != self.recorded_on
 
     def rounds(self, workload: Workload) -> list[FinishedRound]:
-        """The run's rounds on a workload. Raises `FolderError` if there is none, and
-        `WorkloadError` if the target has no schedule for it."""
+        """Return the rounds of a workload.
+
+        Raises:
+            FolderError: there are no trials of the workload.
+            WorkloadError: the target has no schedule for the workload.
+        """
         cold = run_id(self.tuner_config.explorer, self.seed, self.batch)
         space = self.target.space(workload)
         found: list[FinishedRound] = []
@@ -84,7 +100,7 @@ class _WrittenTarget(BaseModel):
 
 
 class _WrittenSchedule(BaseModel):
-    """What of a schedule says which workload it is for."""
+    """Fields of a schedule that identify its workload."""
 
     workload: str
     epilogue: str
@@ -92,26 +108,26 @@ class _WrittenSchedule(BaseModel):
 
     @property
     def parsed(self) -> Workload:
-        """Raises `WorkloadError`."""
+        """The workload. Raises `WorkloadError` if its text is invalid."""
         return parse_workload(self.workload, self.epilogue)
 
 
 class _ExplainedSchedules(BaseModel):
-    """What is read of `schedules.json`."""
+    """Fields of `schedules.json` that are used."""
 
     target: _WrittenTarget
     schedules: list[_WrittenSchedule]
 
 
 class _WrittenWorkload(BaseModel):
-    """How often a workload is called."""
+    """Number of calls of a workload."""
 
     id: str
     count: int
 
 
 class _ExplainedSummary(BaseModel):
-    """What is read of `summary.json`."""
+    """Fields of `summary.json` that are used."""
 
     network: str
     tuner: str
@@ -123,7 +139,12 @@ class _ExplainedSummary(BaseModel):
 
 
 def read_folder(path: Path) -> TunedFolder:
-    """The run in a folder. Raises `FolderError`, and `UnsafeFile` for anything but files."""
+    """Read the run in a folder.
+
+    Raises:
+        FolderError: the folder does not contain a readable finished run.
+        UnsafeFile: a path is not a regular file.
+    """
     summary = read_written(_ExplainedSummary, path, SUMMARY, FolderError)
     schedules = read_written(_ExplainedSchedules, path, SCHEDULES, FolderError)
     options = {name: str(value) for name, value in summary.tuner_options.items()}
@@ -150,15 +171,22 @@ def read_folder(path: Path) -> TunedFolder:
 
 
 LATE = 0.25
-"""The last part of the trials, in which an improvement says that more would find more."""
+"""Last fraction of the trials. An improvement in it suggests that more trials would improve
+further."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """`best` is the latency of the fastest valid trial up to each, NaN before the first, shape
-    (trials,); `limit` what no schedule beats, in the same unit, NaN where that is not known.
-    `failures` counts the trials that are not valid by status, `reasons` by reason. `calls` is how
-    often an inference runs the workload."""
+    """Progress of the search for one workload.
+
+    Attributes:
+        best: latency of the fastest valid trial so far, float array of shape (trials,); NaN before
+            the first valid trial.
+        limit: lower bound of the latency in the same unit; NaN if it is unknown.
+        failures: number of invalid trials by status.
+        reasons: number of invalid trials by reason.
+        calls: calls of the workload per inference.
+    """
 
     best: NDArray[np.float64]
     limit: float
@@ -168,23 +196,26 @@ class Trajectory:
 
     @property
     def trials(self) -> int:
-        """How many there are."""
+        """Number of trials."""
         return len(self.best)
 
     @property
     def cost(self) -> float:
-        """Latency of the best, as often as an inference runs it; NaN without a valid trial."""
+        """Latency of the best trial times the calls per inference; NaN without a valid trial."""
         return float(self.best[-1]) * self.calls if self.trials else float("nan")
 
     @property
     def above(self) -> float:
-        """How many times its limit the best takes."""
+        """Latency of the best trial divided by its lower bound."""
         return float(self.best[-1]) / self.limit if self.trials else float("nan")
 
     @property
     def late_gain(self) -> float:
-        """By which share the last part of the trials (`LATE`) improved the best; 0 if it did not,
-        infinite if the first valid one came then, NaN if there is none."""
+        """Relative improvement in the last fraction of the trials (`LATE`).
+
+        It is 0 if there was none, infinite if the first valid trial was among them, and NaN if
+        there is no valid trial.
+        """
         if not self.trials or np.isnan(self.best[-1]):
             return float("nan")
         before = self.best[int((1 - LATE) * self.trials) - 1] if self.trials > 1 else np.nan
@@ -192,13 +223,13 @@ class Trajectory:
 
     @property
     def last_improvement(self) -> int:
-        """The trial, from 1, that is the best of all; 0 if none is valid."""
+        """Number of the best trial, from 1; 0 if no trial is valid."""
         found = np.flatnonzero(self.best == self.best[-1]) if self.trials else np.empty(0, np.int64)
         return int(found[0]) + 1 if len(found) else 0
 
 
 def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
-    """Of a workload of a run. Raises `FolderError` if its trials are missing."""
+    """Return the progress of the search for a workload. Raise `FolderError` if trials are missing."""
     rounds = [done.measured for done in folder.rounds(workload)]
     valid = np.concatenate([each.valid for each in rounds])
     latency = np.concatenate([each.latency for each in rounds])

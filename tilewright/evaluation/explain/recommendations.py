@@ -1,4 +1,4 @@
-"""Recommends what to do after a run, by its figures."""
+"""Recommends what to do after a run, based on its figures."""
 
 from __future__ import annotations
 
@@ -24,14 +24,19 @@ _NAMED = 3  # layers in a sentence
 
 @dataclass(frozen=True)
 class Advice:
-    """What a run's figures show, and what follows: a sentence each."""
+    """A recommendation.
+
+    Attributes:
+        finding: sentence about what the figures show.
+        action: sentence about what to do.
+    """
 
     finding: str
     action: str
 
 
 def advice_of(folder: TunedFolder, explained: Sequence[Explained]) -> list[Advice]:
-    """The most telling first; empty if nothing stands out."""
+    """Return recommendations, most important first; empty if there are none."""
     rules: list[Callable[[TunedFolder, Sequence[Explained]], Advice | None]] = [
         _without_valid, _failing, _far, _unfinished, _veto, _too_long,
     ]  # fmt: skip
@@ -51,7 +56,7 @@ def _without_valid(folder: TunedFolder, explained: Sequence[Explained]) -> Advic
 
 
 def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Failures dominate: the space is wrong, or V has not learned."""
+    """Advise if many trials fail: the space is unsuitable, or V has not learned enough."""
     failures, reasons, trials = Counter[str](), Counter[str](), 0
     for each in explained:
         failures += each.trajectory.failures
@@ -79,7 +84,7 @@ def _failing(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | No
 
 
 def _far(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Layers that cost much and are far from what no schedule beats."""
+    """Advise if expensive layers are far from their lower bounds."""
     total = float(np.nansum([each.trajectory.cost for each in explained]))
     far = [
         each
@@ -124,7 +129,7 @@ def _unfinished(folder: TunedFolder, explained: Sequence[Explained]) -> Advice |
 
 
 def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """V's chances are off, or its veto costs good schedules."""
+    """Advise if V's probabilities are wrong or its veto rejects good schedules."""
     pair = pooled([each.unseen for each in explained], "V")
     if not pair.shape[1] or np.ptp(pair[1]) == 0:
         return None
@@ -149,7 +154,7 @@ def _veto(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
 
 
 def _too_long(folder: TunedFolder, explained: Sequence[Explained]) -> Advice | None:
-    """Every layer had stopped improving long before the end."""
+    """Advise if all layers stopped improving long before the end."""
     last = max(each.trajectory.last_improvement for each in explained)
     whole = -(-last // folder.batch) * folder.batch
     if not last or 2 * whole > _most(explained):
@@ -165,7 +170,7 @@ def _most(explained: Sequence[Explained]) -> int:
 
 
 def _usual_space(folder: TunedFolder) -> str:
-    """The target's usual space, if the run was in another one."""
+    """Return the target's default space if the run used another one, otherwise ""."""
     try:
         usual = kind_of(folder.kind)[0].space_named("")
     except TilewrightError:

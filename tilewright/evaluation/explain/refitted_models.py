@@ -1,15 +1,15 @@
-"""Explains a run's choices: which features moved P, V and A, and how right the models were.
+"""Explains the choices of a run: the influence of features on P, V and A, and their accuracy.
 
-The models are those of the run: fitted again, round by round, on its recorded trials. They are
-judged twice: on each batch before they learned from it, and at the end on random configs that were
-never tried. Those are measured here, at no cost to the run.
+The models are those of the run, trained again round by round on its recorded trials. They are
+evaluated twice: on each batch before they learn from it, and at the end on random configs that were
+never tried. The latter are measured here, in addition to the run.
 
-How much each feature moved a prediction is its Shapley value. For boosted trees both libraries
-compute it exactly (`pred_contribs`), in the model's own unit: log-odds for a classifier. See
-Lundberg et al., Consistent Individualized Feature Attribution for Tree Ensembles, 2018. Any other
-model is sampled: random orders of the features, each from a random row of the background to the row
-in question, both ways. See Štrumbelj & Kononenko, Explaining prediction models and individual
-predictions with feature contributions, 2014.
+The influence of a feature on a prediction is its Shapley value. For boosted trees, both libraries
+compute it exactly (`pred_contribs`), in the unit of the model, which is log-odds for a classifier.
+See Lundberg et al., Consistent Individualized Feature Attribution for Tree Ensembles, 2018. For
+other models, it is estimated with random orders of the features, from a random background row to
+the explained row, forwards and backwards. See Štrumbelj & Kononenko, Explaining prediction models
+and individual predictions with feature contributions, 2014.
 """
 
 from __future__ import annotations
@@ -48,14 +48,22 @@ Floats = NDArray[np.float64]
 
 
 class ExplainError(TilewrightError):
-    """A run there is nothing to explain of."""
+    """There is nothing to explain about a run."""
 
 
 @dataclass(frozen=True)
 class Influence:
-    """What moved a model: Shapley values (rows, names) of feature rows of the same shape. In log2
-    cycles for P and A, for V log-odds (trees) or chance. `exact` unless they were sampled.
-    `corrects` if the model learns only by how much an estimate is wrong."""
+    """Influence of features on the predictions of a model.
+
+    Attributes:
+        names: names of the features.
+        x: values of the features, float array of shape (rows, features).
+        values: Shapley values, float array of shape (rows, features): in log2 of the latency for P
+            and A, and in log-odds (trees) or probability for V.
+        exact: the values are exact and not sampled.
+        corrects: the model only learns the error of an estimate.
+        texts: description of each feature; "" if there is none.
+    """
 
     names: tuple[str, ...]
     x: Floats
@@ -67,15 +75,32 @@ class Influence:
 
 @dataclass(frozen=True)
 class JudgedWorkload:
-    """Predictions beside what was measured. `P` and `A` are (predicted, simulated) log2 latency of
-    valid configs, shape (2, n); `V` is (chance, 1 where valid, simulated log2 latency or NaN)."""
+    """Predictions of each model and the true values.
+
+    Attributes:
+        pairs: for P and A, predicted and true log2 latency of valid configs, float array of shape
+            (2, n). For V, the predicted probability, 1 for valid configs and 0 for others, and log2
+            latency or NaN, float array of shape (3, n).
+    """
 
     pairs: dict[str, Floats]
 
 
 @dataclass(frozen=True)
 class Explained:
-    """One workload of a run; `title` is what tables call it."""
+    """Explanation of one workload of a run.
+
+    Attributes:
+        workload: the workload.
+        title: name of the workload in tables.
+        trials: number of trials.
+        valid_share: fraction of valid configs in the space, estimated from random configs.
+        influences: influence of features on each model.
+        before: predictions for each batch before the models learned from it.
+        unseen: predictions of the final models for random untried configs.
+        threshold: threshold of V's veto; 0 if there is none.
+        trajectory: progress of the search.
+    """
 
     workload: Workload
     title: str
@@ -89,8 +114,17 @@ class Explained:
 
 
 def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed: int) -> Explained:
-    """Refit a workload's models and look at them. Raises `ExplainError` if the tuner has none, or
-    asks them within its own search only."""
+    """Train the models of a workload again and evaluate them.
+
+    Args:
+        folder: the run.
+        workload: the workload.
+        samples: number of random configs for the evaluation.
+        seed: seed of these configs.
+
+    Raises:
+        ExplainError: the tuner has no models, or uses them only within its own search.
+    """
     target, explorer = folder.target, folder.tuner_config.explorer
     run, task = LocalRunner(), make_task(target, workload, explorer, folder.seed)
     session, problem = Session.start(task), task.problem
@@ -138,7 +172,7 @@ def explain_workload(folder: TunedFolder, workload: Workload, samples: int, seed
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a model was asked about some configs, and its answer, what the tuner adds included."""
+    """Input of a model for some configs, and its prediction, including the offset of the tuner."""
 
     input: ModelInput
     said: Floats
@@ -147,7 +181,7 @@ class _Asked:
 def _asked(
     explorer: Explorer, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
 ) -> dict[str, _Asked]:
-    """Put configs to P, V and A as the tuner would."""
+    """Return the predictions of P, V and A for configs, computed as in the tuner."""
     inputs = explorer.model_inputs(problem, state, history, lowered)
     return {
         role: _Asked(inputs[role], state.models[role].predict(inputs[role].features)
@@ -158,7 +192,7 @@ def _asked(
 
 
 def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Floats]:
-    """Answers beside the `measured` truth about all configs that were put to the tuner."""
+    """Combine predictions with the measured results of the same configs."""
     pairs = {}
     for role, each in asked.items():
         valid = measured.valid[each.input.rows]
@@ -173,7 +207,7 @@ def _judged(asked: dict[str, _Asked], measured: Measurements) -> dict[str, Float
 def _unseen(
     target: Target, problem: Problem, history: History, samples: int, seed: int
 ) -> tuple[Lowered, Measurements]:
-    """Random configs that were never tried, and what they do."""
+    """Draw random configs that were never tried, and measure them."""
     rng = np.random.default_rng(seed)
     flat = sample(problem.space, samples, history.tried(problem.space), rng)
     lowered = target.lower(problem.workload, problem.space.unravel(flat))
@@ -181,7 +215,7 @@ def _unseen(
 
 
 def _influence(model: CostModel, asked: _Asked, learned: _Asked, seed: int) -> Influence:
-    """Of the features on the model's answers; `learned` is what it was fitted on."""
+    """Return the influence of features; `learned` holds the rows on which the model was trained."""
     exact, features = is_exact(model), asked.input.features
     rng = np.random.default_rng(seed)
     some = features.rows(rng.permutation(len(features))[: _EXPLAINED[exact]])
@@ -199,8 +233,16 @@ _ORDERS = 8
 
 
 def shapley_values(model: CostModel, x: Features, background: Features, seed: int = 0) -> Floats:
-    """Shape (rows, features): contributions that add up to a prediction's difference from the mean
-    one. `background` are rows that stand for what the model usually sees."""
+    """Return the Shapley values of features, float array of shape (rows, features).
+
+    The values of a row add up to the difference between its prediction and the mean prediction.
+
+    Args:
+        model: the model.
+        x: rows to explain.
+        background: rows that represent the usual inputs of the model.
+        seed: seed for sampled values.
+    """
     if not isinstance(model, Boosted):
         return _sampled(model, x, background, seed)
     if model.suffix == ".ubj":
@@ -213,7 +255,7 @@ def shapley_values(model: CostModel, x: Features, background: Features, seed: in
 
 
 def is_exact(model: CostModel) -> bool:
-    """Whether the values of this model are exact, not sampled."""
+    """Return whether the Shapley values of a model are exact and not sampled."""
     return isinstance(model, Boosted)
 
 
@@ -242,10 +284,17 @@ def explain_run(
     seed: int,
     progress: Callable[[int, Workload], None] = lambda place, workload: None,
 ) -> list[Explained]:
-    """Refit the models of every workload and judge them on `samples` random configs.
+    """Train the models of every workload again and evaluate them.
 
-    `progress` is told the place (from 0) and the workload that is next. Raises `ExplainError` if
-    there is nothing to explain or to judge on, and `FolderError` if trials are missing.
+    Args:
+        folder: the run.
+        samples: number of random configs per workload for the evaluation.
+        seed: seed of these configs.
+        progress: called before each workload with its index and the workload.
+
+    Raises:
+        ExplainError: there is nothing to explain or to evaluate.
+        FolderError: trials are missing.
     """
     if samples < 1:
         raise ExplainError(f"--samples {samples}: judge the models on at least 1 config")

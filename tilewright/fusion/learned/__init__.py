@@ -1,1 +1,1 @@
-"""Learned fusion: a model of labelled networks' cycles, a policy that labels, and their search."""
+"""Learned fusion: a model of the cycles of labelled networks, a labelling policy, and a search."""

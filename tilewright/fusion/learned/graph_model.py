@@ -1,6 +1,7 @@
-"""Predicts the cycles of labelled networks by boosted trees over layers.
+"""Predicts the cycles of labelled networks with boosted trees over layers.
 
-The trees are pretrained on other networks and corrected by the networks of this run.
+The trees are pretrained on other networks, and corrected with simulated networks of the current
+run.
 """
 
 from __future__ import annotations
@@ -22,18 +23,26 @@ _CORRECT = {"rounds": 60.0, "max_depth": 6.0, "eta": 0.3, "min_child_weight": 1.
 
 
 class ModelError(TilewrightError):
-    """A model that cannot be read, or learned from other numbers."""
+    """A model file cannot be read, or a model was trained on other features."""
 
 
 def layer_labels(graph: GraphTable) -> NDArray[np.float64]:
-    """Return what a model learns of each layer, shape (n,): log2 of the cycles in its stream over
-    the cycles by itself or by estimate."""
+    """Return the training labels of the layers, float array of shape (n,).
+
+    A label is log2 of the cycles within the stream, divided by the cycles of the layer by itself or
+    by its estimate.
+    """
     return np.log2(np.maximum(graph.stream, 1.0) / np.maximum(graph.prior, 1.0))
 
 
 class GraphModel:
-    """A model of the cycles of labelled networks, by boosted trees over layers. The first fit is
-    what is saved; a model that was read from a file is corrected only."""
+    """Model of the cycles of labelled networks: boosted trees over layers.
+
+    Only the first fit is saved. After `load` or `freeze`, further fits train a correction.
+
+    Args:
+        seed: seed of the trees.
+    """
 
     kind = "trees"
 
@@ -44,7 +53,7 @@ class GraphModel:
         self._read = False
 
     def fit(self, graphs: Sequence[GraphTable]) -> None:
-        """Learn from graphs whose `stream` is known, anew unless the model is frozen."""
+        """Train the model on networks with known stream cycles; train only a correction if frozen."""
         x, y = _rows(graphs), np.concatenate([layer_labels(graph) for graph in graphs])
         if self._first is None or not self._read:
             self._first = XGBoost(self.seed, False, dict(_LEARN))
@@ -55,8 +64,11 @@ class GraphModel:
         self._correction.fit(x, y - self._told(x))
 
     def predict(self, graphs: Sequence[GraphTable]) -> NDArray[np.float64]:
-        """Return the cycles of each graph, shape (graphs,). Raises `ModelError` for other columns
-        than it was fitted on."""
+        """Return the predicted cycles of each network, float array of shape (graphs,).
+
+        Raises:
+            ModelError: the model was trained on other columns.
+        """
         x = _rows(graphs)
         factor = np.exp2(self._told(x) if self._first is not None else np.zeros(len(x)))
         if self._correction is not None:
@@ -67,19 +79,27 @@ class GraphModel:
         return np.bincount(which, cycles, len(graphs)).astype(np.float64)
 
     def freeze(self) -> None:
-        """Keep what was learned: from now on, `fit` only corrects it."""
+        """Keep the trained model, so that further fits only train a correction."""
         self._read = self._first is not None
 
     def save(self, path: Path) -> None:
-        """Write the model to one file. Raises `ModelError` if it has learned nothing, and
-        `OSError`."""
+        """Write the model to a file.
+
+        Raises:
+            ModelError: the model is not trained.
+            OSError: the file cannot be written.
+        """
         if self._first is None:
             raise ModelError("this model has learned nothing; fit it before it is saved")
         self._first.save(path)
 
     def load(self, path: Path) -> None:
-        """Read the model from a file. Raises `ModelError` for a file that holds no such model, and
-        `OSError`."""
+        """Read the model from a file.
+
+        Raises:
+            ModelError: the file does not contain such a model.
+            OSError: the file cannot be read.
+        """
         try:
             model = XGBoost(self.seed, False, {})
             model.load(path)
@@ -88,7 +108,7 @@ class GraphModel:
         self._first, self._read = model, True
 
     def _told(self, x: Features) -> NDArray[np.float64]:
-        """By what was learned first, (rows,)."""
+        """Return the predictions of the first fit, float array of shape (rows,)."""
         assert self._first is not None
         try:
             return self._first.predict(x)

@@ -1,4 +1,4 @@
-"""Policy: how likely a decision is better fused, from features of the layers around it."""
+"""Labelling policy: the probability that fusing helps, from features of the layers involved."""
 
 from __future__ import annotations
 
@@ -23,24 +23,36 @@ from tilewright.targets.features import Features
 
 _SETTINGS = {"rounds": 80.0, "max_depth": 4.0, "eta": 0.15, "min_child_weight": 2.0}
 _STEEP = 40.0
-"""How sure the figures are: at a gain of 4 % of the cycles, nine to one."""
+"""Slope of the logistic function for figures: a gain of 4 % of the cycles gives a probability of
+0.9."""
 _SEEN = 0.95
-"""How sure it is of what was seen to help."""
+"""Probability assigned to the better label of a unit whose effect was simulated."""
 _ALIKE = {"log2 ratio": 0.1, "log2 cycles apart": 2.0}
-"""How far apart, by columns, units of a kind still tell of each other."""
+"""Distance in each column up to which units of the same kind inform each other."""
 
 
 class Policy:
-    """Labels of units, of one network after the other. The figures say fused where the layers take
-    fewer cycles together; what was learned has as much to say as they. What a run has seen corrects
-    both where it turned out otherwise, for units like those it was seen of."""
+    """Predicts labels of decision units.
+
+    The prediction is the mean of two probabilities: one from the figures, which is high if the
+    fused layers take fewer cycles, and one from a trained model. Simulations of the current run
+    correct the prediction for similar units.
+
+    Args:
+        seed: seed of the model.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self._model: XGBoost | None = None
 
     def fit(self, x: Features, better: NDArray[np.bool_]) -> None:
-        """Learn from units (rows,) of other networks whether each was `better` fused, (rows,)."""
+        """Train the model on units of other networks.
+
+        Args:
+            x: features, one row per unit.
+            better: whether fusing helped, bool array of shape (rows,).
+        """
         self._model = XGBoost(self.seed, True, dict(_SETTINGS))
         self._model.fit(x, better.astype(np.float64))
 
@@ -51,9 +63,20 @@ class Policy:
         labels: Labelling,
         seen: dict[DecisionGroup, bool],
     ) -> NDArray[np.float64]:
-        """That each unit is better fused, shape (units,), all else as labelled. `seen` are those of
-        which this run knows, and from which it learns about others. Raises `ModelError` for a model
-        that learned from other figures."""
+        """Return the probability that fusing helps for each unit, with all other labels unchanged.
+
+        Args:
+            problem: the possible fusions of a network.
+            figures: features of the layers.
+            labels: the labelling to start from.
+            seen: whether fusing helped, for the units for which this run knows it.
+
+        Returns:
+            Float array of shape (units,).
+
+        Raises:
+            ModelError: the model was trained on other features.
+        """
         x = unit_features(problem, figures, labels)
         ratio = x.matrix[:, x.names.index("log2 ratio")]
         found = 1.0 / (1.0 + np.exp(np.clip(_STEEP * ratio, -30, 30)))
@@ -68,17 +91,27 @@ class Policy:
         )
 
     def labels(self, problem: FusionProblem, chances: NDArray[np.float64]) -> Labelling:
-        """What is more likely than not, of chances (units,)."""
+        """Return the labelling that fuses all units with a probability above 0.5."""
         return fuse_units(problem, chances > 0.5)
 
     def save(self, path: Path) -> None:
-        """Write one file. Raises `ModelError` where nothing was learned, `OSError`."""
+        """Write the model to a file.
+
+        Raises:
+            ModelError: the model is not trained.
+            OSError: the file cannot be written.
+        """
         if self._model is None:
             raise ModelError("this policy has learned nothing; fit it before it is saved")
         self._model.save(path)
 
     def load(self, path: Path) -> None:
-        """Read it again. Raises `ModelError` for a file that holds no such model, `OSError`."""
+        """Read the model from a file.
+
+        Raises:
+            ModelError: the file does not contain such a model.
+            OSError: the file cannot be read.
+        """
         model = XGBoost(self.seed, True, {})
         try:
             model.load(path)
@@ -90,18 +123,18 @@ class Policy:
 def correct_chances(
     x: Features, chances: NDArray[np.float64], told: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Correct the chances of units by what was seen of other units of their kind.
+    """Correct predicted probabilities by the outcomes of other units of the same kind.
 
-    Each seen unit adds the error of its own prediction, weighted by similarity. A unit that is
-    exactly alike has as much weight as the prediction itself.
+    Each known unit contributes the error of its own prediction, weighted by similarity. An
+    identical unit has the same weight as the prediction itself.
 
     Args:
         x: features of the units.
-        chances: predicted chances that fusing helps, shape (units,).
-        told: 1 where fusing helped, 0 where it did not, NaN where that is unknown, shape (units,).
+        chances: predicted probabilities that fusing helps, float array of shape (units,).
+        told: 1 if fusing helped, 0 if it did not, NaN if unknown, float array of shape (units,).
 
     Returns:
-        The corrected chances, shape (units,).
+        The corrected probabilities, float array of shape (units,).
     """
     known = ~np.isnan(told)
     if not known.any():
@@ -117,7 +150,12 @@ def correct_chances(
 
 
 def fuse_units(problem: FusionProblem, fused: NDArray[np.bool_]) -> Labelling:
-    """Return the labelling that has these units fused, shape (units,), and no others."""
+    """Return the labelling that fuses only the given units.
+
+    Args:
+        problem: the possible fusions of a network.
+        fused: whether each unit is fused, bool array of shape (units,).
+    """
     labels = problem.none
     for unit, label in zip(list_units(problem), fused.tolist(), strict=True):
         labels = label_unit(labels, unit, label)

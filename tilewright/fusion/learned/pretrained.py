@@ -1,6 +1,7 @@
-"""Loads the models that ship with the program; each run trains them further.
+"""Loads the pretrained models that are part of the package. Each run trains them further.
 
-They were trained on graphs of six networks of the zoo (`python -m benchmarks.fusion.training`).
+They were trained on labelled networks of six networks of the zoo (`python -m
+benchmarks.fusion.training`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ FOLDER = Path(__file__).parent / "trained"
 
 
 def shipped_digest(folder: Path = FOLDER) -> str:
-    """What tells the models of a folder from all others. Raises `ModelError` where they cannot be
-    read."""
+    """Return a digest that identifies the models in a folder.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
     held = []
     for name in (MODEL, POLICY):
         path = folder / name
@@ -31,8 +35,15 @@ def shipped_digest(folder: Path = FOLDER) -> str:
 
 
 def shipped_models(seed: int = 0, folder: Path = FOLDER) -> tuple[GraphModel, Policy]:
-    """The model of labelled graphs and the policy, untrained where the folder has none. Raises
-    `ModelError` where what it has is damaged."""
+    """Load the graph model and the policy. A model whose file is missing stays untrained.
+
+    Args:
+        seed: seed of the models.
+        folder: folder of the model files.
+
+    Raises:
+        ModelError: a file is damaged or cannot be read.
+    """
     model, policy = GraphModel(seed), Policy(seed)
     for each, name in ((model, MODEL), (policy, POLICY)):
         path = folder / name

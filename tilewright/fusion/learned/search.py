@@ -1,7 +1,8 @@
-"""Searches labels with learned models: a policy starts, a model guides, exact simulation confirms.
+"""Search for labellings with learned models: the policy proposes, the model ranks, simulation
+confirms.
 
-Both learn from what is simulated: the model is corrected, and the policy gets the units whose gain
-was seen.
+Both learn from the simulations: the model is corrected, and the policy gets the units whose effect
+was observed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ from tilewright.fusion.problem import FusionProblem, Labelling
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """How long it searches: rounds at most, those without a gain that end it, labelled graphs that
-    are simulated a round, labellings that the model is asked about a round, and by which search."""
+    """Limits of a learned search.
+
+    Attributes:
+        rounds: maximum number of rounds.
+        patience: number of rounds without an improvement after which the search ends.
+        confirmed: number of labelled networks that are simulated per round.
+        asked: number of labellings that the model evaluates per round.
+        drawn: number of labellings that are drawn from the policy per round.
+        search: search algorithm on the model.
+    """
 
     rounds: int = 12
     patience: int = 2
@@ -35,12 +44,21 @@ class SearchPlan:
 
 
 _LOOKED_AT = 32
-"""Labellings a round that may turn out to make graphs which were simulated before."""
+"""Maximum number of labellings per round that are evaluated; some of them give graphs that were
+simulated before."""
 
 
 class FusionSurrogate:
-    """What a model says of labellings: of one labelling as it is, and of others what each segment
-    changes in it. So a segment's labels are priced once."""
+    """Predicted cycles of labellings, relative to a base labelling.
+
+    The effect of each segment's labels is predicted once and then added up.
+
+    Args:
+        problem: the possible fusions of a network.
+        tables: features of labelled networks.
+        model: model of the cycles.
+        base: the base labelling.
+    """
 
     def __init__(
         self, problem: FusionProblem, tables: Tables, model: GraphModel, base: Labelling
@@ -53,13 +71,13 @@ class FusionSurrogate:
         self._changes: dict[tuple[int, tuple[bool, ...]], float] = {}
 
     def __call__(self, several: Sequence[Labelling]) -> list[float]:
-        """Cycles of each labelling."""
+        """Return the predicted cycles of each labelling."""
         parts = [self._parts(labels) for labels in several]
         self._price([key for some in parts for key in some])
         return [self._whole + sum(self._changes[key] for key in some) for some in parts]
 
     def _parts(self, labels: Labelling) -> list[tuple[int, tuple[bool, ...]]]:
-        """The segments that differ from the base, with their labels."""
+        """Return the segments that differ from the base labelling, with their labels."""
         found = []
         for number, places in enumerate(self.problem.segments):
             own = tuple(labels[place] for place in places)
@@ -87,8 +105,23 @@ def learned_search(
     problem: FusionProblem, evaluator: Evaluator, model: GraphModel, policy: Policy,
     starts: Sequence[Labelling], rng: np.random.Generator, plan: SearchPlan | None = None,
 ) -> Labelling:  # fmt: skip
-    """Return the labelling that takes the fewest cycles of all that were simulated, `starts` among
-    them. Raises what tuning raises."""
+    """Search for the labelling with the fewest cycles.
+
+    Args:
+        problem: the possible fusions of a network.
+        evaluator: simulates labellings.
+        model: model of the cycles; it is frozen and then corrected.
+        policy: labelling policy.
+        starts: labellings to start from.
+        rng: random generator.
+        plan: limits of the search.
+
+    Returns:
+        The best labelling that was simulated, including those in `starts`.
+
+    Raises:
+        TilewrightError: tuning fails.
+    """
     plan = plan or SearchPlan()
     figures = Figures(problem, evaluator)
     tables = Tables(problem, figures)
@@ -125,8 +158,11 @@ def learned_search(
 
 
 def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionGroup, bool]:
-    """Return for each unit whether fusing it took fewer cycles, as far as two evaluated labellings
-    differ in nothing else. The latest such pair counts."""
+    """Return for each unit whether fusing it helped, according to the simulations.
+
+    Only pairs of simulated labellings that differ in just this unit are considered; the latest pair
+    counts.
+    """
     known = {each.labels: each.cycles for each in evaluator.known()}
     found: dict[DecisionGroup, bool] = {}
     units = list_units(problem)
@@ -141,7 +177,7 @@ def judged_units(problem: FusionProblem, evaluator: Evaluator) -> dict[DecisionG
 
 
 def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
-    """A labelling, simulated; None where no board could load it or no schedule runs."""
+    """Simulate a labelling. Return None if no schedule is valid or no board could load it."""
     try:
         return evaluator(labels)
     except WorkloadError:
@@ -151,6 +187,6 @@ def _tried(evaluator: Evaluator, labels: Labelling) -> Evaluation | None:
 def _drawn(
     problem: FusionProblem, chances: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> list[Labelling]:
-    """Labellings drawn by chances (units,), of which none is quite certain."""
+    """Draw labellings from probabilities of shape (units,), which are limited to 0.05 to 0.95."""
     chances = np.clip(chances, 0.05, 0.95)
     return [fuse_units(problem, rng.random(len(chances)) < chances) for _ in range(count)]

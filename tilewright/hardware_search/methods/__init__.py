@@ -1,7 +1,8 @@
-"""Methods of co-design: their contract and their list. Each method has a file of its own.
+"""Search methods for co-design: their common interface and their registry.
 
-A method asks the evaluator until it is done or the evaluator raises `BudgetSpent`, which it lets
-pass. All it draws comes from its seed: with the same answers it asks the same.
+A method requests measurements until it is done or the evaluator raises `BudgetSpent`, which it does
+not catch. All its random numbers come from its seed, so that the same answers lead to the same
+requests.
 """
 
 from __future__ import annotations
@@ -21,18 +22,27 @@ from tilewright.search.registry import MissingExtra, OptionError
 
 
 class MethodOptions(BaseModel):
-    """The option table of a method; each field's description is its documentation."""
+    """Base class of the options of a method. The description of each field is its documentation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CodesignMethod(Protocol):
-    """Searches machines and schedules together."""
+    """Interface of methods that search machines and schedules together."""
 
     def __init__(self, options: MethodOptions) -> None: ...
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Measure what tells most. Raises `BudgetSpent` when no measurement is left."""
+        """Search until the method is done or the budget is spent.
+
+        Args:
+            problem: the co-design problem.
+            evaluator: measures schedules within the budget.
+            seed: seed of the random numbers.
+
+        Raises:
+            BudgetSpent: no measurements are left.
+        """
 
 
 _METHODS: Mapping[str, str] = {
@@ -44,9 +54,9 @@ _METHODS: Mapping[str, str] = {
     "nsga2": "optuna_codesign:Nsga2",
     "tpe": "optuna_codesign:Tpe",
 }
-"""Where each is in `hardware_search.methods`."""
+"""Module and class of each method in `hardware_search.methods`."""
 _NEEDS = {"chameleon": ("jax", "optax"), "dcoc": ("jax", "optax")}
-"""Modules of the extra `neural` that a method cannot do without."""
+"""Modules that a method requires; the extra `neural` installs them."""
 
 
 def method_names() -> list[str]:
@@ -55,12 +65,16 @@ def method_names() -> list[str]:
 
 
 def make_method(name: str, options: Mapping[str, object] | None = None) -> CodesignMethod:
-    """Make the method of that name.
+    """Create a method from its name and options.
+
+    Args:
+        name: name of the method.
+        options: values of its options.
 
     Raises:
-        UnknownName: there is no such method.
-        OptionError: the method does not have an option, or cannot take its value.
-        MissingExtra: the method needs a library that is not installed.
+        UnknownName: the method does not exist.
+        OptionError: an option does not exist or has an invalid value.
+        MissingExtra: a required library is not installed.
     """
     if name not in _METHODS:
         raise UnknownName("method", name, method_names())
@@ -86,5 +100,10 @@ def make_method(name: str, options: Mapping[str, object] | None = None) -> Codes
 
 
 def generator(seed: int, *parts: int) -> np.random.Generator:
-    """Return the random generator of one step of a search."""
+    """Return a random generator for one step of a search.
+
+    Args:
+        seed: seed of the search.
+        parts: numbers that identify the step.
+    """
     return np.random.default_rng([seed, *parts])

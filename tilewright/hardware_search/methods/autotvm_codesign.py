@@ -1,7 +1,7 @@
-"""AutoTVM as a co-design method: its XGBTuner (TVM 0.14), over machines and schedules.
+"""AutoTVM as a co-design method: its XGBTuner (TVM 0.14) over machines and schedules.
 
-Simulated annealing on the cost model redraws one knob per move, the machine's among them. The tuner
-of single layers is `search.tuners.autotvm`.
+Simulated annealing on the cost model changes one knob per move, either of the machine or of a
+layer. `search.tuners.autotvm` is the tuner for single layers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.search.tuners.autotvm import cooled, keep_best
 
 
 class AutoTvmCodesignOptions(PublishedOptions):
-    """XGBTuner's."""
+    """Options of the method AutoTVM, mostly those of XGBTuner."""
 
     chains: int = Field(128, ge=1, description="parallel annealing chains")
     steps: int = Field(500, ge=1, description="annealing steps at most")
@@ -29,7 +29,7 @@ class AutoTvmCodesignOptions(PublishedOptions):
 
 
 class AutoTvmCodesign(PublishedMethod):
-    """Chains are kept from batch to batch."""
+    """The method AutoTVM. The annealing chains continue from batch to batch."""
 
     Options = AutoTvmCodesignOptions
 
@@ -65,7 +65,7 @@ class AutoTvmCodesign(PublishedMethod):
 
 
 class _Kept:
-    """The best untried points that chains met, each with a machine."""
+    """The best untried points that the chains visited and that have a machine."""
 
     def __init__(self, points: JointSpace, tried: NDArray[np.int64], size: int) -> None:
         self.points, self.tried = points, tried
@@ -74,7 +74,7 @@ class _Kept:
         self.places: dict[int, NDArray[np.int64]] = {}
 
     def look(self, places: Places, scores: Floats) -> bool:
-        """Keep the best; whether any is new."""
+        """Add visited points, and return whether any of them is among the best."""
         keys = self.points.keys(places)
         scores = np.where(self.points.rows(places) < 0, -np.inf, scores)
         changed = bool(keep_best(keys, scores, self.tried, self.top, self.scores))
@@ -83,7 +83,7 @@ class _Kept:
         return changed
 
     def best(self) -> Places:
-        """Best first, shape (points, knobs)."""
+        """Return the points, best first, int array of shape (points, knobs)."""
         order = np.argsort(-self.scores, kind="stable")
         found = [self.places[key] for key in self.top[order].tolist() if key >= 0]
         return np.array(found, np.int64).reshape(-1, len(self.points.cardinalities))
@@ -92,8 +92,18 @@ class _Kept:
 def redraw_knobs(
     points: JointSpace, places: Places, hardware: float, rng: np.random.Generator
 ) -> Places:
-    """Redraw one knob of each point, shape (points, knobs), to another value: a knob of the machine
-    in a fraction `hardware` of the points, else a knob of a layer."""
+    """Change one knob of each point to another value.
+
+    Args:
+        points: the space.
+        places: the points, int array of shape (points, knobs).
+        hardware: fraction of the points of which a knob of the machine is changed; otherwise it is
+            a knob of a layer.
+        rng: random generator.
+
+    Returns:
+        The changed points, int array of shape (points, knobs).
+    """
     count = points.cardinalities
     weight = 1.0 - 1.0 / count
     machine = np.arange(len(count)) < len(points.machine)

@@ -1,8 +1,8 @@
 """CHAMELEON as a co-design method (Ahn et al., ICLR 2020), over machines and schedules.
 
-One agent moves all knobs, those of the machine and of every layer, by PPO. The points it visited
-are clustered, and one point per cluster is measured. The tuner of single layers is
-`search.tuners.chameleon`.
+One agent changes all knobs of the machine and of the layers by PPO. The points that it visits are
+clustered, and one point per cluster is measured. `search.tuners.chameleon` is the tuner for single
+layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.search.tuners.chameleon import clusters, representatives
 
 
 class ChameleonCodesignOptions(CodesignPpoOptions):
-    """CHAMELEON's."""
+    """Options of the method CHAMELEON."""
 
     temperature: float = Field(
         1.0, gt=0, description="of the softmax over down, stay, up (its code: 0.1, with which "
@@ -43,7 +43,7 @@ class ChameleonCodesignOptions(CodesignPpoOptions):
 
 
 class ChameleonCodesign(PublishedMethod):
-    """The agent is kept from batch to batch."""
+    """The method CHAMELEON. The agent is kept from batch to batch."""
 
     Options = ChameleonCodesignOptions
 
@@ -76,7 +76,7 @@ class ChameleonCodesign(PublishedMethod):
         self, points: JointSpace, rewards: RewardModel, places: Places, times: NDArray[np.int64],
         tried: NDArray[np.int64], count: int, rng: np.random.Generator,
     ) -> Places:  # fmt: skip
-        """At most `count` points, one a cluster."""
+        """Return at most `count` points, one per cluster."""
         if not len(places):
             return places
         columns = points.hardware_columns
@@ -107,18 +107,18 @@ class ChameleonCodesign(PublishedMethod):
 def best_untried_points(
     points: JointSpace, rewards: RewardModel, met: Places, tried: NDArray[np.int64], most: int
 ) -> tuple[Places, NDArray[np.int64], NDArray[np.float64]]:
-    """Return the best of the visited points that have a machine and were not tried, each once.
+    """Return the best distinct points that were visited, have a machine and were not tried.
 
     Args:
         points: the space.
-        rewards: scores points.
-        met: visited points, shape (visits, knobs).
-        tried: keys of the points that were tried, shape (tried,).
-        most: how many points are returned at most.
+        rewards: computes the rewards of points.
+        met: visited points, int array of shape (visits, knobs).
+        tried: keys of the points that were tried, int array of shape (tried,).
+        most: maximum number of points to return.
 
     Returns:
-        The points, best first, with how often each was visited and its reward, both shape
-            (points,).
+        The points, best first, shape (points, knobs), the number of visits of each, and its reward,
+        both of shape (points,).
     """
     keys, first, times = np.unique(points.keys(met), return_index=True, return_counts=True)
     new = ~np.isin(keys, tried) & (points.rows(met[first]) >= 0)

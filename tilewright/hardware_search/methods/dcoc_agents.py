@@ -1,8 +1,9 @@
-"""The neural networks of DCOC's agents, and of their one critic.
+"""The neural networks of DCOC's agents and of their common critic.
 
-One agent moves the machine's knobs. Two for every layer map it (tiles) and schedule it. Each sees
-its own part, the critic all. The agents of all layers share their parameters, by kind. Imported
-when agents are made, because it loads JAX.
+One agent changes the knobs of the machine. For each layer, one agent chooses the tiles (mapping)
+and another one the rest of the schedule. Each agent sees its own part of a point, and the critic
+sees the whole point. Agents of the same kind share their parameters across layers. This module
+loads JAX, so it is imported only when agents are created.
 """
 
 from __future__ import annotations
@@ -25,10 +26,17 @@ Indices = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Team(ActorCritic):
-    """Actors and a critic over the knobs of points; `knobs` is how many there are, of which the
-    first `machine` are the hardware's. `mapping` and `scheduling` are, by slot, the knobs that an
-    agent moves, -1 for none; `sizes` is what is told of each slot's layer. Without `several` one
-    agent sees and moves all, without `critic` nothing is expected."""
+    """The agents and the critic of DCOC.
+
+    Attributes:
+        machine: number of knobs of the machine, which are the first ones.
+        mapping: for each slot, the knobs of its mapping agent, -1 for a missing knob.
+        scheduling: for each slot, the knobs of its scheduling agent, -1 for a missing knob.
+        sizes: for each slot, the sizes of its layer that agents see.
+        units: number of units per hidden layer.
+        several: use three kinds of agents; otherwise a single agent sees and changes all knobs.
+        critic: use a critic; otherwise the expected reward is 0.
+    """
 
     machine: int
     mapping: Indices
@@ -46,7 +54,7 @@ class Team(ActorCritic):
         return jax.nn.log_softmax(logits), expected
 
     def _logits(self, policies: list[list[jax.Array]], seen: jax.Array) -> jax.Array:
-        """Of down, stay, up, shape (rows, knobs, 3)."""
+        """Return the logits of the moves down, stay and up, of shape (rows, knobs, 3)."""
         rows = seen.shape[0]
         if not self.several:
             return layers(policies[0], seen).reshape(rows, self.knobs, 3)
@@ -65,11 +73,11 @@ class Team(ActorCritic):
         return jnp.concatenate(moves, axis=1)[:, self._order]
 
     def _surrogate(self, ratio: jax.Array, gain: jax.Array) -> jax.Array:
-        """Each agent's own clipped ratio, with the gain of all; their mean, shape (rows,)."""
+        """Return the mean clipped objective of the agents, which share the gain, shape (rows,)."""
         return super()._surrogate(ratio, gain[:, None]).mean(axis=1)
 
     def _log_chance(self, log_policy: jax.Array, done: ArrayLike) -> jax.Array:
-        """Of what each agent did, shape (rows, agents)."""
+        """Return the log-probability of each agent's moves, float array of shape (rows, agents)."""
         chosen = jnp.take_along_axis(log_policy, jnp.asarray(done)[..., None], axis=2)[..., 0]
         return chosen @ jnp.asarray(self._members)
 
@@ -79,7 +87,7 @@ class Team(ActorCritic):
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
-        """Where the moves of each knob are among those of the three actors."""
+        """Position of each knob's moves in the concatenated outputs of the kinds of agents."""
         moved = [np.arange(self.machine), np.array(self.mapping), np.array(self.scheduling)]
         place = np.zeros(self.knobs, np.int64)
         flat = np.concatenate([each.ravel() for each in moved])
@@ -88,7 +96,7 @@ class Team(ActorCritic):
 
     @cached_property
     def _members(self) -> NDArray[np.float32]:
-        """Which knobs are which agent's, shape (knobs, agents)."""
+        """Which knobs belong to which agent, float array of shape (knobs, agents)."""
         if not self.several:
             return np.ones((self.knobs, 1), np.float32)
         agents = [tuple(range(self.machine)), *self.mapping, *self.scheduling]
@@ -110,7 +118,7 @@ class Team(ActorCritic):
 
     @property
     def _widths(self) -> list[tuple[int, int]]:
-        """Inputs and knobs of each kind of actor."""
+        """Number of inputs and of knobs of each kind of agent."""
         if not self.several:
             return [(self.knobs, self.knobs)]
         maps, schedules = len(self.mapping[0]), len(self.scheduling[0])

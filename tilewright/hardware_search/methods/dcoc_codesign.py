@@ -1,8 +1,8 @@
 """DCOC as a co-design method (Fayyazi et al., ASP-DAC 2025; its first version is called ARCO).
 
-Three kinds of agents move the machine, the tiles and the rest of the schedules, by multi-agent PPO
-with one critic (`dcoc_agents`). Confidence sampling (`dcoc_confidence_sampling`) picks the points
-that are measured. What the paper leaves open is an option with a default of ours.
+Three kinds of agents change the machine, the tiles and the rest of the schedules, by multi-agent
+PPO with one critic (`dcoc_agents`). Confidence sampling (`dcoc_confidence_sampling`) selects the
+points to measure. Details that the paper does not specify are options, whose defaults we chose.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from tilewright.search.ppo import Agent
 
 
 def _whole(value: object) -> object:
-    """A number that a command line wrote."""
+    """Convert a number that was written on a command line to an integer."""
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 class DcocOptions(CodesignPpoOptions):
-    """DCOC's; all numbers are ours, CHAMELEON's where it has them."""
+    """Options of the method DCOC.
+
+    We chose the defaults; where possible, they are those of CHAMELEON.
+    """
 
     entropy: float = Field(0.01, ge=0, description="weight of the policies' entropy (MAPPO's)")
     epochs: int = Field(10, ge=1, description="passes over the steps of an episode (MAPPO's)")
@@ -56,7 +59,7 @@ class DcocOptions(CodesignPpoOptions):
 
 
 class Dcoc(PublishedMethod):
-    """The agents are kept from batch to batch."""
+    """The method DCOC. The agents are kept from batch to batch."""
 
     Options = DcocOptions
 
@@ -120,15 +123,17 @@ class Dcoc(PublishedMethod):
 def knobs_by_agent(
     points: JointSpace,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return the columns of the knobs that map a layer, and of those that schedule it, by slot:
-    shape (slots, knobs) each, -1 for a knob that the layer lacks."""
+    """Return the columns of the mapping knobs and of the scheduling knobs of each slot.
+
+    Both have shape (slots, knobs), with -1 for a knob that the layer does not have.
+    """
     tile = np.array([name.startswith("tile_") for name in points.slots.knobs])
     mapping, scheduling = points.column[:, tile], points.column[:, ~tile]
     return tuple(map(tuple, mapping.tolist())), tuple(map(tuple, scheduling.tolist()))
 
 
 def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
-    """What agents are told of each slot's layer: sizes by their logarithm, from 0 to 1."""
+    """Return the sizes of each slot's layer that agents see, on a logarithmic scale from 0 to 1."""
     shapes = np.log2(np.nanmax(points.slots.shapes, axis=0) + 1)
     scaled = shapes / np.maximum(shapes.max(axis=0), 1)
     assert scaled.shape[1] == len(SHAPE)
@@ -136,7 +141,7 @@ def _sizes(points: JointSpace) -> tuple[tuple[float, ...], ...]:
 
 
 def _first(points: JointSpace, places: Places, tried: NDArray[np.int64], count: int) -> Places:
-    """The first so many that have a machine, were not tried, and are no others' equals."""
+    """Return the first `count` distinct points that have a machine and were not tried."""
     keys = points.keys(places)
     _, first = np.unique(keys, return_index=True)
     kept = np.zeros(len(places), np.bool_)

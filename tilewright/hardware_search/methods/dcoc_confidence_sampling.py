@@ -1,4 +1,4 @@
-"""Confidence sampling: how DCOC picks points to measure among those that its agents visited."""
+"""Confidence sampling: selects the points that DCOC measures among those its agents visited."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ def sample_by_confidence(
     places: Places, scores: Floats, count: int, sharpness: float, threshold: float,
     rng: np.random.Generator,
 ) -> Places:  # fmt: skip
-    """Sample points by DCOC's confidence sampling.
+    """Sample points with DCOC's confidence sampling.
 
-    Points are drawn by the softmax of their scores. A drawn point whose score lies below a quantile
-    of all scores is replaced by the most frequent values among the points above it. Each
-    replacement uses a random half of these, so that replacements differ.
+    Points are drawn with the softmax of their scores. A drawn point whose score lies below a
+    quantile of all scores is replaced by the most frequent knob values of the points above that
+    quantile. Each replacement uses a random half of these points, so that replacements differ.
 
     Args:
-        places: the points, shape (points, knobs).
-        scores: their scores, shape (points,).
-        count: how many points are drawn at most.
+        places: the points, int array of shape (points, knobs).
+        scores: their scores, float array of shape (points,).
+        count: maximum number of points to draw.
         sharpness: factor of the standardised scores in the softmax.
-        threshold: the quantile below which a draw is replaced.
-        rng: the random generator.
+        threshold: quantile below which a point is replaced.
+        rng: random generator.
 
     Returns:
-        The sample, shape (count, knobs).
+        The sample, int array of shape (count, knobs).
     """
     spread = float(scores.std())
     weight = np.exp(sharpness * (scores - scores.max()) / (spread or 1.0))
@@ -43,8 +43,7 @@ def sample_by_confidence(
 
 
 def most_frequent_values(places: Places) -> NDArray[np.int64]:
-    """Return the most frequent value of each knob of points, shape (knobs,); of equal ones the
-    lowest."""
+    """Return the most frequent value of each knob, shape (knobs,); the lowest one in a tie."""
     counts = np.zeros((places.shape[1], int(places.max()) + 1), np.int64)
     np.add.at(counts, (np.arange(places.shape[1]), places), 1)
     return np.asarray(counts.argmax(axis=1))

@@ -1,5 +1,4 @@
-"""Ranks points of a co-design problem with the target's closed-form estimates, for the option
-`estimates` of the published methods."""
+"""Ranking of points with the target's closed-form estimates, for the option `estimates`."""
 
 from __future__ import annotations
 
@@ -21,8 +20,17 @@ from tilewright.targets.features import Features
 
 
 def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Floats:
-    """Return the log of the estimated latency, and the largest share of a scratchpad, of configs
-    (n, knobs): shape (n, 2); NaN where the target estimates nothing."""
+    """Return two estimates of each config of a layer.
+
+    Args:
+        design: the machine.
+        layer: the layer.
+        configs: knob indices, int array of shape (n, knobs).
+
+    Returns:
+        Logarithm of the latency, and the occupied share of the fullest scratchpad, float array of
+        shape (n, 2); NaN if the target has no estimates.
+    """
     known = capability(design.target, Estimates)
     if known is None:
         return np.full((len(configs), 2), np.nan)
@@ -32,7 +40,15 @@ def estimate_layer(design: Design, layer: CodesignLayer, configs: Configs) -> Fl
 
 
 class EstimateRanking:
-    """Ranks points by a cost model that also sees the target's closed-form estimates."""
+    """Ranks points with a cost model that also uses the target's closed-form estimates.
+
+    Args:
+        points: the space.
+        rewards: reward model of the search, which provides the best latencies.
+        seen: measurements, with estimates.
+        plan: number of measurements per batch.
+        seed: seed of the cost model.
+    """
 
     def __init__(
         self,
@@ -50,7 +66,7 @@ class EstimateRanking:
         self.model.fit(self._features(rows, np.array(seen.estimates)), goal)
 
     def best(self, places: Places, count: int) -> Places:
-        """Return `count` of the points, the most promising first, shape (count, knobs)."""
+        """Return the most promising points, best first, int array of shape (count, knobs)."""
         cores = self.points.cores(places)
         rows, known = layer_features(self.points, places), self._estimates(places)
         flat = self._features(rows.reshape(-1, rows.shape[2]), known.reshape(-1, 2))
@@ -64,7 +80,7 @@ class EstimateRanking:
         return Features.of(np.concatenate([rows, known], axis=1), names)
 
     def _estimates(self, places: Places) -> Floats:
-        """Shape (points, slots, 2); NaN for a layer that the machine does not run."""
+        """Return estimates of shape (points, slots, 2); NaN for layers that a machine lacks."""
         found = np.full((len(places), len(self.points.slots.names), 2), np.nan)
         machines: NDArray[np.int64] = self.points.rows(places)
         for at, (row, point) in enumerate(zip(machines.tolist(), places, strict=True)):

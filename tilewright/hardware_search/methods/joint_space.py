@@ -1,13 +1,15 @@
-"""What the published methods search: points of a machine and a schedule of every layer.
+"""The search space of the published methods: a machine and a schedule for every layer.
 
-A point is a row of places, one per knob: the hardware's, then those of layer after layer. Layers
-differ from machine to machine, and so do the values of their knobs. So a layer is identified by the
-first operator of the networks that it computes. A knob of a layer has as many places as the most
-values that it has anywhere. The same place is the same share of the values on every machine.
+A point has one index per knob, first of the machine and then of each layer. The layers, and the
+values of their knobs, differ between machines. A layer is therefore identified by the first
+operator of the networks that it computes and gets a slot. A knob of a layer has as many indices as
+it has values on the machine where it has most. On another machine, an index selects the value at
+the same relative position.
 
-What layers are is asked of one machine of every core (block sizes), the largest. On another machine
-of that core a layer may be missing, or have other values. It is measured with its own values, and
-the cost model sees it as on the first one.
+The layers are determined on the largest machine of each core, where a core is defined by the block
+sizes. On another machine of the same core, a layer may be missing or its knobs may have other
+values. Measurements use the values of that machine, and the cost model uses those of the largest
+one.
 """
 
 from __future__ import annotations
@@ -23,16 +25,26 @@ from tilewright.hardware_search.problem import CodesignLayer, CodesignProblem, D
 from tilewright.targets.base import Configs
 
 Places = NDArray[np.int64]
-"""Points, shape (points, knobs)."""
+"""Points as knob indices, int array of shape (points, knobs)."""
 Floats = NDArray[np.float64]
 
 CORE = ("log_batch", "log_block_in", "log_block_out")
-"""Hardware knobs that shape layers."""
+"""Hardware knobs that determine the block sizes, and with them the layers."""
 
 
 @dataclass(frozen=True)
 class JointSlots:
-    """Layers of some cores, by core and slot (and knob, and value); NaN where there is none."""
+    """Layers of all cores as arrays, indexed by core and slot. Missing entries are NaN.
+
+    Attributes:
+        names: network and operator that identify each slot.
+        knobs: names of the knobs.
+        calls: calls per inference of all networks.
+        shapes: sizes of the layers (`SHAPE`).
+        counts: number of values of each knob.
+        values: values of each knob.
+        cpu: seconds of all networks that remain on the CPU, per core.
+    """
 
     names: tuple[tuple[str, str], ...]
     knobs: tuple[str, ...]
@@ -47,11 +59,22 @@ SHAPE = (
     "batch", "in_channels", "height", "width", "out_channels", "out_height", "out_width",
     "kernel_h", "kernel_w", "stride_h", "stride_w", "groups", "macs",
 )  # fmt: skip
-"""What is told of a layer."""
+"""Sizes of a layer that cost models and agents use."""
 
 
 class JointSpace:
-    """All points of a problem."""
+    """All points of a co-design problem.
+
+    Args:
+        problem: the co-design problem.
+
+    Attributes:
+        slots: layers of all cores.
+        machine: number of values of each hardware knob.
+        cardinalities: number of indices of each knob of a point.
+        column: column of each slot's knobs in a point, int array of shape (slots, knobs); -1 for a
+            knob with a single value.
+    """
 
     def __init__(self, problem: CodesignProblem) -> None:
         self.problem, self.hardware = problem, problem.hardware
@@ -68,11 +91,11 @@ class JointSpace:
 
     @property
     def hardware_columns(self) -> NDArray[np.int64]:
-        """Columns of a point that are the machine's, shape (knobs,)."""
+        """Columns of a point that belong to the machine, int array of shape (hardware knobs,)."""
         return np.arange(len(self.machine))
 
     def machines(self, places: Places) -> Floats:
-        """Values of the hardware's knobs, shape (points, knobs)."""
+        """Return the values of the hardware knobs, float array of shape (points, knobs)."""
         return self._machine_values[np.arange(len(self.machine)), places[:, : len(self.machine)]]
 
     @cached_property
@@ -83,14 +106,22 @@ class JointSpace:
         return found
 
     def random(self, count: int, rng: np.random.Generator) -> Places:
-        """So many points, shape (count, knobs), of machines and places drawn evenly."""
+        """Draw points with uniformly distributed machines and knob indices.
+
+        Returns:
+            The points, int array of shape (count, knobs).
+        """
         places = rng.integers(0, self.cardinalities, (count, len(self.cardinalities)))
         rows = rng.integers(0, len(self.hardware.points), count)
         places[:, : len(self.machine)] = self.hardware.points[rows]
         return places
 
     def rows(self, places: Places) -> NDArray[np.int64]:
-        """Machines, as rows of `Hardware.points`, shape (points,); -1 where there is none."""
+        """Return the row of each point's machine in `HardwareSpace.points`; -1 if there is none.
+
+        Returns:
+            Int array of shape (points,).
+        """
         flat = self._flat(places)
         at = np.searchsorted(self._sorted[0], flat)
         at = np.minimum(at, len(self._sorted[0]) - 1)
@@ -106,7 +137,10 @@ class JointSpace:
         return self.hardware.space.ravel(places[:, : len(self.machine)].astype(np.int32))
 
     def keys(self, places: Places) -> NDArray[np.int64]:
-        """A number of each point, shape (points,), not negative; equal ones about never."""
+        """Return a non-negative hash of each point, int array of shape (points,).
+
+        Different points have the same hash with negligible probability.
+        """
         rng = np.random.default_rng(0)
         odd = rng.integers(0, 1 << 63, len(self.cardinalities), dtype=np.uint64) * 2 + 1
         mixed = (places.astype(np.uint64) + 1) @ odd
@@ -115,7 +149,10 @@ class JointSpace:
         return (mixed >> np.uint64(1)).astype(np.int64)
 
     def cores(self, places: Places) -> NDArray[np.int64]:
-        """Which core each point has, shape (points,); that of no machine counts as a near one."""
+        """Return the index of each point's core, int array of shape (points,).
+
+        A point without a machine gets the index of a similar core.
+        """
         at = np.searchsorted(self._known_cores, self._core(places[:, : len(self.machine)]))
         return np.minimum(at, len(self._known_cores) - 1)
 
@@ -128,17 +165,29 @@ class JointSpace:
         return number
 
     def indices(self, places: Places) -> NDArray[np.int64]:
-        """Of each knob's values, shape (points, slots, knobs), on the machine's core."""
+        """Return the index of each knob among its values on the machine's core.
+
+        Returns:
+            Int array of shape (points, slots, knobs).
+        """
         return np.floor(self.shares(places) * self.slots.counts[self.cores(places)]).astype(int)
 
     def shares(self, places: Places) -> Floats:
-        """Where each knob of each slot is among its values, from 0 to below 1, shape (points,
-        slots, knobs); 0 where nothing is to choose."""
+        """Return the relative position of each knob among its values, from 0 to below 1.
+
+        Returns:
+            Float array of shape (points, slots, knobs); 0 for a knob with a single value.
+        """
         found = (places[:, self.column] + 0.5) / self.cardinalities[self.column]
         return np.where(self.column >= 0, found, 0.0)
 
     def values(self, places: Places) -> Floats:
-        """Of each knob of each slot, shape (points, slots, knobs); NaN where it lacks the knob."""
+        """Return the value of each knob.
+
+        Returns:
+            Float array of shape (points, slots, knobs); NaN for a knob that the layer does not
+            have.
+        """
         slots, knobs = np.indices(self.column.shape)
         cores = self.cores(places)[:, None, None]
         return np.asarray(self.slots.values[cores, slots, knobs, self.indices(places)])
@@ -146,7 +195,15 @@ class JointSpace:
     def schedules(
         self, design: Design, point: NDArray[np.int64]
     ) -> Iterator[tuple[int, CodesignLayer, Configs]]:
-        """What a point measures on its machine: slot, layer and its config, shape (1, knobs)."""
+        """Yield the layers of a machine with their schedules at a point.
+
+        Args:
+            design: the machine.
+            point: knob indices, int array of shape (knobs,).
+
+        Yields:
+            Slot (-1 if the layer has none), layer, and config as int array of shape (1, knobs).
+        """
         for layer in design.layers:
             slot = next((self._of[name] for name in layer.names if name in self._of), -1)
             yield slot, layer, self.schedule(design, layer, slot, point)
@@ -154,8 +211,10 @@ class JointSpace:
     def schedule(
         self, design: Design, layer: CodesignLayer, slot: int, point: NDArray[np.int64]
     ) -> Configs:
-        """A layer's config at a point, shape (1, knobs); in slot -1, that of no core, the middle of
-        every knob."""
+        """Return the config of a layer at a point, int array of shape (1, knobs).
+
+        A layer without a slot (-1) gets the middle value of every knob.
+        """
         space, shares = design.target.space(layer.workload), self.shares(point[None])[0]
         place = {name: k for k, name in enumerate(self.slots.knobs)}
         share = [
@@ -167,7 +226,7 @@ class JointSpace:
     def redraw_schedule(
         self, point: NDArray[np.int64], slot: int, rng: np.random.Generator
     ) -> Places:
-        """A point, shape (knobs,), with another schedule of a slot, drawn evenly."""
+        """Return a copy of a point, shape (knobs,), with a random schedule for one slot."""
         columns = self.column[slot][self.column[slot] >= 0]
         moved = point.copy()
         moved[columns] = rng.integers(0, self.cardinalities[columns])

@@ -1,8 +1,9 @@
-"""Optuna's samplers as co-design methods: NSGA-II and TPE over machines, with tuned layers.
+"""Optuna's samplers as co-design methods: NSGA-II and TPE over machines with tuned layers.
 
-These are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They minimise a
-machine's area and the objective. A point that cannot be built, is too large, or leaves a layer
-without a valid trial violates a constraint. The first two cost no measurement.
+These are NSGA-II (Deb et al., 2002) and multi-objective TPE (Ozaki et al., 2020). They minimise the
+area of a machine and the objective. A point violates a constraint if its machine cannot be built,
+is too large, or has a layer without a valid trial. In the first two cases, no measurement is
+needed.
 """
 
 from __future__ import annotations
@@ -28,28 +29,32 @@ else:
 Worth = tuple[float, float]
 NOTHING: Worth = (1e9, 1e9)
 IDLE = 2000
-"""Draws in a row without a new machine, after which a sampler has no more to say."""
+"""The search stops sampling after this number of draws in a row without a new machine."""
 
 
 class LibraryOptions(MethodOptions):
-    """Options that both methods have. Their defaults are ours: no such method is published."""
+    """Options of both methods. We chose the defaults, because no such method is published."""
 
     tuner: str = Field("default", description="tunes the layers of a machine")
     trials: int = Field(2, ge=1, description="measurements of each layer of a machine")
 
 
 class _OptunaSearch:
-    """Asks a sampler for machines, and tells it what they are worth."""
+    """Base class of methods that let an Optuna sampler choose machines."""
 
     def __init__(self, options: LibraryOptions) -> None:
         self.options = options
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """What draws machines."""
+        """Return the Optuna sampler that draws machines."""
         raise NotImplementedError
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Raises `BudgetSpent`; ends, too, when nothing is left to try on the machines drawn."""
+        """Search until the sampled machines have no untried schedules left.
+
+        Raises:
+            BudgetSpent: no measurements are left.
+        """
         study, knobs = self._study(problem, seed)
         worth: dict[int, Worth] = {}
         tunings: list[LayerTuning] = []
@@ -84,7 +89,7 @@ class _OptunaSearch:
         }
 
     def _worth(self, tuning: LayerTuning) -> Worth:
-        """Area and objective of a machine after some more measurements of each of its layers."""
+        """Tune each layer of a machine a little more, and return its area and objective."""
         design = tuning.design
         layers = [tuning.advance(k, self.options.trials) for k in range(len(design.layers))]
         objective = tuning.evaluator.objective
@@ -93,7 +98,7 @@ class _OptunaSearch:
 
 
 class Nsga2Options(LibraryOptions):
-    """Of Optuna's `NSGAIISampler`."""
+    """Options of the method NSGA-II, which uses Optuna's `NSGAIISampler`."""
 
     population: int = Field(
         12, ge=2, description="machines of a generation; few, as measurements are"
@@ -101,7 +106,7 @@ class Nsga2Options(LibraryOptions):
 
 
 class Nsga2(_OptunaSearch):
-    """NSGA-II over machines."""
+    """The method NSGA-II over machines."""
 
     Options = Nsga2Options
 
@@ -114,13 +119,13 @@ class Nsga2(_OptunaSearch):
 
 
 class TpeOptions(LibraryOptions):
-    """Of Optuna's `TPESampler`."""
+    """Options of the method TPE, which uses Optuna's `TPESampler`."""
 
     startup: int = Field(10, ge=1, description="random draws before the densities are asked")
 
 
 class Tpe(_OptunaSearch):
-    """Multi-objective TPE over machines."""
+    """The method multi-objective TPE over machines."""
 
     Options = TpeOptions
 

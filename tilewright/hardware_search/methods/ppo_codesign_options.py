@@ -1,5 +1,8 @@
-"""The PPO options of the co-design methods CHAMELEON and DCOC. Those of the tuner CHAMELEON are in
-`search.tuners.chameleon`; `search.ppo` has the algorithm."""
+"""PPO options of the co-design methods CHAMELEON and DCOC.
+
+The options of the tuner CHAMELEON are in `search.tuners.chameleon`, and the algorithm is in
+`search.ppo`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from tilewright.search.ppo import PPOOptions
 
 
 class CodesignPpoOptions(PublishedOptions, PPOOptions):
-    """Options of a PPO agent that walks through the points of a co-design problem.
+    """Options of a PPO agent that moves through the points of a co-design problem.
 
-    Defaults are those of CHAMELEON's code or paper, except where a description says otherwise.
+    The defaults are those of CHAMELEON's code or paper, except where a description says otherwise.
     """
 
     starts: int = Field(128, ge=1, description="points that walks begin at")

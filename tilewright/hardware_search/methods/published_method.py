@@ -1,10 +1,10 @@
-"""The loop that the published methods share (AutoTVM, CHAMELEON, DCOC), with the options of all of
-them. `ppo_codesign_options` has those of CHAMELEON and DCOC, which walk by PPO.
+"""Common loop and options of the published methods AutoTVM, CHAMELEON and DCOC.
 
-Batches are as large as AutoTVM's plans. A reward is fitted after each, and the method proposes
-points that promise a high reward. With `estimates`, the target's closed-form estimates rank the
-proposed points again, which the papers do not have: points of which a layer does not fit come last,
-the others are ranked by a cost model that also sees estimates.
+`ppo_codesign_options` contains further options of CHAMELEON and DCOC, which use PPO. Batches are as
+large as AutoTVM's plans. After each batch, a reward model is fitted, and the method proposes points
+with a high predicted reward. With the option `estimates`, which the papers do not have, the
+target's closed-form estimates rank the proposed points again: points with layers that do not fit
+come last, and a cost model that also uses estimates ranks the others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tilewright.hardware_search.methods.reward import (
 from tilewright.hardware_search.problem import CodesignProblem
 
 IDLE = 50
-"""Batches in a row that measure nothing new, after which a search has no more to say."""
+"""The search ends after this number of batches in a row without a new measurement."""
 
 
 class PublishedOptions(RewardOptions):
-    """Options that all published methods have."""
+    """Options of all published methods."""
 
     plan: int = Field(64, ge=1, description="measurements between two fits of the cost model")
     first: int = Field(64, ge=1, description="measurements of points at random before the first")
@@ -41,13 +41,17 @@ class PublishedOptions(RewardOptions):
 
 
 class PublishedMethod:
-    """A search over points, one batch at a time. Subclasses propose the points."""
+    """Base class of methods that search points in batches. Subclasses propose the points.
+
+    Args:
+        options: options of the method.
+    """
 
     def __init__(self, options: PublishedOptions) -> None:
         self.table = options
 
     def begin(self, points: JointSpace, seed: int) -> None:
-        """Start a new search."""
+        """Initialise the state for a new search."""
         raise NotImplementedError
 
     def promising(
@@ -59,12 +63,27 @@ class PublishedMethod:
         count: int,
         rng: np.random.Generator,
     ) -> Places:
-        """Return at most `count` points, shape (count, knobs), best first, whose keys are not in
-        `tried`, shape (points,)."""
+        """Propose points to measure.
+
+        Args:
+            points: the space.
+            rewards: reward model, fitted to the measurements.
+            seen: the measurements.
+            tried: keys of the points that were tried, int array of shape (points,).
+            count: maximum number of points.
+            rng: random generator.
+
+        Returns:
+            Untried points, best first, int array of shape (count, knobs).
+        """
         raise NotImplementedError
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Raises `BudgetSpent`; ends, too, when nothing new is found any more."""
+        """Search until no new measurements are found for `IDLE` batches.
+
+        Raises:
+            BudgetSpent: no measurements are left.
+        """
         points, seen, tried = JointSpace(problem), LayerMeasurements(), np.empty(0, np.int64)
         self.begin(points, seed)
         idle = batch = 0
@@ -111,9 +130,21 @@ def measure_point(
     estimates: bool,
     rng: np.random.Generator,
 ) -> None:
-    """Measure one schedule of each layer of a point, shape (knobs,), with the target's estimates or
-    without. If a schedule does not compile, others of that layer are drawn until one does.
-    Raises `BudgetSpent`."""
+    """Measure one schedule of each layer at a point, and add the results to `seen`.
+
+    If a schedule does not compile, random schedules of the layer are tried until one does.
+
+    Args:
+        points: the space.
+        evaluator: measures schedules within the budget.
+        seen: the measurements, which are extended.
+        point: knob indices, int array of shape (knobs,).
+        estimates: also record the target's estimates.
+        rng: random generator.
+
+    Raises:
+        BudgetSpent: no measurements are left.
+    """
     row = int(points.rows(point[None])[0])
     design = points.problem.design(row)
     for slot, layer, config in points.schedules(design, point):

@@ -1,4 +1,4 @@
-"""Random search as a co-design method: draws machines and schedules evenly, as a baseline."""
+"""Random search as a co-design method: draws machines and schedules uniformly, as a baseline."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from tilewright.hardware_search.problem import CodesignProblem, Design
 
 
 class RandomCodesignOptions(MethodOptions):
-    """Options of the random method. Their defaults are ours: no such method is published."""
+    """Options of random search. We chose the defaults, because no such method is published."""
 
     trials: int = 4
-    """Schedules of a layer in a turn."""
+    """Number of schedules of a layer in a turn."""
 
 
 class RandomCodesign:
-    """A machine at a time, so many schedules of each of its layers; when all had their turn, so
-    many others."""
+    """Random search. Machines take turns; a turn tries some schedules of each layer."""
 
     Options = RandomCodesignOptions
 
@@ -29,7 +28,11 @@ class RandomCodesign:
         self.options = options
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Raises `BudgetSpent`, or ends when every schedule of every machine was tried."""
+        """Search until every schedule of every machine was tried.
+
+        Raises:
+            BudgetSpent: no measurements are left.
+        """
         rows = generator(seed, 0).permutation(len(problem.hardware.points)).tolist()
         for turn in count(1):
             before = evaluator.compiled
@@ -51,6 +54,6 @@ class RandomCodesign:
 
 
 def _others(rng: np.random.Generator, size: int, tried: list[int], most: int) -> NDArray[np.int64]:
-    """At most so many of the numbers below `size` that were not tried, drawn evenly, shape (n,)."""
+    """Draw at most `most` untried numbers below `size` uniformly, int array of shape (n,)."""
     left = np.delete(np.arange(size), tried) if tried else size
     return rng.choice(left, min(most, size - len(tried)), replace=False)

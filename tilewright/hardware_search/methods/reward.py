@@ -1,13 +1,14 @@
-"""Reward of a point for the published methods: the predicted latency, less penalties.
+"""Reward of a point for the published methods: predicted latency with penalties.
 
-AutoTVM's cost model predicts layers. Its trees learn a layer's throughput relative to the best seen
-of it on any machine, 0 where it failed. Their features are the machine's knobs, the layer's sizes
-and the schedule's. A point's latency is the sum over its layers and of what is left to the CPU. Its
-reward is a ratio less the penalties: the latency if every layer took the best seen of it, over the
-point's latency.
+AutoTVM's cost model predicts the layers. Its trees learn the throughput of a layer relative to the
+best one measured on any machine, and 0 for a failure. The features are the knobs of the machine,
+the sizes of the layer, and the knobs of the schedule. The latency of a point is the sum over its
+layers plus the time on the CPU. The reward is the latency with the best measured throughput of
+every layer, divided by the predicted latency, minus the penalties.
 
-A layer that overflows a scratchpad costs a penalty. As the published methods hold memory limits,
-the sizes of tiles alone decide that; what is not built all the same is found out by measuring it.
+A layer whose tiles overflow a scratchpad causes a penalty. As in the published methods, only the
+sizes of the tiles are considered. Other reasons why a schedule does not compile are found by
+measuring.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tilewright.search.cost_model_protocols import CostModel
 from tilewright.targets.features import Features
 
 SLOWEST = 0.02
-"""A layer is never believed to be slower than by this share of the best throughput."""
+"""Lower limit of the predicted throughput of a layer, relative to the best one."""
 ACCUMULATOR_BYTES = 4
 BUFFERS = ("log_inp_buff_size", "log_wgt_buff_size", "log_acc_buff_size")
 
@@ -48,25 +49,46 @@ class RewardOptions(MethodOptions):
 
 @dataclass
 class LayerMeasurements:
-    """Measurements of layers: points, slots and seconds, NaN where a measurement failed."""
+    """Measurements of layers.
+
+    Attributes:
+        places: point of each measurement, int array of shape (knobs,).
+        slots: slot of each measured layer.
+        seconds: measured latency; NaN if the measurement failed.
+        estimates: results of `estimate_layer`, each of shape (2,); empty unless requested.
+    """
 
     places: list[NDArray[np.int64]] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     estimates: list[Floats] = field(default_factory=list)
-    """By the target, as `estimate_layer` returns them, each (2,); empty unless asked for."""
 
     def __len__(self) -> int:
         return len(self.seconds)
 
     def table(self) -> tuple[Places, NDArray[np.int64], Floats]:
-        """Return points, slots and seconds as arrays, shapes (measurements, knobs), (measurements,)
-        and (measurements,)."""
+        """Return the measurements as arrays.
+
+        Returns:
+            Points of shape (measurements, knobs), and slots and seconds of shape (measurements,).
+        """
         return np.array(self.places), np.array(self.slots), np.array(self.seconds)
 
 
 class RewardModel:
-    """Rewards of points, by what was measured of their layers."""
+    """Predicts rewards of points from the measurements of their layers.
+
+    Args:
+        points: the space.
+        options: options of the reward.
+        seen: the measurements.
+        plan: number of measurements per batch.
+        seed: seed of the cost model.
+
+    Attributes:
+        best: lowest measured latency of each slot on any machine in seconds, float array of shape
+            (slots,).
+    """
 
     def __init__(
         self,
@@ -106,13 +128,13 @@ class RewardModel:
         return np.asarray(worth - self.options.penalty * barred)
 
     def overflowing(self, places: Places) -> Floats:
-        """Return the fraction of the layers that overflow a scratchpad, shape (points,)."""
+        """Return the fraction of layers that overflow a scratchpad, of shape (points,)."""
         runs = self.points.slots.calls[self.points.cores(places)] > 0
         over = (overflow(self.points, places) > 1) & runs
         return np.asarray(over.sum(axis=1) / np.maximum(runs.sum(axis=1), 1))
 
     def latencies(self, places: Places) -> Floats:
-        """Return predicted seconds of all networks, shape (points,)."""
+        """Return the predicted seconds of all networks, float array of shape (points,)."""
         features = layer_features(self.points, places)
         cores = self.points.cores(places)
         asked = Features.of(features.reshape(-1, features.shape[2]), layer_names(self.points))
@@ -120,17 +142,29 @@ class RewardModel:
         return self.seconds(cores, throughput)
 
     def seconds(self, cores: NDArray[np.int64], throughput: Floats) -> Floats:
-        """Return seconds of all networks, shape (points,), if layers have these fractions of the
-        best throughput, shape (points, slots)."""
+        """Return the seconds of all networks for given throughputs of the layers.
+
+        Args:
+            cores: core of each point, int array of shape (points,).
+            throughput: throughput relative to the best one, float array of shape (points, slots).
+
+        Returns:
+            Float array of shape (points,).
+        """
         slots = self.points.slots
         layers = slots.calls[cores] * self.best / np.clip(throughput, SLOWEST, None)
         return np.asarray(layers.sum(axis=1) + slots.cpu[cores])
 
 
 def layer_features(points: JointSpace, places: Places) -> Floats:
-    """Return what the cost model sees of every layer of points, shape (points, slots, columns):
-    AutoTVM's 'knob' features, inner and outer extents, with the machine's knobs and the layer's
-    sizes."""
+    """Return the features of the cost model for every layer of points.
+
+    The features are the knobs of the machine, the sizes of the layer, and AutoTVM's 'knob'
+    features: knob values, which are the inner extents, and outer extents.
+
+    Returns:
+        Float array of shape (points, slots, columns).
+    """
     machine, slots = points.machines(places), points.slots
     wide = np.broadcast_to(machine[:, None], (len(places), len(slots.names), machine.shape[1]))
     cores, values = points.cores(places), points.values(places)
@@ -153,8 +187,11 @@ def layer_names(points: JointSpace) -> list[str]:
 
 
 def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> Floats:
-    """Of a slot without a valid trial by its multiplications; a second of a network that has not
-    one."""
+    """Return the lowest measured latency of each slot in seconds.
+
+    The latency of a slot without a valid trial is extrapolated from its multiplications. If there
+    is no valid trial at all, the largest layer gets one second.
+    """
     best = np.full(len(points.slots.names), np.inf)
     np.fmin.at(best, slots, np.where(np.isnan(seconds), np.inf, seconds))
     known = np.isfinite(best)
@@ -164,9 +201,14 @@ def _best_of(points: JointSpace, slots: NDArray[np.int64], seconds: Floats) -> F
 
 
 def overflow(points: JointSpace, places: Places) -> Floats:
-    """Return the largest share of a scratchpad that a tile's data take, shape (points, slots). A
-    tile above 1 cannot be built. It is 0 for a layer that the core does not run, and on machines
-    without scratchpads."""
+    """Return the occupied share of the fullest scratchpad for each layer of points.
+
+    A share above 1 cannot be built. The result is 0 for a layer that the core does not run, and for
+    machines without scratchpads.
+
+    Returns:
+        Float array of shape (points, slots).
+    """
     size = _hardware(points, places)
     if any(name not in size for name in BUFFERS):
         return np.zeros((len(places), len(points.slots.names)))
@@ -196,7 +238,7 @@ def overflow(points: JointSpace, places: Places) -> Floats:
 
 
 class _Knobs:
-    """Values of a knob by the first of its names that a layer has, 1 without one."""
+    """Values of a knob, whose name may differ between layers; 1 if a layer lacks it."""
 
     def __init__(self, points: JointSpace, places: Places) -> None:
         self.names, self.values = points.slots.knobs, points.values(places)
@@ -215,12 +257,12 @@ def _hardware(points: JointSpace, places: Places) -> dict[str, Floats]:
 
 
 def _power(sizes: dict[str, Floats], name: str) -> Floats:
-    """2 to the knob's value, 1 without one, shape (points, 1)."""
+    """Return 2 to the power of a hardware knob, shape (points, 1); 1 if the knob does not exist."""
     if name not in sizes:
         return np.ones((len(next(iter(sizes.values()))), 1))
     return np.asarray(2.0 ** sizes[name][:, None])
 
 
 def _window(outputs: Floats, stride: Floats, kernel: Floats) -> Floats:
-    """Input pixels under so many outputs."""
+    """Return the number of input pixels that are needed for a number of output pixels."""
     return (outputs - 1) * stride + kernel

@@ -1,16 +1,16 @@
-"""The method `ours`: a search on two levels, which measures where measurements tell machines apart.
+"""The method `ours`: a two-level search that measures where it helps most to compare machines.
 
-1. Machines are screened by closed-form estimates of all layers, which cost no measurement, along
-   the front of area and objective (`hardware_search.screening`).
+1. Machines are screened along the Pareto front of area and objective by closed-form estimates of
+all layers, which costs no measurements (`hardware_search.screening`).
 
-2. The most promising machine is measured, the layers that take longest first. It is left as soon as
-   it no longer promises anything. The error of estimates is learned from all machines measured so
-   far, and corrects the others.
+2. The most promising machine is measured, starting with the layers that take longest. The search
+leaves it as soon as it is no longer promising. The errors of the estimates on all measured machines
+are used to correct the estimates of the others.
 
-3. On machines of the front, layers are measured again where that is expected to save most.
+3. On machines of the front, layers with the largest expected savings are measured again.
 
-A step is worth the hypervolume that it is expected to add, per measurement. `Machines` tabulates
-what is known of all machines and layers, because every step asks about all of them.
+The value of a step is the hypervolume that it is expected to add per measurement. `Machines` stores
+what is known about all machines and layers in arrays, because every step considers all of them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,24 @@ from tilewright.hardware_search.screening import Screening
 from tilewright.targets.base import Configs
 
 PerLayer = NDArray[np.float64]
-"""A metric of each layer of each machine, shape (machines, layers), or all metrics, shape (metrics,
-machines, layers); machines with fewer layers have zeros behind them."""
+"""A metric of each layer of each machine, float array of shape (machines, layers), or all metrics,
+of shape (metrics, machines, layers). Machines with fewer layers are padded with zeros."""
 
 
 class Machines:
-    """Metrics of an objective a call, as estimated, as measured (infinite before), and at least;
-    how often each layer was tuned. `estimated` are designs and metrics a call of their layers,
-    shape (metrics, layers), `least` those that none of their schedules beats; `points`, shape
-    (points, knobs), says which machines are near each other."""
+    """Metrics of all machines and layers: estimates, measurements and lower bounds.
+
+    Metrics that were not measured are infinite.
+
+    Args:
+        estimated: for each machine, its estimated metrics per call, float array of shape (metrics,
+            layers).
+        points: knob indices of all machines, which define their distances, int array of shape
+            (points, knobs).
+        least: for each machine, lower bounds of the metrics, float array of shape (metrics,
+            layers).
+        objective: the objective besides the area.
+    """
 
     def __init__(
         self,
@@ -73,17 +82,30 @@ class Machines:
         self._biases = [_Bias(points[rows].astype(np.int64), len(known)) for _ in metrics]
 
     def totals(self, layers: PerLayer) -> NDArray[np.float64]:
-        """Metrics of one inference of each network, shape (metrics, machines), from those a call,
-        shape (metrics, machines, layers)."""
+        """Return the metrics of one inference of each network.
+
+        Args:
+            layers: metrics per call, float array of shape (metrics, machines, layers).
+
+        Returns:
+            Float array of shape (metrics, machines).
+        """
         return np.asarray((layers * self.calls).sum(axis=2) + self._beside)
 
     def costs(self, layers: PerLayer) -> NDArray[np.float64]:
-        """The objective of the same, shape (machines,): the product of the totals."""
+        """Return the objective of each machine, the product of its totals, of shape (machines,)."""
         return np.asarray(self.totals(layers).prod(axis=0))
 
     def weighed(self, layers: PerLayer, changes: PerLayer) -> PerLayer:
-        """What small changes of each layer's metrics, shape (metrics, machines, layers), add to the
-        objective of machines whose layers have these: shape (machines, layers)."""
+        """Return the first-order change of the objective due to changes of each layer's metrics.
+
+        Args:
+            layers: metrics per call, float array of shape (metrics, machines, layers).
+            changes: changes of the metrics, of the same shape.
+
+        Returns:
+            Float array of shape (machines, layers).
+        """
         found, each = np.zeros(changes.shape[1:]), self.totals(layers)
         for metric, change in enumerate(changes):
             others = np.delete(each, metric, axis=0).prod(axis=0)
@@ -92,24 +114,30 @@ class Machines:
 
     @property
     def whole(self) -> NDArray[np.bool_]:
-        """Whether every layer has a valid trial, shape (machines,)."""
+        """Whether every layer of a machine has a valid trial, bool array of shape (machines,)."""
         return np.asarray(np.isfinite(self.measured).all(axis=(0, 2)))
 
     @property
     def hopeless(self) -> NDArray[np.bool_]:
-        """Whether a layer had trials, and none was valid, shape (machines,)."""
+        """Whether a layer has no valid trial after several batches, of shape (machines,)."""
         return np.asarray((np.isinf(self.measured[0]) & (self.batches > 2)).any(axis=1))
 
     def optimum(self, corrected: bool) -> PerLayer:
-        """What the best schedule may take, shape (metrics, machines, layers): as estimated, with
-        what estimates err by if `corrected`, and no less than the bound."""
+        """Return the estimated metrics of the best schedules, but at least the lower bounds.
+
+        Args:
+            corrected: correct the estimates by their errors on measured machines.
+
+        Returns:
+            Float array of shape (metrics, machines, layers).
+        """
         if not corrected:
             return np.maximum(self.estimated, self.bounds)
         errors = np.stack([bias.of(self.names) for bias in self._biases])
         return np.maximum(self.estimated * np.exp(errors), self.bounds)
 
     def learn(self, row: int, layers: Sequence[int]) -> None:
-        """What the measured layers of a machine say of the others."""
+        """Update the correction of estimates with the measured layers of a machine."""
         valid = [layer for layer in layers if np.isfinite(self.measured[0, row, layer])]
         errors = np.log(self.measured[:, row, valid] / self.estimated[:, row, valid])
         for bias, own in zip(self._biases, errors, strict=True):
@@ -117,9 +145,13 @@ class Machines:
 
 
 class _Bias:
-    """What estimates of layers err by, log of measured over estimated: a mean over the machines
-    where a layer was measured, those most that are fewest steps away. Machines alike err alike: or
-    else one that was not measured would always promise more than its measured neighbour."""
+    """Error of estimates, as the logarithm of measured over estimated.
+
+    The prediction for a layer is a weighted mean over the machines on which it was measured, with
+    larger weights for machines that differ by fewer knob steps. Similar machines have similar
+    errors. Without this correction, an unmeasured machine would always look better than its
+    measured neighbour.
+    """
 
     NEAR = 0.7  # weight of what is one step of one knob further away
     PRIOR = 0.3  # weight of all layers together, and there of no error
@@ -145,13 +177,16 @@ class _Bias:
         self._found[self._unseen] = mean
 
     def of(self, names: NDArray[np.int64]) -> PerLayer:
-        """Of layers by their names, shape (machines, layers)."""
+        """Return the predicted errors of layers, float array of shape (machines, layers)."""
         return self._found[names, np.arange(len(names))[:, None]]
 
 
 class TwoLevelOptions(MethodOptions):
-    """`docs/evidence/codesign.md` says what `estimates` and `correct` bring; the other numbers are
-    chosen by hand."""
+    """Options of the method `ours`.
+
+    `docs/evidence/codesign.md` shows the effect of `estimates` and `correct`; the other defaults
+    were chosen by hand.
+    """
 
     screened: int = Field(512, ge=1, description="machines that estimates are asked about")
     start: int = Field(64, ge=1, description="of these, drawn evenly at first")
@@ -179,7 +214,7 @@ class TwoLevelOptions(MethodOptions):
 
 
 class TwoLevel:
-    """Screens machines by estimates, and spends measurements by the hypervolume they promise."""
+    """The method `ours`: screens machines and measures where most hypervolume is expected."""
 
     Options = TwoLevelOptions
 
@@ -187,7 +222,11 @@ class TwoLevel:
         self.options = options
 
     def search(self, problem: CodesignProblem, evaluator: BudgetedEvaluator, seed: int) -> None:
-        """Raises `BudgetSpent`, or ends when no step promises anything."""
+        """Search until no step is expected to add hypervolume.
+
+        Raises:
+            BudgetSpent: no measurements are left.
+        """
         _Search(problem, evaluator, seed, self.options).run()
 
 
@@ -213,7 +252,7 @@ class _Search:
     # -- machines ------------------------------------------------------------------------------
 
     def _screened(self) -> Machines:
-        """Those that estimates say most for, of which every layer may run."""
+        """Return the machines with the best estimates on which every layer can run."""
         count = len(self.problem.hardware.points)
         drawn = generator(self.seed, 0).permutation(count)
         objective = self.evaluator.objective
@@ -235,8 +274,7 @@ class _Search:
         return Machines(able, self.problem.hardware.points, least, objective)
 
     def _least(self, design: Design) -> NDArray[np.float64]:
-        """What no schedule of each layer beats, as far as the search knows: shape (metrics,
-        layers)."""
+        """Return the lower bounds that the search may use, of shape (metrics, layers)."""
         seconds = design.bounds if self.options.bounds else design.rooflines
         return np.stack(
             [
@@ -248,8 +286,10 @@ class _Search:
     # -- steps ---------------------------------------------------------------------------------
 
     def _best_step(self) -> tuple[int, list[int]] | None:
-        """Machine and layers to measure: the step that is expected to add most hypervolume a
-        measurement, the first of equal ones; None if none adds any."""
+        """Return the machine and the layers with the largest expected hypervolume per measurement.
+
+        The result is None if no step is expected to add hypervolume.
+        """
         machines, options = self.machines, self.options
         optimum = machines.optimum(options.correct and options.estimates)
         likely = np.where(np.isfinite(machines.measured), machines.measured, optimum)
@@ -267,7 +307,7 @@ class _Search:
         return row, [int(np.argmax(saved[row]))] if whole[row] else self._first(row, likely)
 
     def _first(self, row: int, likely: PerLayer) -> list[int]:
-        """Of one that is not measured whole: the layers that are likely to cost most."""
+        """Return the most expensive unmeasured layers of a machine."""
         machines = self.machines
         left = np.flatnonzero(np.isinf(machines.measured[0, row]))
         cost = machines.weighed(likely, likely * machines.calls)[row, left]
@@ -277,8 +317,10 @@ class _Search:
         return [int(layer) for layer in left[heavy[:enough]]]
 
     def _savings(self, optimum: PerLayer, likely: PerLayer) -> PerLayer:
-        """What another batch of each layer is expected to save of the objective, shape (machines,
-        layers), on machines that were measured whole; none on others."""
+        """Return the expected change of the objective by another batch for each layer.
+
+        The result has shape (machines, layers) and is 0 for machines with unmeasured layers.
+        """
         machines, options = self.machines, self.options
         saved, whole = np.zeros_like(optimum), machines.whole
         measured, lowest = machines.measured[:, whole], optimum[:, whole]

@@ -1,5 +1,4 @@
-"""Builds a network into one folder from layers and schedules, loads it without its model, and runs
-it.
+"""Artifacts: builds a network into a folder, loads the folder without the model, and runs it.
 
 from tilewright.networks.artifact import build, load
 

@@ -1,7 +1,8 @@
-"""Compares a built network with its source model, on samples stored in the artifact.
+"""Compares a built network with its source model, on samples that the artifact stores.
 
-onnxruntime computes the samples' outputs from the model in its original types. Nothing here packs,
-lowers or rescales: this number shows any error between the model and the accelerator.
+onnxruntime computes the expected outputs from the model in its original types. It shares no code
+with packing, lowering and rescaling, so the comparison reveals any error between the model and the
+accelerator.
 """
 
 from __future__ import annotations
@@ -26,19 +27,25 @@ Feed = Mapping[str, Array]
 CHECK_FILE = "check.npz"
 SAMPLES = 4
 MOST_BYTES = 1 << 26
-"""Of all samples with their outputs; the first stays in any case."""
+"""Maximum size in bytes of all samples with their outputs. The first sample is always kept."""
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """Inputs of a network, arrays by name, and the outputs its source model gives for each."""
+    """Samples for checking a network.
+
+    Attributes:
+        inputs: for each sample, the input arrays by name.
+        outputs: for each sample, the outputs of the source model by name.
+        reference: name of the program that computed the outputs.
+    """
 
     inputs: Sequence[Feed]
     outputs: Sequence[Feed]
     reference: str
 
     def packed(self) -> bytes:
-        """As the artifact keeps it."""
+        """Serialise the samples for the artifact."""
         arrays: dict[str, Array] = {"reference": np.array(self.reference)}
         for role, feeds in (("input", self.inputs), ("output", self.outputs)):
             for number, feed in enumerate(feeds):
@@ -47,8 +54,17 @@ class Check:
 
 
 def unpack_check(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> Check:
-    """What `Check.packed` packed, for a network with these inputs and outputs. Raises `ValueError`
-    and `KeyError` for anything else."""
+    """Read the samples that `Check.packed` wrote.
+
+    Args:
+        content: the serialised samples.
+        inputs: names of the network's inputs.
+        outputs: names of the network's outputs.
+
+    Raises:
+        ValueError: the content is damaged.
+        KeyError: an input or an output is missing.
+    """
     arrays = unpack_arrays(content)
     count = sum(name.startswith("output ") for name in arrays) // max(1, len(outputs))
     if count < 1:
@@ -62,11 +78,18 @@ def unpack_check(content: bytes, inputs: Sequence[str], outputs: Sequence[str]) 
 
 @dataclass(frozen=True)
 class OutputAccuracy:
-    """How far one output is off over all samples: `relative`, the norm of the difference over that
-    of the reference (of integers without a scale, the share that differs); `largest`, the largest
-    difference of a value; `same_top`, the share of samples with the same largest value in their
-    last axis, None where that has one value alone. One that is the same on all samples is not
-    `checked`, for it shows nothing. `problem` says where its element type or shape is another one.
+    """Error of one output over all samples.
+
+    Attributes:
+        name: name of the output.
+        relative: norm of the difference divided by the norm of the reference. For integers without
+            a scale, the fraction of values that differ.
+        largest: largest absolute difference of a value.
+        same_top: fraction of the rows along the last axis whose largest value is at the same
+            position; None if the last axis has a single element.
+        checked: the reference differs between samples. An output that is the same for all samples
+            shows nothing.
+        problem: difference in element type or shape; empty if there is none.
     """
 
     name: str
@@ -79,7 +102,14 @@ class OutputAccuracy:
 
 @dataclass(frozen=True)
 class NetworkAccuracy:
-    """An artifact against its source model."""
+    """Errors of an artifact compared with its source model.
+
+    Attributes:
+        reference: name of the program that ran the source model.
+        samples: number of samples.
+        tolerance: largest accepted relative error.
+        outputs: error of each output.
+    """
 
     reference: str
     samples: int
@@ -93,11 +123,11 @@ class NetworkAccuracy:
 
     @property
     def is_right(self) -> bool:
-        """Whether that is within the tolerance."""
+        """Whether the largest relative error is within the tolerance."""
         return self.error <= self.tolerance
 
     def to_json(self) -> dict[str, Json]:
-        """As the manifest states it."""
+        """Return the entry for the manifest."""
         return {
             "reference": self.reference, "samples": self.samples, "tolerance": self.tolerance,
             "error": self.error, "outputs": [vars(output) for output in self.outputs],
@@ -105,9 +135,16 @@ class NetworkAccuracy:
 
 
 def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
-    """Up to `SAMPLES` of these samples, arrays in the shapes of the inputs, and what onnxruntime
-    gives for them, the model run as it stands. Raises `InputError` where it does not run on a
-    sample."""
+    """Run the source model in onnxruntime and return the samples with the outputs.
+
+    Args:
+        model: the source model.
+        samples: input arrays by name for each sample. Only the first `SAMPLES` are used, and fewer
+            if they exceed `MOST_BYTES`.
+
+    Raises:
+        InputError: the model does not run on a sample.
+    """
     from tilewright.networks.model_runner import run_feeds
 
     names = [output.name for output in model.graph.output]
@@ -126,8 +163,14 @@ def check_of(model: onnx.ModelProto, samples: Sequence[Feed]) -> Check:
 def accuracy(
     check: Check, infer: Callable[[Feed], Feed], tolerance: float, zeros: Mapping[str, int]
 ) -> NetworkAccuracy:
-    """How far what `infer` makes of a check's inputs is from its outputs, of the same shapes;
-    `zeros` has the zero point of each output that is of integers with a scale."""
+    """Compare a network with the outputs of its source model.
+
+    Args:
+        check: the samples.
+        infer: runs the network.
+        tolerance: largest accepted relative error.
+        zeros: zero point of each output that holds integers with a scale.
+    """
     found = [infer(feed) for feed in check.inputs]
     return NetworkAccuracy(
         check.reference, len(check.inputs), tolerance,
@@ -140,7 +183,7 @@ def accuracy(
 
 
 def refuse_inaccurate(found: NetworkAccuracy, network: str) -> None:
-    """Raises `InaccurateError` for one beyond its tolerance."""
+    """Raise `InaccurateError` if a network exceeds its tolerance."""
     if not found.is_right:
         worst = max(found.outputs, key=lambda output: output.relative)
         if worst.problem:

@@ -1,4 +1,4 @@
-"""Writes the folder of an integer graph with a schedule for each layer."""
+"""Builds the artifact of an integer graph from a schedule for each layer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,29 @@ def build(
     tolerance: float = OF_FLOAT, cpu_seconds: Mapping[str, float] | None = None,
     last: LastRegions | None = None,
 ) -> Mapping[str, Json]:  # fmt: skip
-    """Write an artifact to `out` and return its manifest; `schedules` has one for each of
-    `graph.layers`, `target_kind` is what `targets.registry.rebuild` knows the target by, and
-    `notes` are further entries of the manifest, such as how the model was quantised. The artifact
-    is run on the inputs of `check` before it is written. `cpu_seconds` estimates what operators
-    take on the CPU beside the target, by name. Behind the graph, onnxruntime runs the `last`
-    regions.
+    """Build a network and write the artifact. It is run on the samples of `check` first.
 
-    Raises `ArtifactError` for a target that builds nothing, a folder with other files, outputs
-    further from those of `check` than `tolerance` (of their size), and, if it is to be `bare`, work
-    left to the CPU; `WorkloadError` for what no board could load.
+    Args:
+        graph: the quantised network.
+        schedules: a schedule for each of `graph.layers`.
+        target: the target.
+        target_kind: kind of the target, for `targets.registry.rebuild`.
+        out: folder of the artifact.
+        notes: additional entries of the manifest, such as how the model was quantised.
+        bare: require that the CPU has no work.
+        check: samples with the outputs of the source model.
+        tolerance: largest accepted relative error of the outputs.
+        cpu_seconds: estimated seconds of operators on the CPU beside the target, by name.
+        last: regions that onnxruntime runs after the graph.
+
+    Returns:
+        The manifest of the artifact.
+
+    Raises:
+        ArtifactError: the target cannot build artifacts, the folder holds other files, or the CPU
+            would have work although `bare` is set.
+        InaccurateError: the outputs differ from those of `check` by more than `tolerance`.
+        WorkloadError: no board could load the program.
     """
     builds = check_possible(graph, target, out, bare=bare)
     made = builds.build(layer_graph(graph), schedules)
@@ -70,7 +83,7 @@ def build(
 
 
 def _whole_network(last: LastRegions) -> dict[str, Json]:
-    """What a network with regions behind its last layer takes and gives."""
+    """Return the manifest's inputs and outputs of a network with regions after the last layer."""
     infos = {"inputs": last.inputs, "outputs": list(last.whole.graph.output)}
     found: dict[str, Json] = {}
     for key, values in infos.items():
@@ -88,7 +101,12 @@ def _whole_network(last: LastRegions) -> dict[str, Json]:
 
 
 def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool = False) -> Builds:
-    """Who builds it. Raises `ArtifactError` as `build` does, before any schedule is needed."""
+    """Check that an artifact can be built, before schedules are needed. Return the builder.
+
+    Raises:
+        ArtifactError: the target cannot build artifacts, the folder holds other files, no layer
+            runs on the target, or the CPU would have work although `bare` is set.
+    """
     problem = in_the_way(out)
     if problem:
         raise ArtifactError(f"{out} is not written to: {problem}; choose another folder with --out")
@@ -111,13 +129,19 @@ def check_possible(graph: IntegerGraph, target: Target, out: Path, *, bare: bool
 
 
 def canonical_workloads(graph: IntegerGraph) -> list[Workload]:
-    """What is tuned for each layer, in order: schedules do not depend on immediates."""
+    """Return the workload that is tuned for each layer, in order.
+
+    Schedules do not depend on the values of immediates, so these are normalised.
+    """
     return [canonical(layer.workload) for layer in graph.layers]
 
 
 def layer_graph(graph: IntegerGraph) -> LayerGraph:
-    """What a target builds of it. An int8 tensor that the host makes of a float input, or makes a
-    float output of and nothing else, crosses the border as that."""
+    """Return the graph that a target builds.
+
+    An int8 tensor that the host quantises from a float input crosses the border as floats, and so
+    does one that is only dequantised to a float output. The target then converts it while packing.
+    """
     steps: list[Layer | HostStep] = []
     by_islands: set[str] = set()
     for step in graph.steps:
@@ -153,7 +177,7 @@ def _is_int8(graph: IntegerGraph, name: str) -> bool:
 
 
 def _named(islands: Sequence[CpuIsland]) -> str:
-    """The operators of islands by kind, each with the first of its nodes."""
+    """List the operators of islands by type, with the first node of each type."""
     kinds: dict[str, list[str]] = {}
     for island in islands:
         if not island.nodes:  # between two layers that read a tensor in different forms
@@ -167,7 +191,7 @@ def _named(islands: Sequence[CpuIsland]) -> str:
 
 
 def _library(graph: IntegerGraph) -> bytes:
-    """The compiled islands. Imports TVM."""
+    """Compile the islands and return the shared library. This imports TVM."""
     from tilewright.networks.integer.cpu_islands import write
 
     with tempfile.TemporaryDirectory() as folder:
@@ -242,7 +266,7 @@ def _estimated(
     graph: IntegerGraph, island: CpuIsland, cpu_seconds: Mapping[str, float] | None,
     slowdown: float,
 ) -> float | None:  # fmt: skip
-    """What an island takes on the CPU beside the target; None where nobody estimated it."""
+    """Return the estimated seconds of an island on the CPU; None if there is no estimate."""
     if not island.nodes:  # a change of layout
         elements = sum(prod(graph.values[name].shape) for name in island.outputs)
         return slowdown * SECONDS["move"] * elements

@@ -1,10 +1,10 @@
-"""Writes and reads the folder of a network compiled into one library.
+"""Writes and reads the artifact of a network that is compiled into one library.
 
-manifest.json   what it is, each layer's kernel and schedule, the digests of the files
+manifest.json   description, each layer's kernel and schedule, and the digests of the files
 network.so      the network, for TVM's virtual machine
-weights.bin     its weights, which are mapped; only where they are large
-region0.onnx    operators that onnxruntime runs; one file for each region, if there are any
-check.npz       samples of several kinds, and what the source model gives for them
+weights.bin     large weights, which are memory-mapped; only if there are any
+region0.onnx    operators that onnxruntime runs; one file per region, if there are any
+check.npz       samples of several kinds, and the outputs of the source model for them
 """
 
 from __future__ import annotations
@@ -69,15 +69,21 @@ if TYPE_CHECKING:
 KIND = "library"
 LIBRARY, CHECK = "network.so", "check.npz"
 LIBRARY_BYTES = 1 << 31
-"""Of an artifact with a library: weights are in float32 there."""
+"""Maximum size in bytes of an artifact with a library, whose weights are stored in float32."""
 TIMED, PROFILED = 3, 15
 TIMED_SECONDS = 0.5
-"""What the inferences that are timed take at most together, unless one alone takes longer."""
+"""Maximum total time of the inferences that are timed, unless a single one takes longer."""
 
 
 @dataclass(frozen=True)
 class KernelError:
-    """How far a layer's kernel is from the reference, as a share of the largest value."""
+    """Error of a layer's kernel compared with the reference.
+
+    Attributes:
+        layer: index of the layer.
+        error: largest difference, relative to the largest value.
+        bound: largest error that rounding explains.
+    """
 
     layer: int
     error: float
@@ -85,14 +91,19 @@ class KernelError:
 
     @property
     def wrong(self) -> bool:
-        """Whether that is more than rounding explains."""
+        """Whether the error is larger than rounding explains."""
         return not self.error <= self.bound
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledFiles:
-    """The files of an artifact by name, its manifest but for their digests, and the samples that
-    its file of samples holds."""
+    """The files of an artifact in memory.
+
+    Attributes:
+        files: content of each file, by name.
+        manifest: the manifest, without the digests of the files.
+        samples: the samples that the file of samples contains.
+    """
 
     files: Mapping[str, bytes]
     manifest: Mapping[str, Json]
@@ -104,13 +115,27 @@ def compile_files(
     target_kind: str, *, name: str, total_macs: int, tolerance: float = OF_FLOAT32,
     last: LastRegions | None = None, ignore_nan: bool = False,
 ) -> CompiledFiles:  # fmt: skip
-    """A network as a library; `picks` has a schedule of each workload. Behind `whole`, onnxruntime
-    runs the `last` regions.
+    """Compile a network into a library and check it.
 
-    Raises `ArtifactError` for a target that compiles no kernels, a kernel that is wrong on seeded
-    tensors, and outputs that are further from the source model's than `tolerance`, a share of the
-    largest value, `WorkloadError` for a schedule that does not apply, `UncompilableError` where TVM
-    cannot compile the rest, `ImportFailedError` where nothing can link it.
+    Args:
+        whole: the compiled part of the network.
+        layers: the layers with their kernels' workloads.
+        picks: a schedule for each workload.
+        target: the target.
+        target_kind: kind of the target, for `targets.registry.rebuild`.
+        name: name of the network.
+        total_macs: multiply-accumulates of the whole network.
+        tolerance: largest accepted error of an output, relative to its largest value.
+        last: regions that onnxruntime runs after the compiled part.
+        ignore_nan: compile code that need not propagate NaN values.
+
+    Raises:
+        ArtifactError: the target does not compile kernels, a kernel is wrong on random tensors, or
+            the weights are too large.
+        InaccurateError: an output differs from that of the source model by more than `tolerance`.
+        WorkloadError: a schedule does not apply to its workload.
+        UncompilableError: TVM cannot compile the rest of the network.
+        ImportFailedError: no linker was found.
     """
     from tilewright.networks.compiled.attention import JoinedAttention
     from tilewright.networks.compiled.kernel_calls import rewritten
@@ -173,8 +198,20 @@ def compile_files(
 def region_files(
     last: LastRegions, target: Target, target_kind: str, *, name: str, total_macs: int
 ) -> CompiledFiles:
-    """A network of which nothing is compiled: onnxruntime runs it. Raises `ImportFailedError` where
-    it does not take it. Without samples where onnxruntime accepts no inputs that are drawn."""
+    """Return the artifact of a network that onnxruntime runs completely.
+
+    The artifact has no samples if onnxruntime accepts none of the generated inputs.
+
+    Args:
+        last: the regions.
+        target: the target.
+        target_kind: kind of the target, for `targets.registry.rebuild`.
+        name: name of the network.
+        total_macs: multiply-accumulates of the network.
+
+    Raises:
+        ImportFailedError: onnxruntime does not accept the network.
+    """
     try:
         samples = samples_of(last)
         first = samples[0]
@@ -200,8 +237,10 @@ def _checked(
     artifact: CompiledArtifact, files: dict[str, bytes], manifest: dict[str, Json],
     samples: Sequence[NetworkSample], source: LastRegions | Whole, tolerance: float,
 ) -> CompiledFiles:  # fmt: skip
-    """Return the files with the samples that decide, once the artifact gives what its source gives
-    on them. Raises as `decisive_samples`."""
+    """Compare the outputs with those of the source model, and return the files with the samples.
+
+    Raises the errors of `decisive_samples`.
+    """
     kept, error = decisive_samples(samples, artifact.infer, source, tolerance, artifact.name)
     files[CHECK] = pack_samples(kept)
     manifest["error"] = error
@@ -216,7 +255,7 @@ def _described(
     source: LastRegions | Whole, sample: NetworkSample, target: Target, target_kind: str,
     name: str, tolerance: float,
 ) -> dict[str, Json]:  # fmt: skip
-    """Return what a manifest says of any network; `sample` has its inputs and outputs."""
+    """Return the entries that the manifest of every network has."""
     from tilewright.networks.partition.region_models import LastRegions
 
     expected = sample.outputs
@@ -250,7 +289,7 @@ def _described(
 
 
 def compiles_kernels(target: Target) -> CompilesKernels:
-    """The target as one that compiles kernels. Raises `ArtifactError`."""
+    """Return the target's capability to compile kernels. Raise `ArtifactError` if it has none."""
     found = capability(target, CompilesKernels)
     if found is None:
         raise ArtifactError(f"{target.name} compiles no kernels into libraries; choose cpu")
@@ -258,9 +297,22 @@ def compiles_kernels(target: Target) -> CompilesKernels:
 
 
 class CompiledArtifact:
-    """A network in memory, as it was built. `manifest` is what the folder says of it; `name` is the
-    network's, `target` what it was built for. Of `files`, large ones may be mapped arrays of shape
-    (bytes,)."""
+    """A network that is compiled into a library, loaded into memory.
+
+    Args:
+        manifest: the manifest of the artifact.
+        files: content of the files by name. Large files may be memory-mapped uint8 arrays of shape
+            (bytes,).
+        threads: number of threads; None for the number that the library was built for.
+
+    Attributes:
+        manifest: the manifest of the artifact.
+        name: name of the network.
+        target: name of the target.
+        inputs: the inputs of the network.
+        outputs: the outputs of the network.
+        rows: the rows of the layers in the manifest.
+    """
 
     def __init__(
         self,
@@ -290,8 +342,17 @@ class CompiledArtifact:
 
     @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One inference: arrays of the shape of each of `inputs`, by name, in; of each of
-        `outputs` out. Raises `InputError` for inputs that do not fit."""
+        """Run one inference.
+
+        Args:
+            inputs: array for each input by name, with the shape given in `inputs` of the artifact.
+
+        Returns:
+            Array for each output by name, with the shape given in `outputs` of the artifact.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
+        """
         arrays = inputs if self._exact.fit(inputs) else check_arrays(self.inputs, inputs)
         made = self._run_compiled(arrays)
         if self._regions:
@@ -304,8 +365,18 @@ class CompiledArtifact:
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
-        """One inference, shapes as in `infer`, and some more for how long it takes: medians, of the
-        whole and, if `layers`, of each call. Raises `InputError` for inputs that do not fit."""
+        """Run one inference and measure its duration with further inferences.
+
+        Args:
+            inputs: as for `infer`.
+            layers: also measure each call.
+
+        Returns:
+            The outputs as from `infer`, and the median durations.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
+        """
         known = check_arrays(self.inputs, inputs)
         begun = time.perf_counter()
         outputs = self.infer(inputs)
@@ -326,10 +397,15 @@ class CompiledArtifact:
         return outputs, found
 
     def verify(self, target: Target | None = None) -> Iterator[KernelError]:
-        """Every layer's kernel, as it stands in the library, on seeded tensors; one that several
-        layers call is run once. Kernels are those of `target`, by default of what the manifest
-        says. Kernels that are part of an attention's function, or read frames
-        that overlap, do not stand there alone: `output_error` has them."""
+        """Compare every layer's kernel in the library with the reference, on random tensors.
+
+        A kernel that several layers call is run once. Kernels that are part of an attention
+        function or read overlapping frames are not separate functions in the library;
+        `output_error` covers them.
+
+        Args:
+            target: the target that provides the reference; by default the target in the manifest.
+        """
         return iter(self._kernel_errors(target))
 
     @with_living_pool
@@ -357,9 +433,14 @@ class CompiledArtifact:
         return errors
 
     def output_error(self) -> float:
-        """The largest difference of its outputs from the source model's, on the samples that the
-        folder holds, as a share of an output's largest value (`library_check`). Raises
-        `ArtifactError` for a folder that holds none."""
+        """Return the largest error of an output on the stored samples.
+
+        The outputs are compared with those of the source model. Errors are relative to the largest
+        value of an output (`library_check`).
+
+        Raises:
+            ArtifactError: the artifact has no samples.
+        """
         if not self.has_samples:
             raise ArtifactError(
                 f"{self.name} holds no samples to compare outputs on, because onnxruntime accepted "
@@ -372,12 +453,12 @@ class CompiledArtifact:
 
     @property
     def has_samples(self) -> bool:
-        """Whether the folder holds samples."""
+        """Whether the artifact contains samples."""
         return self.manifest.get("samples", [""]) != []
 
     @cached_property
     def check_samples(self) -> tuple[NetworkSample, ...]:
-        """The samples that the folder holds, unpacked once."""
+        """The stored samples; empty if there are none."""
         if self._check is None or not self.has_samples:
             return ()
         names = (
@@ -387,20 +468,20 @@ class CompiledArtifact:
         return tuple(unpack_samples(bytes(self._check), *names))
 
     def check_inputs(self) -> dict[str, Array]:
-        """Standard-normal inputs that the folder holds, in the network's shapes."""
+        """Return the stored standard-normal inputs, arrays by name in the network's shapes."""
         return dict(self.check_samples[0].inputs)
 
     @property
     def tolerance(self) -> float:
-        """What `output_error` may be."""
+        """Largest accepted value of `output_error`."""
         return as_number(self.manifest.get("tolerance", OF_FLOAT32))
 
     def _read(self, arrays: Mapping[str, Array]) -> list[Array]:
-        """What the compiled part reads."""
+        """Return the inputs of the compiled part."""
         return [arrays[name] for name in self._reads]
 
     def _run_compiled(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """What the compiled part gives, by name; nothing where all runs in onnxruntime."""
+        """Return the outputs of the compiled part by name; empty if onnxruntime runs everything."""
         if not self._compiled:
             if not self._regions.are_open:
                 self._regions.open(chosen_threads(self._threads, self._built_for))
@@ -408,7 +489,7 @@ class CompiledArtifact:
         return dict(zip(self._gives, self._ready(self._read(arrays)), strict=True))
 
     def _call_times(self) -> list[CallTime]:
-        """A row each; the products of an attention are one call, that of the second."""
+        """Return one row per call. The two products of an attention are a single call."""
         parts = {as_int(row["part_of"]): row for row in self.rows if "part_of" in row}
         return [
             _call_time(row) + _call_time(parts[number]) if number in parts else _call_time(row)
@@ -418,7 +499,7 @@ class CompiledArtifact:
 
     @property
     def _ready(self) -> LoadedLibrary:
-        """The library, with the threads of the calling thread set: TVM has a pool for each."""
+        """The library for the calling thread. TVM has one thread pool per calling thread."""
         network: LoadedLibrary | None = getattr(self._caller, "network", None)
         if network is None:
             with self._opening.get():
@@ -449,8 +530,19 @@ def open_library(
     threads: int | None,
     inner: str = "",
 ) -> CompiledArtifact:
-    """The library whose files lie in a folder, or in a folder `inner` of it; its manifest lists
-    them. Raises `ArtifactError`, and `KeyError` and `ValueError` for what is not as it is built."""
+    """Open the library in a folder.
+
+    Args:
+        folder: folder of the artifact.
+        manifest: manifest of the library, which lists its files.
+        threads: number of threads; None for the number that the library was built for.
+        inner: prefix of the library's files within the artifact, such as "size1/".
+
+    Raises:
+        ArtifactError: a file is missing, too large or was changed.
+        KeyError: the manifest lacks an entry.
+        ValueError: an entry of the manifest is invalid.
+    """
     listed = as_object(manifest["files"])
     regions = tuple(name for name in listed if name.startswith(inner + PREFIX))
     if inner + LIBRARY not in listed and (manifest["layers"] or not regions):
@@ -483,13 +575,13 @@ def _row(layer: KernelLayer, function: str, pick: Pick, target: Target) -> dict[
 
 
 def _stored(value: Json) -> tuple[int, int]:
-    """The number of a parameter in bfloat16, and the channels of its blocks."""
+    """Return the index of a bfloat16 parameter, and the number of channels per block."""
     number, block = map(as_int, as_list(value))
     return number, block
 
 
 def _attention(number: int, joined: JoinedAttention) -> dict[str, Json]:
-    """What a row says of a layer that is part of an attention."""
+    """Return the manifest entries of a layer that is part of an attention."""
     if number in joined.functions:
         return {"attention": joined.functions[number]}
     return {"part_of": joined.scores[number]} if number in joined.scores else {}
@@ -507,7 +599,7 @@ def _moved(parameter: int, axes: MovedAxes) -> dict[str, Json]:
 
 
 def _places(row: Mapping[str, Json]) -> Moved:
-    """What `_moved` gave, for `LoadedLibrary.function`."""
+    """Convert the output of `_moved` to arguments of `LoadedLibrary.function`."""
     shape, axes = (list(map(as_int, as_list(row[key]))) for key in ("shape", "axes"))
     return as_int(row["parameter"]), shape, axes
 

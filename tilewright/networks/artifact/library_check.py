@@ -1,8 +1,8 @@
-"""Compares a compiled library with its source model, on samples of several kinds in its folder.
+"""Compares a compiled library with its source model, on samples of several kinds.
 
 Element types and shapes are compared first, then values. The error of an output is its largest
-difference as a share of its largest value, where a value that is almost zero counts as more: a
-difference of `NEGLIGIBLE` is never an error.
+difference divided by its largest value. The divisor is at least so large that a difference of
+`NEGLIGIBLE` is within the tolerance.
 """
 
 from __future__ import annotations
@@ -28,47 +28,55 @@ from tilewright.networks.sample_values import (
 
 Array = NDArray[Any]
 SATURATING = "large"
-"""The kind of sample whose floats are beyond the range of activations."""
+"""Kind of samples whose floats are far outside the usual range of activations."""
 Infer = Callable[[Feed], Mapping[str, Array]]
 
 NEGLIGIBLE = 1e-6
-"""A difference that is none: sigmoids and softmaxes of two libraries differ by 1e-7."""
+"""Differences up to this size are ignored. Sigmoids and softmaxes of two libraries differ by 1e-7.
+"""
 MOST_BYTES = 1 << 26
-"""Of the samples in a folder, but for the first, which stays in any case."""
+"""Maximum size in bytes of the stored samples. The first sample is always kept."""
 HARDLY = 0.01
-"""Of the tolerance: inputs that differ by this share of their size hardly differ."""
+"""Fraction of the tolerance by which inputs are perturbed to test the stability of the source
+model."""
 CHANGED = 0.25
-"""Where the source model changes by this share of an error for inputs that hardly differ, the
-sample decides nothing: a network that is fed zeros, say, orders equal scores by rounding."""
+"""If the perturbed source model changes by at least this fraction of an error, the sample is not
+decisive. For example, a network whose inputs are zero orders equal scores by rounding."""
 
 
 class SourceModel(Protocol):
-    """A network before it is compiled, and who computes it."""
+    """A network before compilation, with a way to run it."""
 
     def seeded_inputs(self, seed: int = 0) -> dict[str, Array]:
-        """Arrays in the shapes and types of the inputs."""
+        """Return random arrays with the shapes and types of the inputs, by name."""
 
     @property
     def reference(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
-        """Runs the source model."""
+        """Function that runs the source model."""
 
     @property
     def constants(self) -> Sequence[int]:
-        """Single integers that the model holds."""
+        """Scalar integer constants in the model."""
 
     @property
     def is_undrawable(self) -> bool:
-        """Whether inputs of the model cannot be drawn."""
+        """Whether random inputs cannot be generated for the model."""
 
     @property
     def halves(self) -> Sequence[str]:
-        """Outputs that are float16 in the model's file, and float32 here."""
+        """Names of outputs that are float16 in the model file and float32 here."""
 
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How far an output is off on one sample, as a share of its largest value; infinite where its
-    element type or shape is another one, which `problem` says then."""
+    """Error of an output on one sample.
+
+    Attributes:
+        name: name of the output.
+        error: largest difference, relative to the largest value; infinite if the element type or
+            the shape differs.
+        problem: difference in element type or shape; empty if there is none.
+    """
 
     name: str
     error: float
@@ -76,8 +84,13 @@ class OutputDifference:
 
 
 def samples_of(source: SourceModel) -> list[NetworkSample]:
-    """Return samples for a network with the outputs of its source model, the first one as
-    `draw_samples` says. Raises `InputError` where the model refuses that."""
+    """Generate samples for a network, with the outputs of its source model.
+
+    `draw_samples` describes the kinds of samples.
+
+    Raises:
+        InputError: inputs cannot be generated, or the model rejects the first sample.
+    """
     if source.is_undrawable:
         raise InputError("inputs of the model cannot be drawn")
     kinds: Kinds = {
@@ -96,7 +109,7 @@ def samples_of(source: SourceModel) -> list[NetworkSample]:
 
 
 def narrowed(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
-    """Return outputs by name, with float16 for the float32 of those of `halves`."""
+    """Convert the outputs named in `halves` to float16."""
     with np.errstate(over="ignore"):
         return {
             name: array.astype(np.float16) if name in halves else array
@@ -107,15 +120,22 @@ def narrowed(outputs: Feed, halves: Collection[str]) -> dict[str, Array]:
 def decisive_samples(
     samples: Sequence[NetworkSample], infer: Infer, source: SourceModel, tolerance: float, name: str
 ) -> tuple[list[NetworkSample], float]:
-    """Return the samples by which a library is judged, and its error on them.
+    """Return the samples on which a library is checked, and its largest error on them.
 
-    A sample beyond the tolerance is left out if the source model itself changes about as much for
-    inputs that hardly differ. That holds for none of another type or shape, and not for the first.
-    A sample of large inputs is left out if only integers differ: such inputs saturate activations,
-    and which of several equal scores is the largest is decided by the last bit.
+    A sample that exceeds the tolerance is left out if the source model itself changes about as much
+    for slightly perturbed inputs. This does not apply to the first sample, nor to differences in
+    type or shape. A sample of large inputs is also left out if only integers differ: such inputs
+    saturate activations, and the last bit decides which of several equal scores is the largest.
+
+    Args:
+        samples: the samples.
+        infer: runs the library.
+        source: the source model.
+        tolerance: largest accepted error.
+        name: name of the network, for messages.
 
     Raises:
-        InaccurateError: the library is further off than `tolerance`.
+        InaccurateError: the library exceeds the tolerance.
     """
     kept: list[NetworkSample] = []
     error = 0.0
@@ -136,7 +156,7 @@ def decisive_samples(
 
 
 def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
-    """Return the outputs that are the same on all samples, which therefore show nothing."""
+    """Return the names of outputs that are equal on all samples and therefore show nothing."""
     first = samples[0].outputs
     return [
         name
@@ -150,14 +170,16 @@ def unchecked_outputs(samples: Sequence[NetworkSample]) -> list[str]:
 
 
 def worst_output(found: Mapping[str, Array], expected: Feed, tolerance: float) -> OutputDifference:
-    """Return the output that is furthest off, arrays by name."""
+    """Return the output with the largest error."""
     errors = [output_error(name, found[name], array, tolerance) for name, array in expected.items()]
     return max(errors, key=lambda each: each.error, default=OutputDifference("", 0.0))
 
 
 def output_error(name: str, found: Array, expected: Array, tolerance: float) -> OutputDifference:
-    """Return how far one output is off; infinite where one value alone is no number, or another
-    infinity."""
+    """Return the error of one output.
+
+    The error is infinite if only one of two values is NaN, or if infinities differ.
+    """
     if found.dtype != expected.dtype:
         return OutputDifference(name, np.inf, f"it is {found.dtype} instead of {expected.dtype}")
     if found.shape != expected.shape:
@@ -178,13 +200,15 @@ def output_error(name: str, found: Array, expected: Array, tolerance: float) -> 
 
 
 def magnitude(size: float, tolerance: float) -> float:
-    """Return what errors are shares of: the size of an output, and at least so much that
-    `NEGLIGIBLE` is within the tolerance."""
+    """Return the divisor of relative errors.
+
+    It is the size of an output, but at least so large that `NEGLIGIBLE` is within the tolerance.
+    """
     return max(size, NEGLIGIBLE / tolerance if tolerance > 0 else 0.0, np.finfo(np.float64).tiny)
 
 
 def pack_samples(samples: Sequence[NetworkSample]) -> bytes:
-    """Return the samples as the folder keeps them."""
+    """Serialise samples for the artifact."""
     arrays: dict[str, Array] = {}
     for number, sample in enumerate(samples):
         prefix = f"sample {number} {sample.kind} " if number else ""
@@ -196,8 +220,17 @@ def pack_samples(samples: Sequence[NetworkSample]) -> bytes:
 def unpack_samples(
     content: bytes, inputs: Sequence[str], outputs: Sequence[str]
 ) -> list[NetworkSample]:
-    """Return what `pack_samples` packed, for a network with these inputs and outputs. A folder of
-    an earlier version has one sample. Raises `KeyError` and `ValueError` for anything else."""
+    """Read the samples that `pack_samples` wrote. Artifacts of earlier versions have one sample.
+
+    Args:
+        content: the serialised samples.
+        inputs: names of the network's inputs.
+        outputs: names of the network's outputs.
+
+    Raises:
+        KeyError: an input or an output is missing.
+        ValueError: the content is damaged.
+    """
     arrays = unpack_arrays(content)
     marker = f"output {outputs[0]}" if outputs else ""
     further = [key.removesuffix(marker) for key in arrays if marker and _is_further(key, marker)]
@@ -220,7 +253,7 @@ def _is_further(key: str, marker: str) -> bool:
 def _is_unstable(
     sample: NetworkSample, source: SourceModel, worst: OutputDifference, tolerance: float
 ) -> bool:
-    """Whether the source model changes much for inputs that hardly differ."""
+    """Return whether the source model changes much for slightly perturbed inputs."""
     outputs = source.reference(perturbed(sample.inputs, HARDLY * tolerance))
     moved = narrowed(outputs, source.halves)[worst.name]
     changed = output_error(worst.name, moved, sample.outputs[worst.name], tolerance)

@@ -1,4 +1,4 @@
-"""Profiles a compiled network."""
+"""Time profile of a compiled network."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Calls = Sequence[tuple[str, float]]
-"""The name and seconds of every call of an inference, in order."""
+"""Name and seconds of every call of an inference, in order."""
 
 
 @dataclass(frozen=True)
 class CallTime:
-    """A layer's call of its kernel; `function` is the kernel's name in the library."""
+    """Duration of a layer's kernel call.
+
+    Attributes:
+        name: name of the layer.
+        names: names of the fused operators.
+        operator: type of the operator.
+        macs: multiply-accumulates.
+        function: name of the kernel in the library.
+        seconds: duration in seconds.
+    """
 
     name: str
     names: tuple[str, ...]
@@ -25,19 +34,26 @@ class CallTime:
     seconds: float = 0.0
 
     def __add__(self, other: CallTime) -> CallTime:
-        """The same call, which also computes another layer."""
+        """Return the call with another layer that it also computes."""
         return replace(self, names=(*other.names, *self.names), macs=self.macs + other.macs)
 
     @property
     def gflops(self) -> float:
-        """10⁹ multiplications and additions a second."""
+        """Multiplications and additions per second, in units of 10⁹."""
         return 2e-9 * self.macs / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class LibraryProfile:
-    """Medians in seconds: of inferences as they are, and, where they were asked for, of every call
-    while each is watched. `others` are what TVM compiled between the kernels, by function."""
+    """Median durations of inferences.
+
+    Attributes:
+        seconds: duration of an inference in seconds.
+        layers: duration of each kernel call, measured while each call is timed; empty if it was not
+            requested.
+        others: seconds of the functions that TVM compiled between the kernels, and of onnxruntime
+            regions, by name.
+    """
 
     seconds: float
     layers: tuple[CallTime, ...]
@@ -45,14 +61,20 @@ class LibraryProfile:
 
     @property
     def milliseconds(self) -> float:
-        """Of an inference."""
+        """Duration of an inference in milliseconds."""
         return 1e3 * self.seconds
 
 
 def profile_of(
     layers: Sequence[CallTime], whole: NDArray[np.float64], inferences: Sequence[Calls]
 ) -> LibraryProfile:
-    """Of the seconds of inferences, shape (n,), and the calls of some that were watched."""
+    """Compute the profile of a network.
+
+    Args:
+        layers: the kernel calls of the layers.
+        whole: seconds of inferences, float array of shape (n,).
+        inferences: the calls of inferences in which each call was timed.
+    """
     seconds = float(np.median(whole))
     if not inferences:
         return LibraryProfile(seconds, (), ())

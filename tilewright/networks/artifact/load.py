@@ -57,16 +57,34 @@ DTYPES = (
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
     "float64", "bool",
 )  # fmt: skip
-"""Of tensors of a network."""
+"""Valid element types of tensors."""
 MOST_AMOUNT = 1e6
 MOST_AXES, MOST_ELEMENTS, MOST_COUNT = 32, 1 << 40, 1 << 60
 TINIEST, LARGEST = 2.0**-126, 2.0**127
-"""Of steps: normal numbers in float32."""
+"""Limits on quantisation steps, so that they are normal float32 numbers."""
 
 
 class Artifact:
-    """A network in memory, as it was built. `manifest` is what the folder says of it; `name` is the
-    network's, `target` what it was built for."""
+    """A network for an accelerator, loaded into memory.
+
+    Args:
+        manifest: the manifest of the artifact.
+        program: the accelerator's programs and memory.
+        library: shared library of the CPU's islands; None if there are none.
+        check: the serialised samples.
+        regions: regions that onnxruntime runs.
+        threads: number of threads of the CPU; None for all usable cores.
+
+    Attributes:
+        manifest: the manifest of the artifact.
+        name: name of the network.
+        target: name of the target.
+        program: the accelerator's programs and memory.
+        rows: the layers with their cycles.
+        clock_hz: clock frequency of the accelerator.
+        inputs: the inputs of the network.
+        outputs: the outputs of the network.
+    """
 
     def __init__(
         self, manifest: Mapping[str, Json], program: BuiltProgram, library: bytes | None,
@@ -93,37 +111,58 @@ class Artifact:
 
     @cached_property
     def times(self) -> Sequence[StreamTimes]:
-        """Cycles of each segment and of its layers, by the cycle simulator."""
+        """Cycles of each segment and of its layers, determined by the cycle simulator."""
         return self.program.times()
 
     @with_living_pool
     def run(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Profile]:
-        """One inference, bit by bit as on the hardware: arrays of the shape of each of `inputs`, by
-        name, in; of each of `outputs` out, and where the time goes. Raises `InputError` for inputs
-        that do not fit."""
+        """Run one inference, bit-exact with the hardware.
+
+        Args:
+            inputs: array for each input by name, with the shape given in `inputs` of the artifact.
+
+        Returns:
+            Array for each output by name, with the shape given in `outputs` of the artifact, and
+            the profile of the inference.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
+        """
         made, seconds = infer(self._order, self.program, self._cpu, self._read(inputs))
         return self._finished(inputs, made), self.profile(seconds)
 
     @with_living_pool
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs alone, shapes as in `run`. Raises as `run`."""
+        """Run one inference and return only the outputs, otherwise like `run`."""
         return self._finished(inputs, self.infer_layers(self._read(inputs)))
 
     def infer_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """What the part up to the last layer gives for its own inputs: what regions behind it read
-        is among that. Raises as `run`."""
+        """Run the network up to its last layer, without the onnxruntime regions after it.
+
+        Args:
+            inputs: array for each input of this part, by name.
+
+        Returns:
+            Array for each output of this part, by name, including the inputs of the regions after
+            it.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
+        """
         return infer(self._order, self.program, self._cpu, inputs)[0]
 
     def _read(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The inputs of the part up to the last layer. Raises `InputError` for inputs that do not
-        fit."""
+        """Return the inputs of the part up to the last layer.
+
+        Raises `InputError` if an input does not fit.
+        """
         if self.inputs is self._order.inputs:
             return inputs
         arrays = check_arrays(self.inputs, inputs)
         return {value.name: arrays[value.name] for value in self._order.inputs}
 
     def _finished(self, inputs: Mapping[str, Array], made: dict[str, Array]) -> dict[str, Array]:
-        """The network's outputs, once the part up to the last layer has run."""
+        """Run the regions after the last layer and return the outputs of the network."""
         if self.outputs is self._order.outputs:
             return made
         self._regions.open(self._threads)
@@ -133,9 +172,16 @@ class Artifact:
 
     @with_living_pool
     def plan_images(self, image: Mapping[str, Array]) -> PipelinePlan:
-        """How successive images share the CPU and the accelerator. `image`, shapes as in `run`, is
-        run where the artifact has no estimate of what the CPU takes. Raises `InputError`, and
-        `ArtifactError` for a target whose programs have room for one image."""
+        """Plan how successive images share the CPU and the accelerator.
+
+        Args:
+            image: arrays as for `run`. They are used for one inference if the artifact contains no
+                estimates of the time on the CPU.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
+            ArtifactError: programs of the target have memory for one image only.
+        """
         program = images_in_flight_of(self.program, self.target)
         slowdown = self.host_slowdown
         estimated = [each for each in self._islands if each is not None]
@@ -156,8 +202,21 @@ class Artifact:
     def run_images(
         self, images: Sequence[Mapping[str, Array]], planned: PipelinePlan
     ) -> list[dict[str, Array]]:
-        """The outputs of each image, shapes as in `run`: segments of one run between those of
-        another, as planned, in the memory of one accelerator. Raises as `plan_images`."""
+        """Run several images with overlap, on one accelerator.
+
+        Segments of one image run between those of another, as planned.
+
+        Args:
+            images: arrays for each image, as for `run`.
+            planned: the plan from `plan_images`.
+
+        Returns:
+            The outputs of each image, as from `infer`.
+
+        Raises:
+            InputError: an input is missing or has another shape or type.
+            ArtifactError: programs of the target have memory for one image only.
+        """
         program = images_in_flight_of(self.program, self.target)
         in_flight = planned.taken.steady.in_flight
         read = list(map(self._read, images))
@@ -165,7 +224,11 @@ class Artifact:
         return list(map(self._finished, images, made))
 
     def profile(self, cpu_seconds: Mapping[str, float] | None = None) -> Profile:
-        """Where the time goes; no inference is needed for it."""
+        """Return the profile of the accelerator. No inference is needed.
+
+        Args:
+            cpu_seconds: measured seconds of each island on this machine's CPU.
+        """
         spent = [each.microjoules for each in self.times if each.microjoules is not None]
         return Profile(
             layer_times(self.rows, self.times), tuple(each.total for each in self.times),
@@ -174,7 +237,7 @@ class Artifact:
 
     @property
     def zero_points(self) -> dict[str, int]:
-        """What stands for 0 in the outputs that are of integers with a scale, in their own type."""
+        """Zero point of each output that holds integers with a scale, in the output's own type."""
         outputs = [value for value in self._order.outputs if value.dtype in ("int8", "uint8")]
         return {
             value.name: value.scale.zero_point + (128 if value.dtype == "uint8" else 0)
@@ -183,8 +246,14 @@ class Artifact:
         }
 
     def accuracy(self) -> NetworkAccuracy | None:
-        """The whole network on the samples it holds, against what its source model gives for them;
-        None where it holds none. Raises `ArtifactError` where they are damaged."""
+        """Compare the network with its source model, on the stored samples.
+
+        Returns:
+            The errors, or None if the artifact has no samples.
+
+        Raises:
+            ArtifactError: the samples are damaged.
+        """
         if self._check is None:
             return None
         order = self._order
@@ -199,8 +268,10 @@ class Artifact:
             ) from None
 
     def verify(self, seed: int = 0) -> Iterator[LayerCheck]:
-        """Every layer's program, as it stands in its stream, against plain integer arithmetic with
-        the weights that the artifact holds."""
+        """Compare every layer's program in the stream with plain integer arithmetic.
+
+        The weights are those in the artifact, and the inputs are random.
+        """
         return self.program.verify(seed)
 
     @cached_property
@@ -219,11 +290,21 @@ AnyArtifact = Artifact | CompiledArtifact | SizedLibrary
 
 
 def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) -> AnyArtifact:
-    """Read an artifact and compare every file with its digest. Imports neither TVM nor ONNX, unless
-    work was left to the CPU and is run. An artifact with machine code, which an inference would
-    run, is read if the user built it here, which its signature says
-    (`networks.artifact.manifest`), or if the caller says `allow_code`. A library runs on so many
-    `threads`, by default on as many as it was built for. Raises `ArtifactError`."""
+    """Read an artifact and compare every file with its digest.
+
+    TVM and ONNX are imported only if work that was left to the CPU is run. An artifact with machine
+    code is loaded only if the user built it on this workspace, which its signature proves
+    (`networks.artifact.manifest`), or if `allow_code` is set.
+
+    Args:
+        folder: folder of the artifact.
+        allow_code: load machine code from another author; it runs with the user's rights.
+        threads: number of threads of a library; by default the number that it was built for.
+
+    Raises:
+        ArtifactError: the artifact is damaged, was built by another version, or contains machine
+            code from another author.
+    """
     manifest = read_manifest(folder)
     try:
         code = code_of(manifest)
@@ -262,8 +343,12 @@ def load(folder: Path, *, allow_code: bool = False, threads: int | None = None) 
 
 
 def code_of(manifest: Mapping[str, Json]) -> list[str]:
-    """The machine code that an artifact of this manifest holds: a file each, and what it computes.
-    Raises `KeyError` and `ValueError`."""
+    """List the files of an artifact that contain machine code, with what each one computes.
+
+    Raises:
+        KeyError: the manifest lacks an entry.
+        ValueError: an entry of the manifest is invalid.
+    """
     files = as_object(manifest["files"])
     islands = [as_object(each) for each in as_list(manifest.get("cpu", []))]
     operators = [as_object(each) for island in islands for each in as_list(island["operators"])]
@@ -313,8 +398,10 @@ def _texts(value: Json) -> tuple[str, ...]:
 
 
 def _values(rows: Json, least: int = 0) -> tuple[Value, ...]:
-    """The tensors of rows; a size may be −1, which is known when the network runs, if that is the
-    least."""
+    """Return the tensors described by rows of the manifest.
+
+    Sizes must be at least `least`; -1 stands for a size that is known only at run time.
+    """
     found = map(as_object, as_list(rows))
     return tuple(_value(as_text(row["name"]), row, least) for row in found)
 
@@ -350,7 +437,7 @@ def _count(value: Json) -> int:
 
 
 def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
-    """By an island's number; None where the build estimated nothing."""
+    """Return the estimated seconds of each island; None where there is no estimate."""
     found = [as_object(each).get("estimated_seconds") for each in as_list(manifest.get("cpu", []))]
     return [None if each is None else _amount(each) for each in found]
 

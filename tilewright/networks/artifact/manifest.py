@@ -1,7 +1,7 @@
-"""Writes and reads an artifact's manifest and files, checks their digests, and signs them.
+"""Writes and reads the manifest and the files of an artifact, with digests and a signature.
 
-A signature is made with a key of the user's own workspace, so that what a user built runs without
-`--allow-code`.
+The signature is made with a key of the user's own workspace, so that artifacts that the user built
+run without `--allow-code`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ from tilewright.targets.capabilities import specification_of
 MANIFEST = "manifest.json"
 FORMAT = "tilewright artifact"
 FORMATS = (FORMAT, "tilewright artefact")
-"""What is read: the second is how 0.1 spelled it."""
+"""Accepted values of the key `format`. The second one is the spelling of version 0.1."""
 MOST_BYTES = 1 << 30
-"""Of all files of an artifact together."""
+"""Maximum total size in bytes of the files of an artifact."""
 _BLANK = "0" * 64
 _IN_PROGRESS = re.compile(r"\.([A-Za-z0-9_][A-Za-z0-9_.-]{0,39})\.[0-9a-f]{16}\.tmp")
-"""What `core.files.write_atomically` calls a file of that name until it is whole."""
+"""Matches temporary files of `core.files.write_atomically`; the group is the name of the final
+file."""
 _PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-"""The names that files of an artifact may have: none leads out of its folder."""
+"""Valid names of files in an artifact. None of them leads out of the folder."""
 
 
 def in_the_way(folder: Path) -> str | None:
@@ -78,10 +79,23 @@ def is_artifact(folder: Path) -> bool:
 def write_folder(
     folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Write an artifact in the place of an earlier one, the manifest last. Return the manifest as
-    it was given, with the files, and the signature of an artifact that holds machine code, or why
-    it has none.
-    Raises `ArtifactError` where something else is there, and `OSError`."""
+    """Write an artifact, and replace an earlier one in the same folder.
+
+    The manifest is written last.
+
+    Args:
+        folder: folder of the artifact.
+        files: content of each file, by name.
+        manifest: the manifest without its list of files.
+
+    Returns:
+        The manifest with the list of files. If there is machine code, it also contains the
+        signature, or the reason why there is none.
+
+    Raises:
+        ArtifactError: the folder contains something else than an artifact.
+        OSError: a file cannot be written.
+    """
     problem = in_the_way(folder)
     if problem:
         raise ArtifactError(
@@ -108,12 +122,12 @@ def write_folder(
 
 
 def is_code(name: str) -> bool:
-    """Return whether a file of an artifact is machine code, by its name."""
+    """Return whether a file of an artifact contains machine code, judged by its name."""
     return name.endswith(".so")
 
 
 def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
-    """What a manifest says of its signature. A build without a workspace gives an artifact, too."""
+    """Return the signature entry of a manifest, or the reason why it cannot be signed."""
     try:
         return {SIGNATURE: sign(manifest, folder)}
     except SigningError as error:
@@ -121,8 +135,10 @@ def _signed(manifest: Mapping[str, Json], folder: Path) -> dict[str, Json]:
 
 
 def sealed(manifest: Mapping[str, Json]) -> bytes:
-    """Serialise a manifest with its own digest: that of its bytes with zeros in the digest's
-    place."""
+    """Serialise a manifest with its own digest.
+
+    The digest is computed with zeros in its own place.
+    """
     blank = {**manifest, "sha256": _BLANK}
     text = json.dumps(blank, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     before, _, after = text.rpartition(_BLANK.encode())
@@ -130,13 +146,13 @@ def sealed(manifest: Mapping[str, Json]) -> bytes:
 
 
 def specification(target: Target, kind: str) -> dict[str, Json]:
-    """Return what `targets.registry.rebuild` needs to make a target of that kind again."""
+    """Return the description from which `targets.registry.rebuild` can build the target again."""
     keys = specification_of(target) or {}
     return {"kind": kind, "keys": keys, "fingerprint": target.fingerprint}
 
 
 def read_manifest(folder: Path) -> dict[str, Json]:
-    """Read the manifest of a finished artifact. Raises `ArtifactError`."""
+    """Read the manifest of an artifact. Raise `ArtifactError` if it is damaged or unfinished."""
     manifest = _read_manifest(folder)
     if "unfinished" in manifest:
         raise ArtifactError(
@@ -146,7 +162,7 @@ def read_manifest(folder: Path) -> dict[str, Json]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Json]:
-    """Read a manifest, also of an artifact whose build was stopped. Raises `ArtifactError`."""
+    """Read a manifest, also of an artifact whose build was stopped. Raise `ArtifactError`."""
     if not folder.is_dir():
         raise ArtifactError(
             f"{folder} is not an artifact: there is no such folder; make one with "
@@ -193,9 +209,21 @@ def _read_manifest(folder: Path) -> dict[str, Json]:
 def read_files(
     folder: Path, manifest: Mapping[str, Json], most: int = MOST_BYTES
 ) -> dict[str, bytes]:
-    """Read all files of an artifact, by name, and compare each with its size and digest in the
-    manifest. Raises `ArtifactError` if they are larger than `most` bytes together, and `KeyError`
-    or `ValueError` if the manifest lacks the size or the digest of a file."""
+    """Read the files of an artifact and compare each with its size and digest in the manifest.
+
+    Args:
+        folder: folder of the artifact.
+        manifest: the manifest.
+        most: maximum total size in bytes.
+
+    Returns:
+        The content of each file, by name.
+
+    Raises:
+        ArtifactError: a file is missing or was changed, or the files are too large.
+        KeyError: the manifest lacks the size or the digest of a file.
+        ValueError: a size or a digest in the manifest is invalid.
+    """
     listed = {name: as_object(said) for name, said in as_object(manifest["files"]).items()}
     sizes = {name: as_int(said["bytes"]) for name, said in listed.items()}
     if sum(map(abs, sizes.values())) > most:
@@ -221,9 +249,25 @@ def read_files(
 def map_file(
     folder: Path, manifest: Mapping[str, Json], name: str, most: int = MOST_BYTES
 ) -> NDArray[np.uint8]:
-    """A file of an artifact, of shape (bytes,), compared with what the manifest says of it. It is
-    mapped: read again from the disk where it is used. A build into the same folder leaves it as it
-    is. Raises `ArtifactError`, and `KeyError` and `ValueError` as `read_files`."""
+    """Map a file of an artifact into memory, after comparing it with its digest.
+
+    Pages are read from the disk when they are used. A later build into the same folder does not
+    change the mapped content.
+
+    Args:
+        folder: folder of the artifact.
+        manifest: the manifest.
+        name: name of the file.
+        most: maximum size in bytes.
+
+    Returns:
+        The content, uint8 array of shape (bytes,).
+
+    Raises:
+        ArtifactError: the file is missing, was changed, or is too large.
+        KeyError: the manifest lacks the size or the digest of the file.
+        ValueError: the size or the digest in the manifest is invalid.
+    """
     said, path = as_object(as_object(manifest["files"])[name]), _path_of(folder, name)
     size = as_int(said["bytes"])
     if not 0 < size <= most:
@@ -243,15 +287,18 @@ def map_file(
 
 
 def _path_of(folder: Path, name: str) -> Path:
-    """Return where a file of an artifact is. Raises `ArtifactError` if a link is on the way there,
-    below the folder: an artifact of somebody else may not lead to files elsewhere."""
+    """Return the path of a file of an artifact.
+
+    Raises `ArtifactError` if a symbolic link is on the way, because an artifact from somebody else
+    must not refer to files outside its folder.
+    """
     if link := _link_to(folder, name):
         raise ArtifactError(f"{link} is a symbolic link, which no build makes; {BUILD_AGAIN}")
     return folder / name
 
 
 def _link_to(folder: Path, name: str) -> Path | None:
-    """Return the first link on the way from the folder to a file in it; None if there is none."""
+    """Return the first symbolic link on the way from the folder to a file, or None."""
     path = folder
     for part in name.split("/"):
         path /= part
@@ -261,8 +308,10 @@ def _link_to(folder: Path, name: str) -> Path | None:
 
 
 def _files_of(folder: Path) -> dict[str, Json]:
-    """The files of an artifact that is there, with what it says of them, but for those behind a
-    link; none where it cannot be read."""
+    """Return the files of the artifact in a folder with their manifest entries.
+
+    Files behind a symbolic link are omitted. The result is empty if there is no readable artifact.
+    """
     try:
         manifest = _read_manifest(folder)
         found = {**as_object(manifest.get("earlier", {})), **as_object(manifest["files"])}
@@ -272,8 +321,7 @@ def _files_of(folder: Path) -> dict[str, Json]:
 
 
 def _remove(folder: Path, files: Mapping[str, Json]) -> None:
-    """Remove files of an earlier artifact. One with other bytes than it states is the user's, and
-    stays."""
+    """Remove files of an earlier artifact. Files that the user has changed are kept."""
     for name, said in files.items():
         with suppress(ArtifactError, ValueError, KeyError):
             read_files(folder, {"files": {name: said}})
@@ -281,7 +329,7 @@ def _remove(folder: Path, files: Mapping[str, Json]) -> None:
 
 
 def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
-    """Remove what an interrupted write of these files left beside them."""
+    """Remove temporary files that an interrupted write of these files left."""
     for place in {(folder / name).parent for name in names}:
         own = {(folder / name).name for name in names if (folder / name).parent == place}
         for path in list(place.iterdir()) if place.is_dir() else []:
@@ -291,14 +339,23 @@ def _remove_interrupted(folder: Path, names: Sequence[str]) -> None:
 
 
 SIGNATURE, UNSIGNED = "signature", "unsigned"
-"""Keys of the manifest: the signature, or why there is none."""
+"""Keys of the manifest for the signature, and for the reason why there is none."""
 _SEAL_KEYS = (SIGNATURE, "sha256")
 _PURPOSE = "tilewright artifact, version 1"
 
 
 def sign(manifest: Mapping[str, Json], folder: Path) -> str:
-    """Return the signature of an artifact that this process builds into a folder, which must exist:
-    64 hex digits. Makes the workspace and its key if there are none. Raises `SigningError`."""
+    """Return the signature of an artifact, 64 hexadecimal digits.
+
+    The workspace and its key are created if they do not exist.
+
+    Args:
+        manifest: the manifest of the artifact.
+        folder: folder of the artifact; it must exist, because the signature is only valid there.
+
+    Raises:
+        SigningError: the workspace cannot store a key, or the folder is missing.
+    """
     try:
         return signing.sign(_PURPOSE, _content(manifest, folder))
     except OSError as error:
@@ -306,8 +363,10 @@ def sign(manifest: Mapping[str, Json], folder: Path) -> str:
 
 
 def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
-    """Return why an artifact does not count as the user's own, as the end of a sentence; empty if
-    its signature is valid. Makes no key."""
+    """Return why an artifact does not count as the user's own, or "" if its signature is valid.
+
+    The reason is the end of a sentence. No key is created.
+    """
     signature = manifest.get(SIGNATURE)
     if not isinstance(signature, str):
         return "it is not signed, so it was built by somebody else or by an earlier version"
@@ -324,7 +383,10 @@ def reason_for_doubt(manifest: Mapping[str, Json], folder: Path) -> str:
 
 
 def _content(manifest: Mapping[str, Json], folder: Path) -> str:
-    """Raises `OSError` where the folder is missing."""
+    """Return the text to sign: the digest of the manifest, and the inode number of the folder.
+
+    Raises `OSError` if the folder is missing.
+    """
     # as it is read again: lists for tuples, text for numbers as keys
     plain = read_json(json.dumps({k: v for k, v in manifest.items() if k not in _SEAL_KEYS}))
     return f"{digest(canonical(plain))} {os.stat(folder).st_ino}"

@@ -1,4 +1,4 @@
-"""Runs an artifact on successive images: the CPU works on one while the accelerator has another."""
+"""Runs an artifact on successive images, so that CPU and accelerator work on different images."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from tilewright.targets.artifact_types import BorderWork, HoldsImages
 Resource = Literal["cpu", "accelerator"]
 MOST_IN_FLIGHT = 16
 ENOUGH = 1.01
-"""How close to the bound an interval is that more images in flight are not tried for."""
+"""An interval within this factor of the bound is good enough to stop trying more images in flight.
+"""
 _LONG = 400
-"""Images after which a state that has not recurred is no longer waited for."""
+"""Number of images after which the simulation stops waiting for a state to recur."""
 
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """Work of one resource for an image, without a break; `steps` of the artifact's order are part
-    of it, none where the host only packs or unpacks."""
+    """Uninterrupted work of one resource for an image.
+
+    Attributes:
+        resource: "cpu" or "accelerator".
+        nanoseconds: duration.
+        steps: indices of the steps in the artifact's order; empty if the host only packs or
+            unpacks.
+    """
 
     resource: Resource
     nanoseconds: int
@@ -33,7 +40,14 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class StageRun:
-    """A stage of an image in time, in nanoseconds."""
+    """Execution of a stage for an image.
+
+    Attributes:
+        image: index of the image.
+        stage: index of the stage.
+        begin: start time in nanoseconds.
+        end: end time in nanoseconds.
+    """
 
     image: int
     stage: int
@@ -43,9 +57,15 @@ class StageRun:
 
 @dataclass(frozen=True)
 class SteadyState:
-    """What so many images in flight give: seconds from one image's end to the next one's, and from
-    an image's begin to its end, at most. `is_exact` where a state recurred; else the interval is an
-    average over some hundred images."""
+    """Throughput and latency for a number of images in flight.
+
+    Attributes:
+        in_flight: number of images in flight.
+        interval: seconds between the ends of successive images.
+        latency: maximum seconds from the start to the end of an image.
+        is_exact: a state recurred, so that `interval` is exact; otherwise it is an average over
+            some hundred images.
+    """
 
     in_flight: int
     interval: float
@@ -54,18 +74,25 @@ class SteadyState:
 
 
 def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
-    """Seconds that an image takes of a resource."""
+    """Return the seconds that an image uses a resource."""
     return sum(each.nanoseconds for each in stages if each.resource == resource) / 1e9
 
 
 def bound(stages: Sequence[PipelineStage]) -> float:
-    """Seconds from image to image that no schedule beats."""
+    """Return a lower bound on the interval between images in seconds."""
     return max(busy(stages, "cpu"), busy(stages, "accelerator"))
 
 
 def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> list[StageRun]:
-    """What runs when, in the order of the begins; at most `in_flight` images are begun and not
-    ended. Of several begins at one time the older image's is first."""
+    """Simulate the pipeline and return the stage executions, ordered by start time.
+
+    If several stages could start at the same time, the older image goes first.
+
+    Args:
+        stages: stages of an image.
+        images: number of images.
+        in_flight: maximum number of images that are started and not finished.
+    """
     simulation = _Simulation(stages, in_flight, images)
     runs: list[StageRun] = []
     while simulation.running:
@@ -75,7 +102,7 @@ def simulate(stages: Sequence[PipelineStage], images: int, in_flight: int) -> li
 
 
 def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState:
-    """The interval and the latency with so many images in flight."""
+    """Return the interval and the latency for a number of images in flight."""
     simulation = _Simulation(stages, in_flight, None)
     seen: dict[tuple[tuple[int, int, int], ...], int] = {}
     begins: dict[int, int] = {}
@@ -98,7 +125,13 @@ def steady_state(stages: Sequence[PipelineStage], in_flight: int) -> SteadyState
 
 
 class _Simulation:
-    """Both resources at a time `now`, in nanoseconds; `begun` has what begins there."""
+    """Simulation of both resources.
+
+    Attributes:
+        now: current time in nanoseconds.
+        running: the stage that each busy resource executes.
+        begun: the stages that start now.
+    """
 
     def __init__(self, stages: Sequence[PipelineStage], in_flight: int, images: int | None) -> None:
         self._stages, self._images = stages, images
@@ -111,8 +144,11 @@ class _Simulation:
         self.begun = self._begin()
 
     def advance(self) -> int | None:
-        """Go on to when a stage ends, and begin what can begin; gives the image that has left. Of
-        two stages that end at one time one at most is an image's last."""
+        """Advance to the next end of a stage, and start waiting stages.
+
+        Returns the image that has left the pipeline, or None. At most one image leaves at a time,
+        because only one resource executes last stages.
+        """
         self.now = min(run.end for run in self.running.values())
         left = None
         for resource, run in list(self.running.items()):
@@ -128,8 +164,11 @@ class _Simulation:
         return left
 
     def state(self) -> tuple[tuple[int, int, int], ...]:
-        """Of each image in flight, the younger the later: how far from the youngest, the stage that
-        runs or waits, and the nanoseconds left of it, -1 where it waits."""
+        """Return the state of all images in flight, for detecting recurrence.
+
+        Each entry has the distance to the youngest image, the current stage, and its remaining
+        nanoseconds (-1 if it waits).
+        """
         known = [
             (self._admitted - run.image, run.stage, run.end - self.now)
             for run in self.running.values()
@@ -161,8 +200,10 @@ class _Simulation:
 
 
 def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
-    """With one image in flight, two, …: up to the first number that comes within 1 % of the bound,
-    or up to 16."""
+    """Return the steady states for one image in flight, two, and so on.
+
+    The list ends at the first number that comes within 1 % of the bound, or at 16.
+    """
     found: list[SteadyState] = []
     for in_flight in range(1, MOST_IN_FLIGHT + 1):
         found.append(steady_state(stages, in_flight))
@@ -172,19 +213,24 @@ def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
 
 
 def choose_steady_state(found: Sequence[SteadyState]) -> SteadyState:
-    """The fewest images in flight of those within 1 % of the least interval."""
+    """Return the steady state with the fewest images in flight within 1 % of the best interval."""
     least = min(each.interval for each in found)
     return next(each for each in found if each.interval <= ENOUGH * least)
 
 
 CpuSource = Literal["estimated", "measured"]
-"""Of islands: by the build's estimate, or timed on this machine and multiplied."""
+"""Origin of the CPU times: estimated by the build, or measured on this machine and scaled."""
 
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds of an image on the CPU beside the accelerator: of each island by number, of packing
-    before and unpacking after each segment; and where those of the islands come from."""
+    """Time of an image on the CPU beside the accelerator.
+
+    Attributes:
+        islands: seconds of each island.
+        border: seconds of packing before and of unpacking after each segment.
+        source: origin of the islands' times.
+    """
 
     islands: Sequence[float]
     border: Sequence[tuple[float, float]]
@@ -192,13 +238,18 @@ class CpuTimes:
 
     @property
     def packing(self) -> float:
-        """Seconds of all packing and unpacking."""
+        """Total seconds of packing and unpacking."""
         return sum(map(sum, self.border))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A steady state, and the pages of the accelerator's memory that it takes."""
+    """A steady state and the accelerator memory that it needs.
+
+    Attributes:
+        steady: the steady state.
+        dram_bytes: required memory in bytes.
+    """
 
     steady: SteadyState
     dram_bytes: int
@@ -206,8 +257,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """What overlap gives: stages of an image, the steady states that were looked at, with one image
-    in flight and more, and the one that is taken."""
+    """Plan for overlapping successive images.
+
+    Attributes:
+        stages: stages of an image.
+        cpu: times on the CPU.
+        choices: steady states that were considered, with increasing number of images in flight.
+        taken: the chosen steady state.
+        has_islands: the CPU executes islands between segments.
+    """
 
     stages: Sequence[PipelineStage]
     cpu: CpuTimes
@@ -217,33 +275,41 @@ class PipelinePlan:
 
     @property
     def latency(self) -> float:
-        """Seconds of an image by itself."""
+        """Seconds of a single image without overlap."""
         return self.busy("cpu") + self.busy("accelerator")
 
     @property
     def interval(self) -> float:
-        """Seconds from image to image with overlap."""
+        """Seconds between successive images with overlap."""
         return self.taken.steady.interval
 
     @property
     def bound(self) -> float:
-        """Seconds from image to image that no schedule beats."""
+        """Lower bound on the seconds between successive images."""
         return bound(self.stages)
 
     @property
     def more_bytes(self) -> int:
-        """Of the accelerator's memory, beside what one image takes."""
+        """Additional accelerator memory in bytes, compared with one image in flight."""
         return self.taken.dram_bytes - self.choices[0].dram_bytes
 
     def busy(self, resource: Resource) -> float:
-        """Seconds that an image takes of a resource."""
+        """Return the seconds that an image uses a resource."""
         return busy(self.stages, resource)
 
 
 def plan_pipeline(
     order: Order, program: HoldsImages, cycles: Sequence[int], clock_hz: float, cpu: CpuTimes
 ) -> PipelinePlan:
-    """The schedule of an artifact whose segments take so many cycles."""
+    """Plan the overlap of successive images.
+
+    Args:
+        order: the steps of the artifact.
+        program: the accelerator's program, which has memory for several images.
+        cycles: cycles of each segment.
+        clock_hz: clock frequency of the accelerator.
+        cpu: times on the CPU.
+    """
     stages = stages_of(order, [each / clock_hz for each in cycles], cpu)
     found = [Choice(each, program.room_bytes(each.in_flight)) for each in steady_states(stages)]
     best = choose_steady_state([each.steady for each in found])
@@ -252,8 +318,15 @@ def plan_pipeline(
 
 
 def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[PipelineStage]:
-    """The chain of an image, of segments that take so many seconds: the host's packing, islands and
-    unpacking between two segments are one stage."""
+    """Return the stages of an image.
+
+    Unpacking, islands and packing between two segments form a single stage of the host.
+
+    Args:
+        order: the steps of the artifact.
+        segments: seconds of each segment.
+        cpu: times on the CPU.
+    """
     stages: list[PipelineStage] = []
     seconds, steps = 0.0, list[int]()
 
@@ -280,8 +353,12 @@ def stages_of(order: Order, segments: Sequence[float], cpu: CpuTimes) -> list[Pi
 
 
 def border_seconds(work: BorderWork, slowdown: float) -> float:
-    """Packing or unpacking on a CPU that takes so many times as long as the one that was measured,
-    as `networks.offloading.accelerator` counts it."""
+    """Return the seconds that packing or unpacking takes on the CPU.
+
+    Args:
+        work: the amount of work.
+        slowdown: slowdown of the CPU relative to the machine in `networks.offloading.cpu_costs`.
+    """
     unfolding = SECONDS["elementwise"] * work.unfolded_from + SECONDS["unfold"] * work.unfolded
     return slowdown * (SECONDS["pack"] * work.packed + unfolding)
 
@@ -290,9 +367,22 @@ def run_images(
     order: Order, program: HoldsImages, cpu: RunCpu, images: Sequence[Mapping[str, Array]],
     stages: Sequence[PipelineStage], in_flight: int,
 ) -> list[dict[str, Array]]:  # fmt: skip
-    """The outputs of each image, by name, in the shapes of `order`. Stages run one after the other
-    in the order in which the schedule begins them, so that segments of one image run between
-    another's. Raises `InputError`."""
+    """Run several images and return their outputs, arrays by name in the shapes of `order`.
+
+    Stages run sequentially in the order in which the plan starts them, so that segments of one
+    image run between those of another.
+
+    Args:
+        order: the steps of the artifact.
+        program: the accelerator's program.
+        cpu: runs islands.
+        images: input arrays by name, for each image.
+        stages: stages of an image.
+        in_flight: maximum number of images in flight.
+
+    Raises:
+        InputError: an input is missing or has another shape or type.
+    """
     in_flight = min(in_flight, len(images))
     memory = program.with_room(in_flight)
     free = list(range(in_flight))
@@ -313,7 +403,7 @@ def run_images(
 
 
 def images_in_flight_of(program: object, target: str) -> HoldsImages:
-    """The program itself. Raises `ArtifactError` for one of a target without that."""
+    """Return the program if it has memory for several images. Raise `ArtifactError` otherwise."""
     if not isinstance(program, HoldsImages):
         raise ArtifactError(
             f"programs of {target} have room for one image; leave out --pipeline, or build for a "

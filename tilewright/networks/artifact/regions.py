@@ -58,7 +58,7 @@ def write_regions(
 
 
 def refuse_regions(folder: Path) -> None:
-    """Raise `ArtifactError` for an artifact of which onnxruntime runs a part: C cannot."""
+    """Raise `ArtifactError` if an artifact needs onnxruntime, which C programs cannot use."""
     operators = [
         f"'{as_text(row['name'])}' ({as_text(row['operator'])})"
         for region in map(as_object, as_list(read_manifest(folder).get("regions", [])))
@@ -73,10 +73,11 @@ def refuse_regions(folder: Path) -> None:
 
 
 class ArtifactRegions:
-    """The regions of an artifact. `rows` are those of its manifest, `files` has their models.
+    """The regions of an artifact, which onnxruntime runs.
 
-    `open` creates one onnxruntime session for each of them, once, on as many threads as the
-    artifact runs on.
+    Args:
+        rows: rows of the regions in the manifest.
+        files: files of the artifact, which contain the models of the regions.
     """
 
     def __init__(self, rows: Json, files: Mapping[str, bytes | NDArray[np.uint8]]) -> None:
@@ -90,8 +91,17 @@ class ArtifactRegions:
         return bool(self._rows)
 
     def open(self, threads: int) -> RegionCalls | None:
-        """Create the sessions. Return the functions that compiled code calls; None if there are
-        none. Raises `ImportFailedError`."""
+        """Create one onnxruntime session per region. Later calls reuse them.
+
+        Args:
+            threads: number of threads of each session.
+
+        Returns:
+            The functions that compiled code calls, or None if it calls no region.
+
+        Raises:
+            ImportFailedError: onnxruntime does not accept a model.
+        """
         with self._opening.get():
             if self._last is None:
                 inner, last = list[RegionSession](), list[RegionSession]()
@@ -109,8 +119,17 @@ class ArtifactRegions:
         return self._last is not None
 
     def run_last(self, known: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the regions behind compiled code, once they are open. `known` has the network's
-        inputs and what compiled code gives. Raises `InputError`."""
+        """Run the regions after the compiled code. The sessions must be open.
+
+        Args:
+            known: inputs of the network and outputs of the compiled code, arrays by name.
+
+        Returns:
+            The outputs of the regions by name.
+
+        Raises:
+            InputError: onnxruntime rejects the inputs.
+        """
         sessions = self._last or ()
         if len(sessions) == 1:  # inferences of microseconds come here
             return sessions[0].run(known)
@@ -120,7 +139,7 @@ class ArtifactRegions:
         return made
 
     def time_last(self, known: Mapping[str, Array], times: int) -> float:
-        """Return the median of the seconds that the regions behind compiled code take."""
+        """Return the median duration in seconds of the regions after the compiled code."""
         taken = []
         for _ in range(times):
             begun = time.perf_counter()

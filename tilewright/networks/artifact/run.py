@@ -1,4 +1,4 @@
-"""Runs an artifact: the accelerator's segments and the CPU's islands by turns."""
+"""Runs an artifact: alternates between segments on the accelerator and islands on the CPU."""
 
 from __future__ import annotations
 
@@ -18,16 +18,29 @@ from tilewright.targets.layer import Value, from_int8, to_int8
 
 Array = NDArray[np.generic]
 CONTAINERS = ("sequence", "map", "optional", "sparse_tensor")
-"""Element types of inputs and outputs that are no tensors, which onnxruntime takes and gives."""
+"""Types of inputs and outputs that are not tensors, which onnxruntime accepts and returns."""
 RunCpu = Callable[[str, Sequence[Array]], Sequence[Array]]
-"""Runs an island, by name, on the tensors it reads; gives those it writes."""
+"""Runs an island. The arguments are its name and its input tensors; the result is its output
+tensors."""
 RunSegment = Callable[[int, Mapping[str, Array]], Mapping[str, Array]]
-"""Runs a segment, by number, on the tensors it loads; gives those it stores."""
+"""Runs a segment. The arguments are its index and the tensors that it loads; the result is the
+tensors that it stores."""
 
 
 @dataclass(frozen=True)
 class LayerTime:
-    """A layer's cycles: in its stream, by itself, and what no schedule of it beats."""
+    """Cycles of a layer.
+
+    Attributes:
+        name: name of the layer.
+        names: names of the fused operators.
+        operator: type of the operator.
+        macs: multiply-accumulates.
+        cycles: cycles within its stream.
+        alone: cycles of the layer by itself.
+        roofline: lower bound in cycles.
+        segment: index of its segment.
+    """
 
     name: str
     names: tuple[str, ...]
@@ -41,36 +54,48 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where an inference spends its time. Cycles are those of whole streams, one a segment;
-    `cpu_seconds` are by island, on this machine's CPU."""
+    """Time and energy of an inference.
+
+    Attributes:
+        layers: cycles of each layer.
+        segments: cycles of each segment's stream.
+        clock_hz: clock frequency of the accelerator.
+        cpu_seconds: seconds of each island on this machine's CPU.
+        microjoules: estimated energy of the accelerator and its memory; None if the target has no
+            energy model.
+    """
 
     layers: tuple[LayerTime, ...]
     segments: tuple[int, ...]
     clock_hz: float
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     microjoules: float | None = None
-    """What the accelerator and its memory spend, by an estimate; None where the target knows
-    none."""
 
     @property
     def cycles(self) -> int:
-        """Of all segments."""
+        """Total cycles of all segments."""
         return sum(self.segments)
 
     @property
     def milliseconds(self) -> float:
-        """Of the accelerator."""
+        """Time of the accelerator in milliseconds."""
         return self.cycles / self.clock_hz * 1e3
 
     @property
     def cpu_milliseconds(self) -> float:
-        """Of what the CPU computes between segments, on this machine."""
+        """Time of the islands in milliseconds, on this machine's CPU."""
         return sum(self.cpu_seconds.values()) * 1e3
 
 
 @dataclass(frozen=True)
 class Island:
-    """Work of the CPU: the tensors it reads and writes."""
+    """Work of the CPU between segments.
+
+    Attributes:
+        name: name of the island.
+        inputs: names of the tensors that it reads.
+        outputs: names of the tensors that it writes.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -79,7 +104,18 @@ class Island:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """What runs after what: ("segment", number) and ("cpu", number); the tensors of the border."""
+    """Execution order of an artifact.
+
+    Attributes:
+        steps: the steps: ("segment", index) or ("cpu", index of the island).
+        loads: names of the tensors that each segment loads.
+        islands: the islands.
+        inputs: inputs of the network.
+        outputs: outputs of the network.
+        values: description of the tensors at the borders between steps, by name.
+        quantised: for each int8 tensor that the host quantises, the name of its source.
+        results: for each output, the name of the tensor from which it is made.
+    """
 
     steps: tuple[tuple[str, int], ...]
     loads: Sequence[tuple[str, ...]]
@@ -92,17 +128,34 @@ class Order:
 
 
 class Inference:
-    """One inference on its way: its steps run one after the other, and steps of other inferences
-    may run between them. `cpu_seconds` are those of each island, on this machine."""
+    """An inference in progress.
+
+    Its steps run in order. Steps of other inferences may run between them.
+
+    Args:
+        order: the steps of the artifact.
+        inputs: input arrays by name.
+
+    Attributes:
+        cpu_seconds: seconds of each island that has run, on this machine.
+
+    Raises:
+        InputError: an input is missing or has another shape or type.
+    """
 
     def __init__(self, order: Order, inputs: Mapping[str, Array]) -> None:
-        """Raises `InputError` for other names, shapes or types than the network's."""
         self._order = order
         self._tensors: dict[str, Array] = dict(check_arrays(order.inputs, inputs))
         self.cpu_seconds: dict[str, float] = {}
 
     def run(self, step: int, segment: RunSegment, cpu: RunCpu) -> None:
-        """A step of the order."""
+        """Run one step.
+
+        Args:
+            step: index of the step.
+            segment: runs a segment.
+            cpu: runs an island.
+        """
         order, tensors = self._order, self._tensors
         kind, number = order.steps[step]
         if kind == "segment":
@@ -118,7 +171,7 @@ class Inference:
         tensors.update(zip(island.outputs, made, strict=True))
 
     def outputs(self) -> dict[str, Array]:
-        """Arrays by name, in the shapes of the order's outputs, once all steps are done."""
+        """Return the outputs by name, in the shapes of the network, after all steps have run."""
         order = self._order
         return {value.name: _result(order, self._tensors, value) for value in order.outputs}
 
@@ -126,8 +179,20 @@ class Inference:
 def infer(
     order: Order, program: BuiltProgram, cpu: RunCpu, inputs: Mapping[str, Array]
 ) -> tuple[dict[str, Array], dict[str, float]]:
-    """One inference: outputs by name, and the seconds of each island. Raises `InputError` for other
-    names, shapes or types than the network's."""
+    """Run one inference.
+
+    Args:
+        order: the steps of the artifact.
+        program: the accelerator's program.
+        cpu: runs islands.
+        inputs: input arrays by name, in the shapes of the network.
+
+    Returns:
+        The outputs by name, and the seconds of each island.
+
+    Raises:
+        InputError: an input is missing or has another shape or type.
+    """
     inference = Inference(order, inputs)
     for step in range(len(order.steps)):
         inference.run(step, program.run, cpu)
@@ -135,8 +200,7 @@ def infer(
 
 
 class ExactInputs:
-    """The names, shapes and element types of arrays that need no conversion, ready to compare:
-    inferences of microseconds check their inputs, too.
+    """Fast check whether arrays need no conversion, for networks that take only microseconds.
 
     Args:
         wanted: the inputs of a network.
@@ -152,7 +216,10 @@ class ExactInputs:
         self._has_containers = len(self._known) < self._count
 
     def fit(self, inputs: Mapping[str, Array]) -> bool:
-        """Return whether `inputs` are exactly the wanted arrays. False for containers."""
+        """Return whether arrays have exactly the expected names, shapes and element types.
+
+        The result is False for networks with inputs that are not tensors.
+        """
         if self._has_containers or len(inputs) != self._count:
             return False
         for name, shape, dtype in self._known:
@@ -163,8 +230,18 @@ class ExactInputs:
 
 
 def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The inputs as they are, each of the shape that is wanted; halves for a float32 are widened.
-    Raises `InputError` for what is missing or does not fit."""
+    """Check the inputs of a network. float16 arrays are converted where float32 is expected.
+
+    Args:
+        wanted: the inputs of the network.
+        inputs: arrays by name.
+
+    Returns:
+        The arrays in the order of `wanted`, each with the expected shape.
+
+    Raises:
+        InputError: an input is missing, unknown, or has another shape or type.
+    """
     names = {value.name for value in wanted}
     inputs = dict(inputs)
     for value in wanted:
@@ -194,14 +271,19 @@ def check_arrays(wanted: Sequence[Value], inputs: Mapping[str, Array]) -> dict[s
 
 
 def as_text_objects(array: Array) -> Array:
-    """Return an array of text as one of `str` objects, which onnxruntime reads and gives; any other
-    array as it is."""
+    """Convert an array of text to `str` objects, as onnxruntime uses them.
+
+    Other arrays are returned unchanged.
+    """
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Return outputs by name as arrays alone. A sequence has an array for each element, `name.0`
-    and so on, and a map has `name.keys` and `name.values`."""
+    """Convert outputs, which may be sequences or maps, to arrays by name.
+
+    A sequence gives one array per element (`name.0`, `name.1`, …), and a map gives `name.keys` and
+    `name.values`.
+    """
     found: dict[str, Array] = {}
     for name, value in outputs.items():
         if isinstance(value, Mapping):
@@ -215,7 +297,7 @@ def as_arrays(outputs: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def layer_times(rows: Sequence[LayerTime], times: Sequence[StreamTimes]) -> tuple[LayerTime, ...]:
-    """The layers with the cycles that the streams took for them."""
+    """Return the layers with their cycles within the streams."""
     cycles = [each for stream in times for each in stream.layers]
     return tuple(
         LayerTime(r.name, r.names, r.operator, r.macs, spent, r.alone, r.roofline, r.segment)
@@ -228,8 +310,11 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
-    """A tensor that is there, or that the host quantises first. Raises `InputError` for NaN, which
-    would become a number; the C runtime of a board refuses it, too."""
+    """Return a tensor, which the host quantises if it does not exist yet.
+
+    Raises `InputError` for NaN, which int8 cannot represent. The C runtime of a board also refuses
+    it.
+    """
     if name not in tensors:
         value, source = order.values[name], order.quantised[name]
         real = tensors[source]
@@ -240,7 +325,7 @@ def _tensor(order: Order, tensors: dict[str, Array], name: str) -> Array:
 
 
 def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
-    """An output, made of the int8 value that it is unless it is there already."""
+    """Return an output, converted from its int8 tensor if necessary."""
     found = tensors.get(value.name)
     if found is None or (found.dtype == np.int8 and value.dtype != "int8"):
         found = _tensor(order, tensors, order.results[value.name])
@@ -251,12 +336,16 @@ def _result(order: Order, tensors: dict[str, Array], value: Value) -> Array:
 
 
 Ports = Sequence[tuple[Sequence[Value], Sequence[Value]]]
-"""Of each segment, what it takes and what it gives."""
+"""For each segment, the tensors that it loads and those that it stores."""
 _OF_INT8 = ("int8", "uint8")
 
 
 def check_order(order: Order, ports: Ports) -> None:
-    """Raises `ValueError` naming the first tensor that does not fit."""
+    """Check that an execution order is consistent with the segments' inputs and outputs.
+
+    Raises:
+        ValueError: a step or a tensor does not fit; the message names it.
+    """
     segments = [number for kind, number in order.steps if kind == "segment"]
     islands = [number for kind, number in order.steps if kind == "cpu"]
     if len(segments) + len(islands) != len(order.steps):
@@ -267,7 +356,7 @@ def check_order(order: Order, ports: Ports) -> None:
 
 
 class _Tensors:
-    """The tensors that are there at a point of an inference, with their elements and types."""
+    """Number of elements and type of each tensor that exists at a point of an inference."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -300,7 +389,7 @@ class _Tensors:
             self.known[port.name] = _elements(port), port.dtype
 
     def _need(self, name: str) -> tuple[int, str]:
-        """A tensor that is there, or that the host quantises."""
+        """Return the description of a tensor, which the host quantises if it does not exist yet."""
         if name not in self.known:
             value = self._value(name)
             count, dtype = self.known.get(self.order.quantised.get(name, ""), (-1, ""))
@@ -312,7 +401,7 @@ class _Tensors:
         return self.known[name]
 
     def _result(self, value: Value) -> None:
-        """An output, as it is there or as the host makes it of an int8 tensor."""
+        """Check that an output exists or can be made from its int8 tensor."""
         found = self.known.get(value.name)
         if found is None or (found[1] == "int8" and value.dtype != "int8"):
             held = self.order.results.get(value.name, "")

@@ -1,4 +1,4 @@
-"""Splits arrays into successive images of a network, and joins what it gives for them."""
+"""Inference session: a built network that is loaded once and run many times."""
 
 from __future__ import annotations
 
@@ -16,9 +16,19 @@ from tilewright.targets.layer import Value
 
 
 def split_images(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
-    """The inputs of each image, in the shapes that the network takes: arrays hold images one after
-    another along their first axis. An array of one image is every image's. Raises `InputError`
-    where arrays hold different numbers of images; what else is wrong `run` says."""
+    """Split arrays of several images into the inputs of each image.
+
+    Args:
+        wanted: the inputs of the network.
+        arrays: arrays by name. Images follow each other along the first axis. An array with a
+            single image is used for all images.
+
+    Returns:
+        The inputs of each image, in the shapes of the network.
+
+    Raises:
+        InputError: arrays contain different numbers of images. Other mistakes are left to `run`.
+    """
     counts = {value.name: _images(value, arrays[value.name]) for value in wanted
               if value.name in arrays}  # fmt: skip
     several = {name: count for name, count in counts.items() if count > 1}
@@ -35,15 +45,21 @@ def split_images(wanted: Sequence[Value], arrays: Mapping[str, Array]) -> list[d
 
 
 def join_outputs(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The outputs of successive images, of shape (n, …) each, one after another along the first
-    axis, (images · n, …); numbers without an axis in a vector, (images,)."""
+    """Concatenate the outputs of successive images along the first axis.
+
+    Args:
+        outputs: for each image, the output arrays by name, of shape (n, …).
+
+    Returns:
+        Arrays by name, of shape (images · n, …); scalars give a vector of shape (images,).
+    """
     return {
         name: np.concatenate([np.atleast_1d(each[name]) for each in outputs]) for name in outputs[0]
     }
 
 
 def _images(value: Value, array: Array) -> int:
-    """How many images of a tensor's shape an array holds; 1 where it does not fit, too."""
+    """Return the number of images in an array; 1 if its shape does not fit."""
     if array.ndim != len(value.shape) or not array.ndim or array.shape[1:] != value.shape[1:]:
         return 1
     own = value.shape[0]
@@ -53,8 +69,11 @@ def _images(value: Value, array: Array) -> int:
 class InferenceSession:
     """A built network, loaded once and run many times.
 
-    Threads may call `run` at the same time: each gets a context of its own, with `threads` threads
-    of a library. A simulated accelerator takes turns.
+    Several threads may call `run` at the same time. Each calling thread gets its own context with
+    the library's number of threads. A simulated accelerator runs one call at a time.
+
+    Args:
+        artifact: the loaded artifact.
     """
 
     def __init__(self, artifact: AnyArtifact) -> None:
@@ -63,21 +82,31 @@ class InferenceSession:
 
     @property
     def artifact(self) -> AnyArtifact:
-        """What was loaded: manifest, layers, checks."""
+        """The loaded artifact, with its manifest, layers and checks."""
         return self._artifact
 
     def get_inputs(self) -> Sequence[Value | NamedValue]:
-        """The inputs in order; each has `name`, `shape` and `dtype`. An axis of a library that was
-        built for several sizes has a name instead of a size."""
+        """Return the inputs in order. Each has the attributes `name`, `shape` and `dtype`.
+
+        In a library for several sizes, a dynamic axis has a name instead of a size.
+        """
         return list(self._artifact.inputs)
 
     def get_outputs(self) -> Sequence[Value | NamedValue]:
-        """The outputs in order; each has `name`, `shape` and `dtype`, as the inputs."""
+        """Return the outputs in order, with the same attributes as the inputs."""
         return list(self._artifact.outputs)
 
     def empty(self, name: str, shape: Sequence[int] | None = None) -> Array:
-        """An array of an input's shape that a library reads in place; of the given `shape` where
-        axes have names. Raises `InputError`."""
+        """Return an uninitialised array for an input, aligned so that a library reads it without a
+        copy.
+
+        Args:
+            name: name of the input.
+            shape: shape of the array, if the input has dynamic axes.
+
+        Raises:
+            InputError: the input does not exist, or a size is missing.
+        """
         for value in self._artifact.inputs:
             if value.name == name:
                 sizes = [size for size in shape or value.shape if isinstance(size, int)]
@@ -88,10 +117,17 @@ class InferenceSession:
         raise InputError(f"there is no input '{name}'; the network takes {known}")
 
     def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """One inference: the outputs that are named, or all, in the shapes of `get_outputs`.
+        """Run one inference.
 
-        `inputs` are arrays by name, in the shapes of `get_inputs`. Raises `InputError` for inputs
-        that do not fit and outputs that do not exist.
+        Args:
+            output_names: names of the outputs to return; None for all outputs.
+            inputs: arrays by name, in the shapes of `get_inputs`.
+
+        Returns:
+            The outputs in the order of `output_names`, in the shapes of `get_outputs`.
+
+        Raises:
+            InputError: an input does not fit, or an output does not exist.
         """
         wanted = self._outputs if output_names is None else list(output_names)
         if unknown := [name for name in wanted if name not in self._outputs]:
@@ -103,5 +139,14 @@ class InferenceSession:
 
 
 def open_session(folder: Path, threads: int | None, *, allow_code: bool) -> InferenceSession:
-    """Raises as `load`, and `ArtifactError` for threads that cannot be."""
+    """Load an artifact and return a session for it.
+
+    Args:
+        folder: folder of the artifact.
+        threads: number of threads of a library; None for the number that it was built for.
+        allow_code: load machine code from another author.
+
+    Raises:
+        ArtifactError: the artifact cannot be loaded, or `threads` is invalid.
+    """
     return InferenceSession(load(folder, allow_code=allow_code, threads=threads))

@@ -1,7 +1,7 @@
-"""Holds a network that is compiled for several sizes of its inputs, and runs the one that fits.
+"""A network that is compiled for several input sizes, of which the smallest fitting one is run.
 
-An input of a smaller size is padded with zeros, and the outputs are cut. That is done only along
-dimensions where it is proved to change nothing (`networks.onnx.neutral_padding`).
+Inputs of a smaller size are padded with zeros, and the outputs are cropped. This is done only along
+dimensions for which it provably does not change the result (`networks.onnx.neutral_padding`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ from tilewright.targets.layer import NamedShape
 
 KIND = "sized library"
 UNKNOWN = "?"
-"""The size of an axis that changes with the sizes of the inputs in no known way."""
+"""Name of an output axis whose size is not proportional to any input size."""
 
 
 @dataclass(frozen=True)
 class NamedValue:
-    """An input or output; the axes that are dynamic have names instead of sizes."""
+    """An input or output with dynamic axes.
+
+    Attributes:
+        name: name of the tensor.
+        shape: sizes of its axes, with a name for each dynamic axis.
+        dtype: element type.
+    """
 
     name: str
     shape: NamedShape
@@ -40,14 +46,20 @@ class NamedValue:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The library for some inputs, the inputs in its shapes, and what of its outputs is wanted."""
+    """The library that is used for some inputs.
+
+    Attributes:
+        library: the library.
+        inputs: the inputs, padded to the shapes of the library.
+        crops: the part of each output that is not padding, by name.
+    """
 
     library: CompiledArtifact
     inputs: dict[str, Array]
     crops: Mapping[str, tuple[slice, ...]]
 
     def cropped(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs without what padding made."""
+        """Return the outputs without the part that belongs to the padding."""
         return {
             name: array[self.crops[name]] if name in self.crops else array
             for name, array in outputs.items()
@@ -55,9 +67,22 @@ class Fit:
 
 
 class SizedLibrary:
-    """A network in memory, as it was built for several sizes. `manifest` is what the folder says of
-    it; `name` is the network's, `target` what it was built for. `opened` has the libraries that
-    were needed, by their place in the manifest."""
+    """A network that is compiled for several input sizes.
+
+    Args:
+        manifest: the manifest of the artifact.
+        folder: folder of the artifact.
+        threads: number of threads; None for the number that the libraries were built for.
+
+    Attributes:
+        manifest: the manifest of the artifact.
+        name: name of the network.
+        target: name of the target.
+        inputs: the inputs of the network.
+        outputs: the outputs of the network.
+        padded: names of the dimensions along which inputs may be padded.
+        opened: the libraries that were loaded so far, by their index in the manifest.
+    """
 
     def __init__(self, manifest: Mapping[str, Json], folder: Path, threads: int | None) -> None:
         self.manifest = manifest
@@ -80,7 +105,7 @@ class SizedLibrary:
 
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
-        """The sizes of each dynamic dimension, ascending."""
+        """The sizes of each dynamic dimension in ascending order."""
         found: dict[str, set[int]] = {}
         for combination in self._at:
             for name, size in combination:
@@ -89,26 +114,38 @@ class SizedLibrary:
 
     @property
     def libraries(self) -> list[tuple[dict[str, int], CompiledArtifact]]:
-        """Every combination of sizes with its library. Raises `ArtifactError` for a damaged one."""
+        """Every combination of sizes with its library. Raises `ArtifactError` if one is damaged."""
         return [(dict(at), self._library(place)) for at, place in self._at.items()]
 
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One inference: arrays by name in the shapes of `inputs`, dynamic axes of any size that
-        fits. Raises `InputError` for inputs that do not fit."""
+        """Run one inference.
+
+        Args:
+            inputs: arrays by name. Dynamic axes may have any size that fits a library.
+
+        Returns:
+            The outputs by name.
+
+        Raises:
+            InputError: an input does not fit.
+        """
         fit = self.fit(inputs)
         return fit.cropped(fit.library.infer(fit.inputs))
 
     def run(
         self, inputs: Mapping[str, Array], *, layers: bool = False
     ) -> tuple[dict[str, Array], LibraryProfile]:
-        """One inference, shapes as in `infer`, and how long the library that fits takes, as
-        `CompiledArtifact.run` says. Raises `InputError` for inputs that do not fit."""
+        """Run one inference and measure its duration, see `CompiledArtifact.run`.
+
+        Raises:
+            InputError: an input does not fit.
+        """
         fit = self.fit(inputs)
         outputs, spent = fit.library.run(fit.inputs, layers=layers)
         return fit.cropped(outputs), spent
 
     def fit(self, inputs: Mapping[str, Array]) -> Fit:
-        """The smallest library that these inputs fit. Raises `InputError` where none does."""
+        """Return the smallest library that fits the inputs. Raise `InputError` if there is none."""
         given = self._given(inputs)
         chosen = {name: self._size_for(name, size) for name, size in given.items()}
         library = self._library(self._at[tuple(sorted(chosen.items()))])
@@ -126,7 +163,10 @@ class SizedLibrary:
         return Fit(library, padded, crops)
 
     def _given(self, inputs: Mapping[str, Array]) -> dict[str, int]:
-        """The size of each dynamic dimension. Raises `InputError`."""
+        """Return the size of each dynamic dimension in the inputs.
+
+        Raises `InputError` if an input does not fit, or if inputs disagree on a size.
+        """
         found: dict[str, int] = {}
         for value in self.inputs:
             array = inputs.get(value.name)
@@ -162,7 +202,7 @@ class SizedLibrary:
         )
 
     def _why(self, name: str) -> str:
-        """The reason that the manifest states, if any."""
+        """Return the reason in the manifest why a dimension must not be padded, if there is one."""
         reasons = as_object(self.manifest.get("not_padded", {}))
         return f": {as_text(reasons[name])}" if name in reasons else ""
 
@@ -183,9 +223,14 @@ def join_libraries(
     made: Sequence[tuple[Mapping[str, int], CompiledFiles]],
     obstacles: Mapping[str, str],
 ) -> CompiledFiles:
-    """One artifact of a network's libraries, each with the sizes that it is compiled for.
-    `obstacles` says by dimension why inputs must not be padded along it, "" where they may. They
-    are not where the samples of a library show a difference, either."""
+    """Combine the libraries of a network for different sizes into one artifact.
+
+    Args:
+        inputs: shape of each input, with names for dynamic axes.
+        made: pairs of the sizes of the dynamic dimensions and the library compiled for them.
+        obstacles: for each dynamic dimension, the reason why inputs must not be padded along it; ""
+            if they may. The samples of the libraries may reveal further reasons.
+    """
     first = made[0][1].manifest
     rows: list[Json] = []
     files: dict[str, bytes] = {}
@@ -221,8 +266,10 @@ def _difference(
     manifest: Mapping[str, Json],
     opened: Sequence[CompiledArtifact],
 ) -> str:
-    """What shows that a size of a dimension, padded to the next, gives other outputs than the
-    source model; "" where nothing does."""
+    """Check on samples that padding a dimension to the next size does not change the outputs.
+
+    Returns the reason why it does, or "" if no difference was found.
+    """
     if any(UNKNOWN in value.shape for value in _values(manifest["outputs"])):
         return "an output does not grow in proportion to it"
     rows, sizes = as_list(manifest["sizes"]), sorted({at[name] for at, _ in made})
@@ -244,7 +291,7 @@ def _difference(
 def _named_output(
     place: int, made: Sequence[tuple[Mapping[str, int], CompiledFiles]]
 ) -> Sequence[int | str]:
-    """The shape of an output: names where an axis grows in proportion to a dimension."""
+    """Return the shape of an output, with names for axes proportional to a dynamic dimension."""
     shapes = [
         list(map(as_int, as_list(as_object(as_list(library.manifest["outputs"])[place])["shape"])))
         for _, library in made
@@ -263,7 +310,7 @@ def _proportional(axis: Sequence[int], at: Sequence[Mapping[str, int]]) -> str:
 
 
 def _padded(array: Array, shape: Sequence[int] | None) -> Array:
-    """With zeros behind it, in this shape; as it is where there is none."""
+    """Pad an array with zeros at the end of each axis; return it unchanged if `shape` is None."""
     if shape is None or array.shape == tuple(shape):
         return array
     larger = np.zeros(tuple(shape), array.dtype)

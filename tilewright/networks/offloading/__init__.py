@@ -1,2 +1,1 @@
-"""Says what of a network an accelerator gets: costs, decisions, workloads and the report on
-them."""
+"""Offloading: decides which parts of a network run on an accelerator, and reports the decisions."""

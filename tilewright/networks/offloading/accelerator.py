@@ -1,6 +1,4 @@
-"""Describes the hardware that layers are offloaded to: its blocks, its number types, the form of
-its workloads, and how long layers take there.
-"""
+"""Description of the hardware to which layers are offloaded: blocks, number types and latencies."""
 
 from __future__ import annotations
 
@@ -31,29 +29,29 @@ from tilewright.targets.workload import Workload
 
 MAX_WASTE = 1.0
 SAMPLED = 1 << 16
-"""Schedules of a larger space that an estimate is asked about."""
+"""Maximum number of schedules of a large space that are estimated."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What offloading has to know of a target.
+    """Properties of a target that offloading needs.
 
     Attributes:
         blocks: sizes of the blocks that the matrix unit multiplies, in elements.
         epilogue: form of epilogues (`networks.epilogues`).
-        max_waste: a layer is offloaded only if at most this share of its multiplications are with
-            padding zeros.
-        bound: returns a lower bound on the latency of a workload, and raises `WorkloadError` for a
-            workload that cannot run; None if there is no bound.
+        max_waste: a layer is offloaded only if at most this fraction of its multiplications are
+            with padding zeros.
+        bound: returns a lower bound on the latency of a workload, and raises `WorkloadError` if it
+            cannot run; None if there is no bound.
         slowdown: slowdown of the CPU beside the accelerator (`networks.offloading.cpu_costs`).
         estimate: returns the estimate of the best schedule of a workload; None unless the target
-            pools sums.
-        computes_floats: the target is the processor that runs the rest of the network. Nothing is
-            packed or padded for it, and `check` alone decides.
-        float_type: type in which such a processor multiplies if it has a kernel, else float32.
+            can pool accumulator sums.
+        computes_floats: the target is the processor that also runs the rest of the network. Nothing
+            is packed or padded for it, and `check` alone decides what it runs.
+        float_type: type in which such a processor multiplies if it has a kernel for it, otherwise
+            float32.
         check: raises `WorkloadError` for a workload without a schedule.
-        rounds_to_even: the accelerator rounds halves to even; `form` returns the workload with the
-            steps that it computes.
+        rounds_to_even: the accelerator rounds ties to even; `form` adapts workloads to this.
     """
 
     blocks: Blocks
@@ -75,8 +73,14 @@ class Accelerator:
         max_waste: float = MAX_WASTE,
         sampled: int = SAMPLED,
     ) -> Accelerator:
-        """Return the description of a target. Estimates are computed for `sampled` schedules of a
-        workload at most."""
+        """Return the description of a target.
+
+        Args:
+            target: the target.
+            epilogue: form of epilogues.
+            max_waste: maximum fraction of multiplications with padding zeros.
+            sampled: maximum number of schedules of a workload that are estimated.
+        """
         traits = traits_of(target)
         if "float32" in traits.dtypes:
             return cls(
@@ -96,36 +100,55 @@ class Accelerator:
         )
 
     def form(self, workload: Workload) -> Workload:
-        """Return a workload with the steps that the accelerator computes."""
+        """Return a workload with the post-operations that the accelerator computes."""
         return rounded_to_even(workload) if self.rounds_to_even else workload
 
     def accept(self, workload: Workload) -> None:
-        """Raise `WorkloadError` for a workload without a schedule."""
+        """Raise `WorkloadError` if a workload has no schedule on the accelerator."""
         self.check(self.form(workload))
 
     def seconds(self, workload: Workload) -> float | None:
-        """Return a lower bound on the latency of a call, None if there is none. Raises
-        `WorkloadError` for a workload that cannot run."""
+        """Return a lower bound on the latency of a call in seconds, or None if there is none.
+
+        Raises:
+            WorkloadError: the workload cannot run.
+        """
         return None if self.bound is None else self.bound(workload).seconds
 
     def estimated(self, workload: Workload) -> float | None:
-        """Return the target's estimate for a call, in the target's unit, None if there is none.
-        Raises `WorkloadError` for a workload that cannot run."""
+        """Return the target's estimate for a call in the target's unit, or None if there is none.
+
+        Raises:
+            WorkloadError: the workload cannot run.
+        """
         return None if self.estimate is None else self.estimate(workload)
 
     def image_seconds(self, elements: int) -> float:
-        """Return how long the CPU takes to pack an image into blocks, or to unpack it. Quantising
-        and dequantising cost nothing here: the loops of the neighbouring operators do it."""
+        """Return the seconds that the CPU needs to pack an image into blocks or to unpack it.
+
+        Quantising and dequantising add nothing, because the loops of neighbouring operators include
+        them.
+
+        Args:
+            elements: number of elements of the image.
+        """
         return self.slowdown * SECONDS["pack"] * elements
 
     def unfold_seconds(self, elements: int, unfolded_bytes: int) -> float:
-        """Return how long the CPU takes to quantise an image and to rearrange it."""
+        """Return the seconds that the CPU needs to quantise an image and to unfold it.
+
+        Args:
+            elements: number of elements of the image.
+            unfolded_bytes: size of the unfolded image in bytes.
+        """
         quantising = SECONDS["elementwise"] * elements
         return self.slowdown * (quantising + SECONDS["unfold"] * unfolded_bytes)
 
     def seconds_or_never(self, workload: Workload) -> float:
-        """Return a lower bound on the latency of a call: infinite if it cannot run, 0 if there is
-        no bound."""
+        """Return a lower bound on the latency of a call in seconds.
+
+        The result is infinite if the workload cannot run, and 0 if there is no bound.
+        """
         try:
             return self.seconds(workload) or 0.0
         except WorkloadError:
@@ -133,8 +156,10 @@ class Accelerator:
 
 
 def _estimate_of(target: Target, sampled: int) -> Callable[[Workload], float]:
-    """Return a function that returns the least estimate of the valid schedules of a workload. Of a
-    large space, only `sampled` schedules are estimated."""
+    """Return a function that gives the lowest estimate of a workload's valid schedules.
+
+    In a large space, only `sampled` schedules are estimated.
+    """
 
     @cache
     def least(workload: Workload) -> float:

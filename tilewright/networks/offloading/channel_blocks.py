@@ -1,7 +1,7 @@
-"""Rewrites a layer exactly, so that it fills an accelerator's blocks of channels.
+"""Rewrites layers so that they fill an accelerator's blocks of channels.
 
-A rewritten layer computes the same numbers: channels beyond those of the model are zero, and so is
-every weight that a rewrite adds.
+A rewritten layer computes exactly the same numbers: additional channels are zero, and so is every
+weight that a rewrite adds.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from tilewright.targets.patterns.shortcut import Shortcut
 from tilewright.targets.workload import Workload
 
 Cost = Callable[[Workload, Unfold | None], float]
-"""What a layer takes as it is written, padded to whole blocks; infinite where it cannot run."""
+"""Returns the cost of a layer in a given form, padded to whole blocks; infinite if it cannot run.
+"""
 
 
 def pad_to_blocks(workload: Workload, blocks: Blocks) -> Workload:
-    """The workload with its batch and channels padded to whole blocks. Groups that are narrower
-    than a block share one, so a grouped convolution gets more groups instead of wider ones; one
-    whose groups are all computed together stays as it is."""
+    """Pad the batch and the channels of a workload to whole blocks.
+
+    Groups that are narrower than a block share one block. A grouped convolution therefore gets more
+    groups instead of wider ones, unless all its groups fit into one block.
+    """
     w = workload
     batch = _up(w.batch, blocks.batch)
     if w.groups == 1 and w.operator != "max_pool":
@@ -49,8 +52,11 @@ def _padded_shortcut(shortcut: Shortcut | None, blocks: Blocks) -> tuple[Shortcu
 
 
 def groups_together(workload: Workload, blocks: Blocks) -> int:
-    """The fewest neighbouring groups whose channels fill whole blocks, or all: they are computed
-    together, with weights that are zero between them."""
+    """Return the number of neighbouring groups that are computed together.
+
+    This is the smallest number whose channels fill whole blocks, or all groups. Weights between
+    different groups are zero.
+    """
     group_in = workload.in_channels // workload.groups
     group_out = workload.out_channels // workload.groups
     whole = math.lcm(
@@ -61,7 +67,7 @@ def groups_together(workload: Workload, blocks: Blocks) -> int:
 
 
 def iterations(workload: Workload, blocks: Blocks) -> int:
-    """How often the matrix unit multiplies a block for the workload, padded; 0 for a maximum."""
+    """Return the number of block multiplications for a padded workload; 0 for max-pooling."""
     w = pad_to_blocks(workload, blocks)
     if w.operator == "max_pool":
         return 0
@@ -74,26 +80,33 @@ def iterations(workload: Workload, blocks: Blocks) -> int:
 
 
 def wasted_share(workload: Workload, blocks: Blocks) -> float:
-    """The share of the matrix unit's multiplications that are by zeros of padding or between
-    groups."""
+    """Return the fraction of multiplications by zeros, from padding or between groups."""
     macs = blocks.batch * blocks.in_channels * blocks.out_channels * iterations(workload, blocks)
     return 1 - workload.macs / macs if macs else 0.0
 
 
 def image_bytes(workload: Workload, blocks: Blocks) -> int:
-    """Of the int8 image as it is packed into blocks."""
+    """Return the size in bytes of a workload's int8 input image, packed into blocks."""
     w = pad_to_blocks(workload, blocks)
     return w.batch * w.in_channels * w.height * w.width
 
 
 def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) -> Unfold | None:
-    """The cheapest way to write a convolution whose input channels fill no block, on an image that
-    the host packs anyway; None where padding its channels is.
+    """Find the cheapest way to unfold the image of a convolution with few input channels.
 
-    Patches of every multiple of the stride and of the whole kernel are tried, in rows and columns:
-    space-to-depth and im2col are among them. `cost` is that of the whole layer and of rearranging
-    its image; by default `iterations` and the bytes of the packed image, since a small CPU packs
-    about one while the accelerator does the other. Equal ones are told apart by these bytes.
+    Such a convolution fills no block of input channels. The host packs its image anyway, and can
+    rearrange patches of pixels into channels. Patch sizes are all multiples of the stride and the
+    whole kernel, in rows and columns, which includes space-to-depth and im2col.
+
+    Args:
+        workload: the convolution.
+        blocks: block sizes of the accelerator.
+        cost: cost of the layer and of rearranging its image. By default `iterations` plus the bytes
+            of the packed image, since a small CPU packs about one byte during one iteration. Equal
+            costs are ordered by these bytes.
+
+    Returns:
+        The cheapest unfolding, or None if padding the channels is cheaper.
     """
     w = workload
     if w.operator != "conv2d" or w.groups > 1 or w.in_channels >= blocks.in_channels:
@@ -110,7 +123,7 @@ def best_unfold(workload: Workload, blocks: Blocks, cost: Cost | None = None) ->
 
 
 def _unfolds(workload: Workload) -> Iterator[Unfold]:
-    """All of the workload's."""
+    """Yield all ways to unfold the image of a convolution."""
     w = workload
     for rows in _patches(w.kernel_h, w.stride_h):
         for cols in _patches(w.kernel_w, w.stride_w):
@@ -121,7 +134,7 @@ def _unfolds(workload: Workload) -> Iterator[Unfold]:
 
 
 def _patches(kernel: int, stride: int) -> list[int]:
-    """Taps of a patch: multiples of the stride below the kernel, and the whole kernel."""
+    """Return the patch sizes: multiples of the stride below the kernel size, and that size."""
     return [*range(stride, kernel, stride), kernel]
 
 

@@ -1,11 +1,13 @@
-"""Estimates what the operators that stay on the CPU take there, for deciding and for reporting.
+"""Estimates of the time that operators take on the CPU, for decisions and reports.
 
-`python -m benchmarks.cpu.operator_costs` measured the table on one core of a Xeon of 2.3 GHz.
-Operators ran as the CPU side of a network runs them: compiled by TVM without tuning, in float. The
-processor beside an accelerator takes longer by a factor, `SLOWDOWN` unless the target says
-otherwise (`targets.capabilities.MachineTraits`). It is that of one Cortex-A9 of the Pynq's two:
-3.5 for the clock (650 MHz), and 2 or more for the work a cycle. Its vectors are half as wide, it
-issues two instructions at once, and its caches are much smaller. No such board was measured.
+`python -m benchmarks.cpu.operator_costs` measured the table on one core of a Xeon with 2.3 GHz.
+Operators ran as in the CPU part of a network: compiled by TVM without tuning, in float32.
+
+The processor beside an accelerator is slower by a factor, which is `SLOWDOWN` unless the target
+defines another one (`targets.capabilities.MachineTraits`). The default describes one of the two
+Cortex-A9 cores of the Pynq: 3.5 for the clock (650 MHz), and 2 or more for the work per cycle. Its
+vectors are half as wide, it issues two instructions at once, and its caches are much smaller. The
+factor was not measured on a board.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ SECONDS: Mapping[Kind, float] = {
     "pack": 0.61e-9,
     "unfold": 1.3e-9,
 }
-"""Of one unit on the machine that was measured. A unit is a multiply-accumulate of convolutions and
-products (`vector` of one row, `matrix` of several), an element that a window takes in (pooling), an
-element of what is computed, a byte of what is packed into blocks or unfolded and packed."""
+"""Seconds per unit on the machine that was measured. A unit is a multiply-accumulate of a
+convolution or product (`vector` for one row, `matrix` for several rows), an element that a pooling
+window reads (`window`), a byte that is packed into blocks (`pack`) or unfolded and packed
+(`unfold`), and otherwise an element."""
 
 _OPERATORS: Mapping[Kind, tuple[str, ...]] = {
     "window": (
@@ -62,18 +65,24 @@ _OPERATORS: Mapping[Kind, tuple[str, ...]] = {
 }  # fmt: skip
 
 KINDS = {operator: kind for kind, operators in _OPERATORS.items() for operator in operators}
-"""What is none of these is elementwise, products aside."""
+"""Kind of each operator. Other operators are elementwise, except for products."""
 
 FREE = frozenset({
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Shape", "Constant",
     "view", "reshape", "flatten", "dropout", "unsqueeze", "squeeze",
 })  # fmt: skip
-"""Operators that only see a tensor in another shape."""
+"""Operators that take no time, because they only reinterpret the shape of a tensor."""
 
 
 def operator_seconds(op_type: str, macs: int, elements: int, rows: int = 2) -> float:
-    """One operator on the machine that was measured: `macs` where it multiplies and adds, else
-    `elements`, those of its largest tensor; `rows` of a product."""
+    """Return the estimated time of an operator on the machine that was measured, in seconds.
+
+    Args:
+        op_type: type of the operator.
+        macs: multiply-accumulates; 0 for an operator that is not a product.
+        elements: number of elements of the largest tensor, used if `macs` is 0.
+        rows: number of rows of a product.
+    """
     if op_type in FREE:
         return 0.0
     if macs:

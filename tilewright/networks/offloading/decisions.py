@@ -1,12 +1,13 @@
-"""Chooses the calls of a network that the accelerator gets: those that it finishes sooner than the
-CPU, packing at the borders included.
+"""Decides which calls of a network are offloaded: those that the accelerator finishes sooner.
 
-At first it is given all that it can run. Then a call that the CPU would finish sooner goes back,
-until nothing changes. Each return can move a border, and none is taken back. But where the
-accelerator can run the whole network and that takes at most 5 % longer, it does. Then no CPU code
-has to be compiled, nor a runtime brought there.
+The time includes the packing of tensors at the borders between CPU and accelerator. Initially, the
+accelerator gets all calls that it can run. Then the call whose return to the CPU saves most time is
+returned, until no return saves time. Each return can move a border, and returns are never undone.
+If the accelerator can run the whole network and this takes at most 5 % longer, the whole network is
+offloaded, because then no CPU code has to be compiled and no runtime is needed on the board.
 
-In the end, a max-pool is done with the convolution before it where that is sooner (`pooling`).
+Finally, max-pooling layers are fused into the preceding convolution where that is faster
+(`pooling`).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from tilewright.targets.capabilities import Blocks
 from tilewright.targets.workload import Workload
 
 WHOLE = 1.05
-"""How much longer the accelerator may take that leaves nothing to the CPU."""
+"""Offload the whole network if its time is at most this factor longer than with a split."""
 
 
 def decide_offloading(examined: Examined, accelerator: Accelerator) -> list[OffloadDecision]:
-    """What becomes of each call that is a whole operator, in execution order."""
+    """Decide for each complete operator whether it is offloaded, in execution order."""
     graph = _Graph(examined, accelerator.blocks)
     candidates = [
         candidate_workload(
@@ -67,8 +68,10 @@ def _pool_together(
     graph: _Graph, decisions: list[OffloadDecision], accelerator: Accelerator,
     refused: Mapping[int, Workload | None],
 ) -> None:  # fmt: skip
-    """Put max-pools into the convolutions before them, those too that the accelerator has refused
-    by themselves."""
+    """Fuse max-pooling layers into preceding convolutions where this is faster.
+
+    Layers that the accelerator cannot run by themselves are included.
+    """
     for place, call in enumerate(graph.calls):
         pool, source = decisions[place], (graph.sources[place] or (None,))[0]
         window = refused.get(place, pool.workload)
@@ -93,7 +96,10 @@ def _pool_together(
 
 
 def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> bool:
-    """Whether it is computed with the clips of a call, which decide what borders count."""
+    """Return whether the accelerator can run a fused workload with the epilogue of a call.
+
+    The epilogue matters because its clips determine how pooling treats the padding.
+    """
     try:
         accelerator.accept(together.with_steps(int8_epilogue(call, accelerator.epilogue)))
     except WorkloadError:
@@ -102,7 +108,7 @@ def _accepts(accelerator: Accelerator, together: Workload, call: FusedCall) -> b
 
 
 class _Graph:
-    """Who of the calls reads whose results; operators that only reshape are looked through."""
+    """Data flow between the calls of a network. Operators that only reshape are skipped."""
 
     def __init__(self, examined: Examined, blocks: Blocks) -> None:
         self.examined = examined
@@ -113,7 +119,7 @@ class _Graph:
 
     @cached_property
     def owners(self) -> Mapping[str, int]:
-        """The call that an operator belongs to."""
+        """Index of the call to which each operator belongs, by operator name."""
         return {
             node: place
             for place, call in enumerate(self.calls)
@@ -122,12 +128,15 @@ class _Graph:
 
     @cached_property
     def in_place(self) -> set[str]:
-        """The concatenations that are no work."""
+        """Names of the concatenations that need no work."""
         return concatenations(self.examined, self.examined.writers, self.owners, self.blocks)
 
     def source(self, name: str) -> int | None:
-        """The call that writes what an operator gives; None for the CPU and inputs. An anchor that
-        gives what no call does gives its own data, in the shape it needs."""
+        """Return the index of the call that produces an operator's output, or None.
+
+        None means that the CPU computes it or that it is an input of the network. The anchor of a
+        call is followed to its own data if no call produces its output.
+        """
         while name not in self.outputs:
             before = self.examined.writers.get(name, ())
             passes = self.types.get(name) in FREE or name in self.in_place
@@ -138,13 +147,15 @@ class _Graph:
 
     @cached_property
     def sources(self) -> Sequence[tuple[int | None, ...]]:
-        """By call, the call that writes each of its inputs."""
+        """For each call, the indices of the calls that produce its inputs; None for others."""
         return [tuple(map(self.source, call.inputs)) for call in self.calls]
 
     @cached_property
     def readers(self) -> Sequence[frozenset[int | None]]:
-        """By call, those that read its result; None for the CPU and the reader of the network's
-        outputs."""
+        """For each call, the indices of the calls that read its result.
+
+        None stands for a reader on the CPU, and for an output of the network.
+        """
         if not self.examined.readers:  # of this kind of file nobody knows them
             found: list[set[int | None]] = [set() for _ in self.calls]
             for place, sources in enumerate(self.sources):
@@ -166,7 +177,7 @@ class _Graph:
         return found or {None}
 
     def is_read_by(self, place: int, reader: int) -> bool:
-        """Whether a call's result is that call's data and nothing else, as far as is known."""
+        """Return whether a call's result is only read by one other call, as far as is known."""
         name = self.calls[place].output
         between = [
             each for each in self.examined.readers.get(name, ())
@@ -176,7 +187,7 @@ class _Graph:
         return known and self.readers[place] == {reader}
 
     def is_covered(self, able: Sequence[bool]) -> bool:
-        """Whether these calls are all that does any work."""
+        """Return whether the given calls include all operators that do any work."""
         idle = {*self.examined.absorbed, *self.examined.found.constant_nodes}
         return all(
             able[self.owners[operator.name]]
@@ -188,8 +199,10 @@ class _Graph:
         )
 
     def image(self, place: int) -> Shape | None:
-        """The image (1, c, h, w) that a call's data are, flattened, and another call's result; None
-        where they are none."""
+        """Return the shape (1, c, h, w) of the image whose flattened data a dense layer reads.
+
+        The result is None if the data are not an image that another call produces.
+        """
         call = self.calls[place]
         name = call.inputs[0] if call.inputs else ""
         while self.types.get(name) in FREE and self.examined.writers.get(name):
@@ -200,7 +213,7 @@ class _Graph:
         return shape if one_row and flat and self.source(name) is not None else None
 
     def from_host(self, place: int) -> bool:
-        """Whether a call's data are the network's own."""
+        """Return whether the data of a call are an input of the network."""
         call = self.calls[place]
         if not self.examined.readers:
             return call.data_shape in self.examined.inputs.values()
@@ -211,7 +224,7 @@ class _Graph:
 
 
 def _is_piece(call: FusedCall) -> bool:
-    """Whether a call is less than its operator: it reads what that computes before."""
+    """Return whether a call is only a part of its operator and reads an earlier part's result."""
     return call.operator not in (*PRODUCTS, "matmul") and call.node in call.inputs
 
 
@@ -219,7 +232,7 @@ QUANTISING = ("QuantizeLinear", "DequantizeLinear")
 
 
 class _Borders:
-    """What the calls cost where they are, given where their neighbours are."""
+    """Costs of calls, given which of their neighbours run on the accelerator."""
 
     def __init__(
         self, graph: _Graph, accelerator: Accelerator, found: Sequence[OffloadDecision]
@@ -229,19 +242,19 @@ class _Borders:
         self.found = found
 
     def gain(self, place: int, on: Sequence[bool]) -> float:
-        """Seconds that are saved by not giving the call back to the CPU."""
+        """Return the seconds that a call saves on the accelerator, compared with the CPU."""
         decision = self.found[place]
         return decision.cpu_seconds + self._back(place, on) - self._there(place, on)
 
     def seconds(self, on: Sequence[bool]) -> float:
-        """What all calls take together."""
+        """Return the total time of all calls in seconds."""
         return sum(
             self._there(place, on) if on[place] else decision.cpu_seconds
             for place, decision in enumerate(self.found)
         )
 
     def decided(self, place: int, on: Sequence[bool]) -> OffloadDecision:
-        """As it is in the end."""
+        """Return the final decision for a call."""
         decision = self.found[place]
         if decision.workload is None:
             return decision
@@ -256,7 +269,7 @@ class _Borders:
         return replace(decision, workload=None, calls=0, reason=reason, unfold=None)
 
     def _there(self, place: int, on: Sequence[bool]) -> float:
-        """The call on the accelerator, with the packing that this takes."""
+        """Return the seconds of a call on the accelerator, including the packing that it causes."""
         decision, call = self.found[place], self.graph.calls[place]
         seconds = decision.accelerator_seconds or 0.0
         for position, source in enumerate(self._sources(place)):
@@ -267,7 +280,7 @@ class _Borders:
         return seconds
 
     def _back(self, place: int, on: Sequence[bool]) -> float:
-        """The packing that it takes if the CPU has the call."""
+        """Return the seconds of packing that are caused if the CPU runs a call."""
         seconds, call = 0.0, self.graph.calls[place]
         for position, source in enumerate(self._sources(place)):
             if source is None or not on[source]:
@@ -280,7 +293,7 @@ class _Borders:
         return seconds
 
     def _sources(self, place: int) -> tuple[int | None, ...]:
-        """At least of its data."""
+        """Return the sources of a call's inputs, of which there is at least the data."""
         return self.graph.sources[place] or (None,)
 
     def _packing(self, decision: OffloadDecision, position: int) -> float:
@@ -293,7 +306,7 @@ class _Borders:
 
 
 def _with_costs(decision: OffloadDecision, accelerator: Accelerator) -> OffloadDecision:
-    """What it takes by itself; without a workload where the target refuses it."""
+    """Add the costs of a call by itself. Remove its workload if the target cannot run it."""
     decision = replace(decision, cpu_seconds=accelerator.slowdown * cpu_seconds(decision.fused))
     if decision.workload is None:
         return decision
@@ -310,8 +323,11 @@ def _with_costs(decision: OffloadDecision, accelerator: Accelerator) -> OffloadD
 
 
 def cpu_seconds(call: FusedCall) -> float:
-    """Of a call on the machine that `networks.offloading.cpu_costs` measured. Steps behind it are
-    done while its results are at hand; only another tensor that is read costs more."""
+    """Return the time of a call on the machine that `networks.offloading.cpu_costs` describes.
+
+    Fused steps cost nothing, because their data are still in registers or caches. Only a step that
+    reads another tensor costs extra.
+    """
     results = math.prod(call.output_shape)
     added = SECONDS["elementwise"] * results * any(step.kind == "add" for step in call.steps)
     if call.operator == "conv2d":
@@ -326,7 +342,7 @@ def cpu_seconds(call: FusedCall) -> float:
 
 
 def _elements(call: FusedCall, position: int) -> int:
-    """Of an activation that a call reads."""
+    """Return the number of elements of an activation that a call reads."""
     if position == 0:
         return math.prod(call.data_shape)
     if position == 1 and call.operator == "matmul":
@@ -337,9 +353,17 @@ def _elements(call: FusedCall, position: int) -> int:
 def concatenations(
     examined: Examined, writers: Mapping[str, Sequence[str]], owned: Collection[str], blocks: Blocks
 ) -> set[str]:
-    """The operators that join whole blocks of channels, all of them results of fused calls (whose
-    operators are `owned`) or of such operators again. `writers` are those of what an operator
-    reads."""
+    """Return the concatenations that need no work, because their inputs are written side by side.
+
+    These join whole blocks of channels, and all their inputs are results of fused calls or of other
+    such concatenations.
+
+    Args:
+        examined: the network.
+        writers: names of the operators that produce the inputs of each operator.
+        owned: names of the operators in fused calls.
+        blocks: block sizes of the accelerator.
+    """
     found: set[str] = set()
     if blocks.in_channels != blocks.out_channels or blocks.out_channels == 1:
         return found
@@ -357,7 +381,7 @@ def concatenations(
 
 
 def _side_by_side(parts: Sequence[Shape], whole: Shape, blocks: Blocks) -> bool:
-    """Whether images differ in their channels alone, and all have whole blocks of them."""
+    """Return whether images differ only in their channels and have whole blocks of channels."""
     return (
         len(whole) == 4
         and whole[0] <= blocks.batch

@@ -1,6 +1,4 @@
-"""Decides which max-pools are computed on the sums of the convolution before them, where that is
-faster, and fuses them.
-"""
+"""Fuses max-pooling into the accumulator sums of the preceding convolution where this is faster."""
 
 from __future__ import annotations
 
@@ -25,8 +23,10 @@ _SUMS = 1 << 31
 def pool_where_faster(
     convolution: Workload, pool: Workload, accelerator: Accelerator
 ) -> Workload | None:
-    """The convolution with its max-pool in it; None where the two are no such pair or the
-    accelerator is done sooner with one after the other."""
+    """Return a convolution with its max-pooling fused, or None.
+
+    The result is None if the two cannot be fused, or if the accelerator is faster with two layers.
+    """
     both = together(convolution, pool)
     if both is None:
         return None
@@ -45,7 +45,10 @@ def pool_where_faster(
 
 
 def together(convolution: Workload, pool: Workload) -> Workload | None:
-    """Both in one, if that computes the same, whatever it takes; else None."""
+    """Return a convolution with its max-pooling fused, or None if the result would differ.
+
+    The latency is not considered.
+    """
     sums = (convolution.sums_height, convolution.sums_width)
     fits = (
         convolution.operator == "conv2d" and pool.operator == "max_pool"
@@ -61,8 +64,11 @@ def together(convolution: Workload, pool: Workload) -> Workload | None:
 
 
 def _keeps_order(w: Workload) -> bool:
-    """Whether of two sums of a channel the larger gives the larger result, or the same: no step
-    turns them round, no sum overflows, and what is stored has been clipped to eight bits."""
+    """Return whether the epilogue is a non-decreasing function of the sums of a channel.
+
+    Then pooling can be done on the sums. This requires that no step reverses the order, no sum
+    overflows, and the stored result is clipped to eight bits.
+    """
     kinds = [op.kind for op in w.epilogue]
     behind = [op for place, op in enumerate(w.epilogue) if set(kinds[place:]) <= _CLIPS]
     high = min((op.value for op in behind if op.kind == "min"), default=128)
@@ -78,12 +84,12 @@ def _keeps_order(w: Workload) -> bool:
 
 
 def _tuned(workload: Workload, accelerator: Accelerator) -> Workload:
-    """As it is tuned: what is decided for a network in floats holds for the same in integers."""
+    """Return the form in which a workload is tuned, so that float and integer networks agree."""
     return canonical(pad_to_blocks(accelerator.form(workload), accelerator.blocks))
 
 
 PoolRule = Callable[[Workload, Workload], Workload | None]
-"""Of a convolution and a max-pool, the workload of both in one, or None."""
+"""Returns the fused workload of a convolution and a max-pooling, or None."""
 
 
 def with_pools(
@@ -92,9 +98,19 @@ def with_pools(
     results: Collection[str],
     rule: PoolRule,
 ) -> list[Layer]:
-    """The layers, in order, with each max-pool in the convolution before it that the rule puts
-    there and nothing else reads. `reads` gives what each tensor is computed from, `results` are
-    those of the network."""
+    """Fuse max-pooling layers into the convolutions before them.
+
+    A layer is fused if the rule allows it and nothing else reads the result of the convolution.
+
+    Args:
+        layers: the layers, in order.
+        reads: names of the tensors from which each tensor is computed.
+        results: names of the network's outputs.
+        rule: returns the fused workload, or None.
+
+    Returns:
+        The layers after fusion, in order.
+    """
     merged: list[Layer] = []
     for layer in layers:
         own = next((each for each in merged if each.output == layer.data), None)
@@ -113,8 +129,11 @@ def with_pools(
 
 
 def leaves_room(layer: Layer) -> bool:
-    """Whether its bias leaves room beside the sums: else they might overflow, and a maximum of them
-    is not that of what follows."""
+    """Return whether the sums of a layer plus its bias cannot overflow 32 bits.
+
+    If they could overflow, the maximum of the sums would not give the same result as the maximum of
+    the stored values.
+    """
     w = layer.workload
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << 14
     most = 0 if layer.bias is None else int(np.abs(layer.bias.astype(np.int64)).max(initial=0))

@@ -1,5 +1,4 @@
-"""Reports what becomes of every operator of a model, before anything is tuned: plain data for
-JSON."""
+"""Report on every operator of a model before tuning, as plain data that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -28,14 +27,23 @@ Status = Literal["offloaded", "cpu", "onnxruntime", "unsupported"]
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """One operator. `macs` are those of whatever sums products; `waste` is the share of the
-    accelerator's multiplications by zeros; `workload` is the text
-    `targets.workload.parse_workload` reads.
+    """Report on one operator.
 
-    `accelerator_seconds` is what the operator with all that is fused behind it takes at least
-    there, packing included, None where it cannot run or nobody knows; `cpu_seconds` is an estimate
-    for the CPU (`networks.offloading.cpu_costs`), 0 for what does no work or is fused behind
-    another.
+    Attributes:
+        name: name of the operator.
+        op_type: type of the operator.
+        status: where the operator runs, or "unsupported".
+        reason: why it runs there.
+        next_step: what the user can do about it.
+        output_shape: shape of the output, if it is known.
+        macs: multiply-accumulates; 0 for operators that are not sums of products.
+        waste: fraction of the accelerator's multiplications that are with zeros.
+        workload: the workload as text for `targets.workload.parse_workload`.
+        workload_id: ID of the workload.
+        accelerator_seconds: lower bound on the time of the operator and its fused followers on the
+            accelerator, including packing; None if it cannot run there or no bound is known.
+        cpu_seconds: estimated time on the CPU (`networks.offloading.cpu_costs`); 0 if the operator
+            does no work or is fused into another.
     """
 
     name: str
@@ -54,7 +62,16 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class WorkloadReport:
-    """One workload to tune. `macs` of one call as padded; `names` the operators that call it."""
+    """A workload to tune.
+
+    Attributes:
+        id: ID of the workload.
+        workload: the workload as text.
+        epilogue: fused post-operations as text.
+        calls: number of calls per inference.
+        macs: multiply-accumulates of one padded call.
+        names: names of the operators that call it.
+    """
 
     id: str
     workload: str
@@ -66,8 +83,15 @@ class WorkloadReport:
 
 @dataclass(frozen=True)
 class RegionReport:
-    """What onnxruntime runs as one model: operators by name, their multiply-accumulates, and the
-    first operator that is not compiled, with the reason."""
+    """A region of the network that onnxruntime runs.
+
+    Attributes:
+        operators: names of the operators.
+        macs: their multiply-accumulates.
+        cause: name of the first operator that cannot be compiled.
+        cause_type: type of that operator.
+        reason: why it cannot be compiled.
+    """
 
     operators: tuple[str, ...]
     macs: int
@@ -78,10 +102,24 @@ class RegionReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """A model on an accelerator. `total_macs` count every operator that sums products, wherever it
-    runs: convolutions of any kind, products of weights or activations, attention, and those of
-    operators that onnxruntime runs, where their shapes are known. `notes` are what else there is
-    to know, in sentences."""
+    """Report on a model for an accelerator.
+
+    Attributes:
+        model: name of the model.
+        inputs: shape of each input, by name.
+        block_in: input channels per block.
+        block_out: output channels per block.
+        batch: batch size per block.
+        quantised: the model is quantised.
+        operators: reports on the operators, in the order of the model.
+        workloads: workloads to tune.
+        total_macs: multiply-accumulates of all operators, wherever they run: convolutions, products
+            of weights or activations, attention, and operators in onnxruntime regions whose shapes
+            are known.
+        offloaded_macs: multiply-accumulates of the offloaded operators.
+        notes: further remarks, as sentences.
+        regions: regions that onnxruntime runs.
+    """
 
     model: str
     inputs: dict[str, Shape]
@@ -97,35 +135,41 @@ class ModelReport:
     regions: tuple[RegionReport, ...] = ()
 
     def by_status(self, status: Status) -> list[OperatorReport]:
-        """The operators that share a fate, in the model's order."""
+        """Return the operators with a given status, in the order of the model."""
         return [operator for operator in self.operators if operator.status == status]
 
     @property
     def accelerator_seconds(self) -> float | None:
-        """What the offloaded operators take at least, packing included; None where nobody knows."""
+        """Lower bound on the seconds of the offloaded operators with packing; None if unknown."""
         known = [o.accelerator_seconds for o in self.by_status("offloaded") if o.workload]
         return None if None in known else sum(each or 0.0 for each in known)
 
     @property
     def cpu_seconds(self) -> float:
-        """An estimate of what the operators take that stay on the CPU."""
+        """Estimated seconds of the operators that stay on the CPU."""
         on_cpu = (*self.by_status("cpu"), *self.by_status("onnxruntime"))
         return sum(operator.cpu_seconds for operator in on_cpu)
 
     @property
     def offloaded_share(self) -> float:
-        """Of all multiply-accumulates; 0 where there are none."""
+        """Fraction of all multiply-accumulates that are offloaded; 0 if there are none."""
         return self.offloaded_macs / max(self.total_macs, 1)
 
     def to_dict(self) -> dict[str, Json]:
-        """Lists, numbers and strings only."""
+        """Return the report as dicts and lists of numbers and strings."""
         return asdict(self)
 
 
 def build_report(
     examined: Examined, accelerator: Accelerator, decisions: list[OffloadDecision]
 ) -> ModelReport:
-    """Say what becomes of every operator, by what was decided of every fused call."""
+    """Build the report on a model.
+
+    Args:
+        examined: the network.
+        accelerator: the accelerator.
+        decisions: the decision on each fused call.
+    """
     blocks = accelerator.blocks
     reports = _operators(examined, decisions, accelerator)
     return ModelReport(
@@ -156,7 +200,7 @@ def _region(region: Region, examined: Examined) -> RegionReport:
 
 
 def epilogue_text(workload: Workload) -> str:
-    """The epilogue as `targets.epilogue.parse_epilogue` reads it."""
+    """Return the epilogue of a workload as text for `targets.epilogue.parse_epilogue`."""
     return ", ".join(str(op) for op in workload.epilogue)
 
 
@@ -247,7 +291,7 @@ def _other(
 
 
 def _cpu_seconds(operator: Operator, examined: Examined) -> float:
-    """On the machine that was measured; of an operator that is no call."""
+    """Return the estimated time of an operator that is not part of a fused call, in seconds."""
     written = examined.shapes.get(operator.name, ())
     read = [examined.shapes.get(writer, ()) for writer in examined.writers.get(operator.name, ())]
     elements = max(map(math.prod, (written, *read)))
@@ -310,7 +354,11 @@ SHOWN_NAMES = 2
 
 
 def nothing_offloaded(report: ModelReport) -> str:
-    """The kinds of operators and why each stays, those that multiply most first; and what to do."""
+    """Return the error message for a network of which nothing can be offloaded.
+
+    It lists the types of operators with the reason for each, those with most multiplications first,
+    and the next step.
+    """
     kinds: dict[tuple[str, str, str], list[OperatorReport]] = defaultdict(list)
     for operator in report.operators:
         kinds[operator.op_type, operator.reason, operator.next_step].append(operator)

@@ -1,16 +1,16 @@
-"""Extracts workloads for an accelerator from fused calls, or says why a call has none.
+"""Extracts workloads for an accelerator from fused calls, or gives the reason why there is none.
 
 An accelerator multiplies blocks of `batch × block_in` by `block_in × block_out` numbers, so
-channels are padded up to whole blocks. Groups of a grouped or depthwise convolution that are
-narrower than a block are computed together. The few channels of a network's first convolution would
-leave a block nearly empty, so the host unfolds its image while packing it
-(`networks.offloading.channel_blocks`). A product of two activations is a dense layer a head, whose
-weights are packed at run time. An operator without a product becomes one with constants. An average
-is a depthwise convolution, a sum or a relu alone a depthwise one of a pixel. Only a maximum is an
-operator of its own.
+channels are padded to whole blocks. Groups of a grouped or depthwise convolution that are narrower
+than a block are computed together. The few channels of a network's first convolution would leave a
+block nearly empty, so the host unfolds its image while packing it
+(`networks.offloading.channel_blocks`). A product of two activations becomes one dense layer per
+head, whose weights are packed at run time. An operator without a product becomes a product with
+constants: an average becomes a depthwise convolution, and a separate sum or relu becomes a
+depthwise convolution with a 1×1 kernel. Only max-pooling is an operator of its own.
 
-A target that computes in float32 gets the products of a network as they are. Those of a quantised
-one multiply the real numbers that its integers stand for.
+A target that computes in float32 gets the products of a network unchanged. For a quantised network,
+it multiplies the real numbers that the integers represent.
 """
 
 from __future__ import annotations
@@ -50,13 +50,20 @@ from tilewright.targets.workload import Workload, canonical
 
 @dataclass(frozen=True)
 class OffloadDecision:
-    """What becomes of one fused call: `calls` calls of `workload`, or None and the reason.
+    """Decision on one fused call.
 
-    `waste` is the share of the accelerator's multiplications that are by zeros. `unfold` is set
-    where the workload is that of a rearranged image. `accelerator_seconds` is what it takes there,
-    packing where it borders on the CPU included, infinite where the target refuses it;
-    `cpu_seconds` on the CPU; None where nobody knows.
-    `within` names the call whose workload does this one's work as well.
+    Attributes:
+        fused: the fused call.
+        workload: the workload that the accelerator runs; None if the call is not offloaded.
+        calls: number of calls of the workload.
+        waste: fraction of the accelerator's multiplications that are with zeros.
+        reason: why the call is not offloaded, or remarks about the workload.
+        next_step: what the user can do about it.
+        unfold: how the image is unfolded; None if it is not.
+        accelerator_seconds: time on the accelerator, including packing at borders with the CPU;
+            infinite if the target cannot run it, None if unknown.
+        cpu_seconds: estimated time on the CPU.
+        within: name of the call whose workload includes this call; empty if there is none.
     """
 
     fused: FusedCall
@@ -72,7 +79,13 @@ class OffloadDecision:
 
 
 class ExtractedWorkload(NamedTuple):
-    """A workload, how often one inference calls it, and the operators that do."""
+    """A workload of a network.
+
+    Attributes:
+        workload: the workload.
+        calls: number of calls per inference.
+        names: names of the operators that call it.
+    """
 
     workload: Workload
     calls: int
@@ -82,9 +95,15 @@ class ExtractedWorkload(NamedTuple):
 def candidate_workload(
     call: FusedCall, accelerator: Accelerator, *, from_host: bool, image: Shape | None = None
 ) -> OffloadDecision:
-    """The call as the accelerator would run it, whatever that costs; `from_host` where its
-    data are the network's own, which the CPU packs anyway, `image` (1, c, h, w) where they are one,
-    flattened."""
+    """Return the workload of a call on the accelerator, regardless of its cost.
+
+    Args:
+        call: the fused call.
+        accelerator: the accelerator.
+        from_host: the data of the call are an input of the network, which the CPU packs anyway.
+        image: shape (1, c, h, w) of the image that a dense layer reads in flattened form; None if
+            the data are not an image.
+    """
     if accelerator.computes_floats:
         return _as_it_is(call, accelerator)
     if found := _obstacle(call, accelerator):
@@ -110,12 +129,15 @@ def candidate_workload(
 
 
 def for_blocks(workload: Workload, blocks: Blocks) -> Workload:
-    """A workload that was extracted for other blocks, as an accelerator with these gets it."""
+    """Adapt a workload that was extracted for other block sizes to the given block sizes."""
     return pad_to_blocks(_without_passing(workload, blocks), blocks)
 
 
 def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
-    """With additions in place of residuals where no tensor passes the matrix unit as it is."""
+    """Replace residual steps by additions if the blocks of the matrix unit are not square.
+
+    Then the matrix unit cannot pass a tensor through unchanged.
+    """
     if blocks.in_channels == blocks.out_channels:
         return workload
     steps = (EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue)
@@ -123,7 +145,7 @@ def _without_passing(workload: Workload, blocks: Blocks) -> Workload:
 
 
 def _as_it_is(call: FusedCall, accelerator: Accelerator) -> OffloadDecision:
-    """The call by a kernel of the target's, if it has one."""
+    """Return the decision for a target that computes floats: offload calls with a kernel."""
     if found := float_obstacle(call):
         return OffloadDecision(call, None, 0, 0.0, *found)
     try:
@@ -141,10 +163,20 @@ def kernel_workload(
     dtype: DType = "float32",
     mode: EpilogueMode = "full",
 ) -> Workload:
-    """What a processor computes of a call, with the model's channels: the first that `check` allows
-    of a quantised one in integers, one in `dtype`, and one in float32. The heads of a product of
-    two activations are a batch. Raises the `WorkloadError` of `check` where there is no kernel for
-    float32 either."""
+    """Return the workload that a processor computes for a call, without padding.
+
+    The first variant that `check` accepts is returned: integers for a quantised call, then `dtype`,
+    then float32. The heads of a product of two activations become its batch.
+
+    Args:
+        call: the fused call.
+        check: raises `WorkloadError` for a workload without a kernel.
+        dtype: preferred type of floating-point numbers.
+        mode: form of epilogues.
+
+    Raises:
+        WorkloadError: there is no kernel in float32 either.
+    """
     shape, wanted = _shape(call), list[Workload]()
     if mode != "plain" and computes_integers(call):
         wanted.append(replace(shape, post=quantised_epilogue(call)))
@@ -169,8 +201,10 @@ def _shape(call: FusedCall) -> Workload:
 
 
 def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
-    """The shape of one of its calls, with the model's channels. Rows of what is no image lie as the
-    pixels of one that is a pixel wide."""
+    """Return the workload of one call, with the channels of the model.
+
+    Rows of data that are not images become the pixels of an image that is one pixel wide.
+    """
     if call.operator in ("dense", "matmul"):
         rows = call.data_shape[:-1] if call.operator == "dense" else call.data_shape[-2:-1]
         inputs, outputs = call.weight_shape[-2:]
@@ -207,7 +241,7 @@ def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
 
 
 def collect_workloads(decisions: Iterable[OffloadDecision]) -> list[ExtractedWorkload]:
-    """Equal workloads become one, in order of first appearance."""
+    """Collect the distinct workloads of decisions, in order of first appearance."""
     found: dict[Workload, list[OffloadDecision]] = {}
     for decision in decisions:
         if decision.workload is not None:
@@ -219,7 +253,7 @@ def collect_workloads(decisions: Iterable[OffloadDecision]) -> list[ExtractedWor
 
 
 def macs_of(call: FusedCall) -> int:
-    """Multiply-accumulates of the call as the model has it, unpadded; 0 for what is no product."""
+    """Return the multiply-accumulates of a call without padding; 0 if it is not a product."""
     if call.operator == "conv2d":
         return convolution(call.output_shape, call.weight_shape)
     if call.operator in ("dense", "matmul"):
@@ -228,12 +262,12 @@ def macs_of(call: FusedCall) -> int:
 
 
 def offloaded_macs(decisions: Iterable[OffloadDecision]) -> int:
-    """Multiply-accumulates of the calls that are offloaded, unpadded."""
+    """Return the multiply-accumulates of all offloaded calls, without padding."""
     return sum(macs_of(each.fused) for each in decisions if each.workload is not None)
 
 
 def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | None:
-    """Why the accelerator cannot run the call at all, and what to do about it."""
+    """Return why the accelerator cannot run a call, and the next step; None if it can."""
     if accelerator.epilogue == "plain" and call.operator not in PRODUCTS:
         return "no convolution or product, and nothing else is benchmarked plainly", ""
     if call.operator == "average_pool" and any(call.padding) and not call.count_include_pad:
@@ -250,8 +284,10 @@ def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | No
 
 
 def unfold_for(plain: Workload, accelerator: Accelerator) -> Unfold | None:
-    """The cheapest form of a layer whose data the CPU packs: its cycles and the packing; None where
-    that is the layer as it is."""
+    """Return the unfolding that minimises the time of a layer and of packing its data.
+
+    The result is None if the layer is fastest without unfolding.
+    """
 
     def cost(workload: Workload, unfold: Unfold | None) -> float:
         pixels = plain.batch * plain.in_channels * plain.height * plain.width
@@ -267,7 +303,7 @@ def _calls(call: FusedCall) -> int:
 
 
 def _waste(call: FusedCall, written: Workload, blocks: Blocks) -> float:
-    """By the model's multiply-accumulates; what is no product wastes nothing that matters."""
+    """Return the wasted fraction of multiplications; 0 for calls that are not products."""
     if not macs_of(call):
         return 0.0
     useful = macs_of(call) / _calls(call) / written.macs

@@ -1,6 +1,6 @@
-"""Wraps TVM, whose interface changes with every release; no other package talks to it.
+"""All code that uses TVM's Relax, whose interface changes with every release.
 
-`importer` turns a normalised ONNX graph into a Relax module, `partition` finds the subgraphs to
-offload, `execute` compiles a module for the CPU. Importing this package imports TVM (a second and
-200 MB), so callers import it inside functions.
+`importer` converts a normalised ONNX graph to a Relax module, `partition` finds the subgraphs to
+offload, and `execute` compiles a module for the CPU. Importing this package imports TVM, which
+takes a second and 200 MB, so callers import it inside functions.
 """

@@ -1,8 +1,9 @@
-"""Folds BatchNorm into the convolution or product before it, whatever file the model came from.
+"""Folds BatchNorm into the preceding convolution or product, for all file formats.
 
-w' = w·γ/√(σ²+ε), b' = (b − μ)·γ/√(σ²+ε) + β (Jacob et al., CVPR 2018, eq. 14), computed here in
-float64 and rounded once; where weights are parameters of the module, the module computes it.
-What multiplies and adds known numbers a channel behind it, as Caffe's models do, is part of it.
+The folded weights and bias are w' = w·γ/√(σ²+ε) and b' = (b − μ)·γ/√(σ²+ε) + β (Jacob et al., CVPR
+2018, eq. 14). They are computed in float64 and rounded once; if the weights are parameters of the
+module, the module computes them. Subsequent multiplications and additions with constants per
+channel, as in Caffe models, are folded as well.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ MATMUL, CONVOLUTIONS = "relax.matmul", ("relax.nn.conv1d", "relax.nn.conv2d", "r
 CHANNEL_AXIS = 1
 
 _Value: TypeAlias = Array | RelaxExpr
-"""Numbers that are known, or the expression that computes them."""
+"""An array that is known now, or a Relax expression that computes it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """A BatchNorm behind a convolution or product (`head`) and the constant it may add (`bias`);
-    `item` is its result, and `behind` multiply it by constants a channel and add such."""
+    """A BatchNorm to fold.
+
+    Attributes:
+        head: the convolution or product before it.
+        bias: the addition of a constant between them, if there is one.
+        norm: the BatchNorm.
+        item: the result of the BatchNorm, an item of its tuple.
+        behind: subsequent multiplications and additions with constants per channel.
+    """
 
     head: Binding
     bias: Binding | None
@@ -41,19 +49,19 @@ class Fold:
 
     @property
     def result(self) -> Binding:
-        """What is read of it."""
+        """The binding that other operators read."""
         return (self.item, *self.behind)[-1]
 
     @property
     def gone(self) -> tuple[Binding, ...]:
-        """What nobody reads any more."""
+        """The bindings that are removed."""
         return self.norm, *(self.item, *self.behind)[:-1]
 
 
 def fold_batch_norm(flat: FlatGraph) -> FlatGraph:
-    """The graph without the BatchNorms that take nothing but a convolution's or product's result.
+    """Fold each BatchNorm whose only input is the result of a convolution or product.
 
-    Each becomes the addition of a constant a channel and keeps its name and its variable.
+    Each one becomes the addition of a constant per channel, and keeps its name and its variable.
     """
     found = [fold for b in flat.bindings if b.op == NORM and (fold := _fold(flat, b)) is not None]
     blocks = flat.module["main"].body.blocks
@@ -93,7 +101,10 @@ def _fold(flat: FlatGraph, norm: Binding) -> Fold | None:
 
 
 def _behind(flat: FlatGraph, last: Binding) -> Iterator[Binding]:
-    """What multiplies by constants a channel and adds such, as long as nobody else reads."""
+    """Yield subsequent multiplications and additions with constants per channel.
+
+    The sequence ends where a result has several readers.
+    """
     while (user := flat.sole_user(last.var)) is not None:
         given = _other_operand(user, last.var) if user.op in (ADD, MULTIPLY) else None
         if not isinstance(given, GenericConst) or user.shape != last.shape:
@@ -110,20 +121,20 @@ def _other_operand(binding: Binding, var: RelaxVar) -> RelaxExpr:
 
 
 def _adds_constant(flat: FlatGraph, binding: Binding) -> bool:
-    """Whether a binding adds a constant a channel, its second operand."""
+    """Return whether a binding adds a constant per channel as its second operand."""
     if binding.op != ADD or not flat.is_constant(binding.args[1]):
         return False
     return is_per_channel(binding.shape, shape_of(binding.args[1]), CHANNEL_AXIS)
 
 
 def _before(flat: FlatGraph, reader: Binding, value: RelaxExpr) -> Binding | None:
-    """What computes a value that only `reader` reads."""
+    """Return the binding that computes a value, if `reader` is the only reader; otherwise None."""
     binding = flat.by_var.get(value)
     return binding if binding is not None and flat.sole_user(value) is reader else None
 
 
 def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
-    """Whether it has constant weights, in a known layout and not quantised."""
+    """Return whether a binding has constant, unquantised weights in a known layout."""
     if head.op not in (*CONVOLUTIONS, MATMUL):
         return False
     weight = head.args[1]
@@ -136,7 +147,7 @@ def _is_foldable(flat: FlatGraph, head: Binding) -> bool:
 
 
 class _Folded:
-    """The new values of one fold's variables, made when their places in the graph are reached."""
+    """New values of a fold's variables, created when their places in the graph are reached."""
 
     def __init__(self, builder: relax.BlockBuilder, fold: Fold) -> None:
         self._builder = builder
@@ -146,7 +157,7 @@ class _Folded:
         self._dtype = str(fold.head.var.ty.dtype)
 
     def values(self) -> list[tuple[RelaxVar, Callable[[], RelaxExpr]]]:
-        """(variable, function that makes its value) by place."""
+        """Return pairs of a variable and a function that creates its value, in graph order."""
         fold = self._fold
         middle = [] if fold.bias is None else [(fold.bias.var, self._bias)]
         return [(fold.head.var, self._head), *middle, (fold.result.var, self._offset)]
@@ -185,23 +196,23 @@ class _Folded:
         return relax.op.add(data, self._expression(self._per_channel(self._sum)))
 
     def _per_channel(self, value: _Value) -> _Value:
-        """(channels,) in the shape that adds to the head's result."""
+        """Reshape a value of shape (channels,) so that it broadcasts to the result of the head."""
         rank = len(self._fold.head.shape or ())
         return self._compute("reshape", value, (1, -1, *[1] * (rank - 2)))
 
     def _compute(self, operation: str, *operands: _Value) -> _Value:
-        """By NumPy where all operands are known, else by a binding of the graph."""
+        """Compute with NumPy if all operands are known, otherwise with a binding of the graph."""
         if not any(isinstance(operand, relax.Expr) for operand in operands):
             return getattr(np, operation)(*operands)
         return self._builder.emit(getattr(relax.op, operation)(*map(self._expression, operands)))
 
     def _expression(self, value: _Value) -> RelaxExpr:
-        """An array as a constant of the data's type; a shape or an expression stays."""
+        """Convert an array to a Relax constant; return shapes and expressions unchanged."""
         if not isinstance(value, np.ndarray | np.generic):
             return value
         return relax.const(np.asarray(value, self._dtype), self._dtype)
 
 
 def _known(value: RelaxExpr) -> _Value:
-    """A constant as a float64 array; what is no constant stays."""
+    """Convert a Relax constant to a float64 array; return other expressions unchanged."""
     return value.value.numpy().astype(np.float64) if isinstance(value, GenericConst) else value

@@ -1,4 +1,4 @@
-"""Lists the bindings of a Relax function: for each its readers and its source operator."""
+"""Bindings of a Relax function, each with its readers and its source operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from tilewright.core.tvm_types import IRModule, RelaxBinding, RelaxExpr, RelaxTy
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """`var = op(args)`; `node` names the source operator it was made for, "" where unknown."""
+    """A binding `var = op(args)`.
+
+    Attributes:
+        var: the variable.
+        value: the bound expression.
+        op: name of the called operator, or of the type of the expression.
+        args: arguments of the call.
+        node: name of the source operator that it belongs to; "" if unknown.
+    """
 
     var: RelaxVar
     value: RelaxExpr
@@ -24,15 +32,21 @@ class Binding:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The result's static shape, None where it has none."""
+        """The static shape of the result, or None if it has none."""
         return shape_of(self.var)
 
 
 @dataclass
 class FlatGraph:
-    """The bindings of a module's `main` in order. Variables are compared by identity.
+    """The bindings of a module's function `main`, in order. Variables are compared by identity.
 
-    `data` are the parameters that change from run to run; the others are weights.
+    Attributes:
+        module: the module.
+        bindings: the bindings.
+        data: the parameters that change with each run; all other parameters are weights.
+        by_var: binding of each variable.
+        users: bindings that read each variable.
+        constants: variables that depend only on weights.
     """
 
     module: IRModule
@@ -57,15 +71,15 @@ class FlatGraph:
                 self.constants.add(binding.var)
 
     def is_constant(self, value: RelaxExpr) -> bool:
-        """Whether a value depends on weights alone."""
+        """Return whether a value depends only on weights."""
         return isinstance(value, GenericConst) or value in self.constants
 
     def is_weight(self, value: RelaxExpr) -> bool:
-        """Whether a value is a parameter that holds a weight."""
+        """Return whether a value is a parameter that contains a weight."""
         return value in self.constants and value not in self.by_var
 
     def sole_user(self, var: RelaxVar) -> Binding | None:
-        """The one binding that reads `var`, once; None where there are none or several."""
+        """Return the binding that reads `var`, or None if there is not exactly one read."""
         found = self.users.get(var, [])
         return found[0] if len(found) == 1 else None
 
@@ -73,8 +87,14 @@ class FlatGraph:
 def flatten(
     module: IRModule, data: Iterable[RelaxVar], owners: Mapping[RelaxVar, str]
 ) -> FlatGraph:
-    """The flat view of `main`. `owners` maps the last variable of each source operator to its name;
-    the bindings before it, back to the previous owner, belong to it too."""
+    """Return the flat view of a module's function `main`.
+
+    Args:
+        module: the module.
+        data: the parameters that change with each run.
+        owners: name of the source operator, by its last variable. The bindings before that
+            variable, back to the previous such variable, belong to the same operator.
+    """
     raw = [b for block in module["main"].body.blocks for b in block.bindings]
     names = _spread(raw, owners)
     bindings = []
@@ -87,8 +107,10 @@ def flatten(
 
 
 def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
-    """The source operators that give a tensor whose shape depends on values: the first of each
-    chain of such operators."""
+    """Return the names of the operators at which tensors get a shape that depends on values.
+
+    In a chain of such operators, only the first one is returned.
+    """
     dynamic: set[RelaxVar] = set()
     found: dict[str, None] = {}
     for binding in flat.bindings:
@@ -101,7 +123,7 @@ def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
 
 
 def _is_static(ty: RelaxType) -> bool:
-    """Whether a value is no tensor of unknown shape, and holds none."""
+    """Return whether a type contains no tensor of unknown shape."""
     if isinstance(ty, relax.TupleType):
         return all(map(_is_static, ty.fields))
     shape = getattr(ty, "shape", None)
@@ -112,7 +134,7 @@ def _is_static(ty: RelaxType) -> bool:
 
 
 def shape_of(value: RelaxExpr) -> tuple[int, ...] | None:
-    """The static shape of a tensor, None where it has none."""
+    """Return the static shape of a tensor, or None if it has none."""
     shape = getattr(value.ty, "shape", None)
     if shape is None or not hasattr(shape, "values"):
         return None
@@ -125,7 +147,13 @@ def shape_of(value: RelaxExpr) -> tuple[int, ...] | None:
 
 
 def is_per_channel(whole: tuple[int, ...] | None, shape: tuple[int, ...] | None, axis: int) -> bool:
-    """Whether a shape broadcasts along every dimension of `whole` but its channels on `axis`."""
+    """Return whether a shape broadcasts to `whole` along all dimensions except the channels.
+
+    Args:
+        whole: shape of the whole tensor.
+        shape: shape of the tensor to broadcast.
+        axis: index of the channel dimension.
+    """
     if shape is None or whole is None or len(shape) > len(whole):
         return False
     aligned = (1,) * (len(whole) - len(shape)) + shape
@@ -143,7 +171,7 @@ def _spread(raw: Sequence[RelaxBinding], owners: Mapping[RelaxVar, str]) -> list
 
 
 def variables(value: RelaxExpr) -> Iterator[RelaxVar]:
-    """The variables a bound value reads, one entry a use."""
+    """Yield the variables that an expression reads, one entry per use."""
     if isinstance(value, relax.Var):
         yield value
     elif isinstance(value, Call):

@@ -1,6 +1,7 @@
-"""Evaluates values that depend on weights alone, in NumPy.
+"""Evaluation of expressions that depend only on weights, in NumPy.
 
-A handful of operators stands between a quantised model's constants and their readers.
+Only the few operators that occur between the constants of a quantised model and their readers are
+supported.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ from tilewright.networks.relax.bindings import Binding, FlatGraph
 
 
 def value_of(flat: FlatGraph, value: RelaxExpr) -> Array | None:
-    """The array of a constant, in its shape; None for an operator that is not known here, and for
-    what changes from run to run. Real numbers are float64."""
+    """Return the value of a constant expression. Real numbers are float64.
+
+    Args:
+        flat: the graph.
+        value: the expression.
+
+    Returns:
+        Array with the shape of the expression. None if the expression changes with each run or uses
+        an unsupported operator.
+    """
     if isinstance(value, GenericConst):
         array: Array = value.value.numpy()
         return array.astype(np.float64) if array.dtype == np.float32 else array
@@ -29,8 +38,10 @@ def value_of(flat: FlatGraph, value: RelaxExpr) -> Array | None:
 
 
 def integers_of(flat: FlatGraph, value: RelaxExpr) -> tuple[Array, Binding] | None:
-    """The integers of a dequantised constant, in the shape of `value`, and what dequantises them;
-    None for anything else."""
+    """Return the integers of a dequantised constant, and the binding that dequantises them.
+
+    The array has the shape of `value`. The result is None for any other expression.
+    """
     binding = flat.by_var.get(value)
     if binding is None or not binding.args:
         return None
@@ -43,7 +54,13 @@ def integers_of(flat: FlatGraph, value: RelaxExpr) -> tuple[Array, Binding] | No
 
 
 def along_channels(flat: FlatGraph, value: RelaxExpr, values: Array) -> Array:
-    """One value a scale of the constant of `integers_of`, (scales,), in the shape of `value`."""
+    """Broadcast one value per quantisation scale to the shape of a dequantised constant.
+
+    Args:
+        flat: the graph.
+        value: expression of a constant that `integers_of` accepts.
+        values: one value per scale, array of shape (scales,).
+    """
     binding = flat.by_var[value]
     if binding.op == "relax.dequantize":
         return np.broadcast_to(_along(binding, values), binding.shape or ())
@@ -63,7 +80,7 @@ def _quantise(binding: Binding, x: Array, scale: Array, zero: Array) -> Array:
 
 
 def _along(binding: Binding, values: Array) -> Array:
-    """Scales in the shape that broadcasts along their axis."""
+    """Reshape scales so that they broadcast along the axis of a quantisation."""
     rank = len(binding.shape or ())
     if values.size == 1 or rank == 0:
         return values.reshape(())

@@ -1,9 +1,10 @@
-"""Converts ONNX operators that TVM's importer lacks or translates too opaquely.
+"""Converters for ONNX operators that TVM's importer lacks or translates in an unsuitable form.
 
-BatchNormalization is bound to the one result that inference has (stock: all three, under no name).
-Clip becomes `relax.clip` and Einsum `relax.einsum` (stock: TIR calls nothing can match). Gather
-reads no memory but its tensor's. The integer operators of the ONNX standard and of onnxruntime
-become the dequantise–compute–quantise form that QDQ models have, exact while sums stay below 2²⁴.
+BatchNormalization is bound to the one result that inference has (TVM: all three, without a name).
+Clip becomes `relax.clip` and Einsum becomes `relax.einsum` (TVM: TIR calls, which patterns cannot
+match). Gather never reads memory outside its tensor. The integer operators of the ONNX standard and
+of onnxruntime become the dequantise–compute–quantise form that QDQ models have, which is exact
+while sums stay below 2²⁴.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ Converter = Callable[[BlockBuilder, Inputs, OnnxAttributes], RelaxExpr | None]
 
 
 def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
-    """Constant bounds, finite or open, as `relax.clip`, which can be matched; others as a maximum
-    and a minimum (stock: TIR calls). Where the lower bound is above the upper one, the result is
-    the upper one."""
+    """Convert Clip to `relax.clip` if its bounds are constant, otherwise to maximum and minimum.
+
+    TVM's own converter emits TIR calls. If the lower bound is above the upper bound, the result is
+    the upper bound.
+    """
     given = [inputs[i] if len(inputs) > i else None for i in (1, 2)]
     numbers = [
         _constant_number(bound, attrs.get(name, open_end))
@@ -49,15 +52,18 @@ def _clip(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
 
 
 def _constant_number(bound: RelaxExpr | None, otherwise: float) -> float | None:
-    """A constant of one element; `otherwise` where there is no bound, None for what is computed."""
+    """Return the number in a constant, `otherwise` if there is no bound, or None if computed."""
     if bound is None:
         return otherwise
     return float(bound.value.numpy().item()) if isinstance(bound, GenericConst) else None
 
 
 def _softplus(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
-    """max(x, 0) + log(1 + u), u = exp(-|x|) (stock: 0 below -16, where 1 + u is 1). The logarithm
-    is log(w) u / (w - 1) of the rounded sum w, which loses none of u's digits."""
+    """Compute max(x, 0) + log(1 + u) with u = exp(-|x|).
+
+    TVM's own converter gives 0 below -16, where 1 + u rounds to 1. The logarithm is computed as
+    log(w) u / (w - 1) for the rounded sum w, which loses no digits of u.
+    """
     (x,) = inputs
     dtype = str(x.ty.dtype)
     one = relax.const(1, dtype)
@@ -69,7 +75,10 @@ def _softplus(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
 
 
 def _batch_norm(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """At inference; None (the stock converter) in training mode."""
+    """Convert BatchNormalization for inference.
+
+    Returns None, to use TVM's converter, in training mode.
+    """
     if attrs.get("training_mode", 0):
         return None
     norm = relax.op.nn.batch_norm(
@@ -92,8 +101,10 @@ def _quantise(bb: BlockBuilder, x: RelaxExpr, scale: RelaxExpr, zero: RelaxExpr)
 
 
 def _dynamic_quantise(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr:
-    """uint8 with the scale and the zero point that 0 and all values need. Where all are 0, the
-    scale is 1 as in onnxruntime (stock: NaN)."""
+    """Quantise to uint8 with the scale and zero point that cover 0 and all values.
+
+    If all values are 0, the scale is 1 as in onnxruntime; TVM's own converter gives NaN.
+    """
     (x,) = inputs
     zero = relax.const(0.0, "float32")
     least = bb.emit(relax.op.minimum(relax.op.min(x), zero))
@@ -108,7 +119,7 @@ def _dynamic_quantise(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> Re
 
 
 def _vector(value: RelaxExpr) -> RelaxExpr:
-    """A constant of one element as a scalar, which is what per-tensor scales are."""
+    """Convert a constant of shape (1,) to a scalar, the usual form of per-tensor scales."""
     if isinstance(value, GenericConst) and shape_of(value) == (1,):
         return relax.const(value.value.numpy()[0], str(value.ty.dtype))
     return value
@@ -198,13 +209,19 @@ def _q_global_average_pool(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttribut
 
 
 def _einsum(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr:
-    """As an operator that can be counted and matched (stock: a TIR call)."""
+    """Convert Einsum to an operator that can be counted and matched.
+
+    TVM's own converter emits a TIR call.
+    """
     return relax.op.einsum(list(inputs), attrs["equation"].decode())
 
 
 def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Indices lie within the tensor: `input_checks` makes sure of it (stock: negative ones are
-    counted from the end again). None (the stock converter) for shapes and constants."""
+    """Convert Gather without handling of negative indices, which `input_checks` has replaced.
+
+    TVM's own converter would count negative indices from the end again. Returns None, to use TVM's
+    converter, for shapes and constants.
+    """
     data, indices = inputs[:2]
     shape, axis = shape_of(data), attrs.get("axis", 0)
     if all(isinstance(each, GenericConst) for each in (data, indices)) or not shape:
@@ -215,8 +232,10 @@ def _gather(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExp
 
 
 def _one_hot(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """Of the type of its values (stock: float64 or int64); None (the stock converter) where depth
-    or values are no constants."""
+    """Convert OneHot with the type of its values; TVM's own converter gives float64 or int64.
+
+    Returns None, to use TVM's converter, if the depth or the values are not constant.
+    """
     indices, depth, values = inputs
     if not isinstance(depth, GenericConst) or not isinstance(values, GenericConst):
         return None
@@ -231,8 +250,11 @@ def _one_hot(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxEx
 
 
 def _split(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """By a number of parts, of which the last may be shorter (stock: parts of one length); None
-    (the stock converter) where lengths are given."""
+    """Convert Split into a number of parts, of which the last may be shorter.
+
+    TVM's own converter requires equal parts. Returns None, to use TVM's converter, if the lengths
+    of the parts are given.
+    """
     count, shape = attrs.get("num_outputs"), shape_of(inputs[0])
     if not count or not shape or (len(inputs) > 1 and inputs[1] is not None):
         return None
@@ -243,8 +265,11 @@ def _split(_: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr 
 
 
 def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | None:
-    """Of signed integers. The smallest integer divided by -1 ends a process; here it is itself, as
-    in numpy. None (the stock converter) for other types."""
+    """Convert the division of signed integers.
+
+    The smallest integer divided by -1 would crash the process; here the result is the smallest
+    integer itself, as in NumPy. Returns None, to use TVM's converter, for other types.
+    """
     if not _are_signed(inputs):
         return None
     by_minus_one, divisor = _without_minus_one(bb, inputs[1])
@@ -253,7 +278,7 @@ def _div(bb: BlockBuilder, inputs: Inputs, _: OnnxAttributes) -> RelaxExpr | Non
 
 
 def _mod(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr | None:
-    """As `_div`."""
+    """Convert the remainder of signed integers, with the same protection as `_div`."""
     if not _are_signed(inputs):
         return None
     by_minus_one, divisor = _without_minus_one(bb, inputs[1])
@@ -263,7 +288,7 @@ def _mod(bb: BlockBuilder, inputs: Inputs, attrs: OnnxAttributes) -> RelaxExpr |
 
 
 def _are_signed(inputs: Inputs) -> bool:
-    """Whether all are tensors of signed integers, of which one is no constant."""
+    """Return whether all inputs are tensors of signed integers and not all are constant."""
     known = all(isinstance(value, GenericConst) for value in inputs)
     types = [getattr(value, "ty", None) for value in inputs]
     return not known and all(
@@ -272,7 +297,7 @@ def _are_signed(inputs: Inputs) -> bool:
 
 
 def _without_minus_one(bb: BlockBuilder, divisor: RelaxExpr) -> tuple[RelaxExpr, RelaxExpr]:
-    """Where a divisor is -1, and the divisor with 1 there."""
+    """Return a mask of the divisors that are -1, and the divisor with 1 in their place."""
     dtype = str(divisor.ty.dtype)
     found = bb.emit(relax.op.equal(divisor, relax.const(-1, dtype)))
     return found, bb.emit(relax.op.where(found, relax.const(1, dtype), divisor))

@@ -29,13 +29,20 @@ from tilewright.networks.relax.bindings import FlatGraph, variables
 from tilewright.targets.layer import Scale
 
 CALLED = "tilewright.called"
-"""Attribute of an island: the functions of its module that it calls, by their variables."""
+"""Attribute of an island's function: the functions of its module that it calls, by their variables.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class CpuNode:
-    """`var = value`, computed on the CPU; `node` names the source operator and `value_name` the
-    tensor."""
+    """A binding `var = value` that the CPU computes.
+
+    Attributes:
+        var: the variable.
+        value: the expression.
+        node: name of the source operator.
+        value_name: name of the tensor.
+    """
 
     var: RelaxVar
     value: RelaxExpr
@@ -45,8 +52,14 @@ class CpuNode:
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """A variable that is an int8 tensor in another shape: dequantised where `scale` is given, 128
-    more where it is of uint8."""
+    """A variable whose value is stored in an int8 tensor.
+
+    Attributes:
+        holder: the int8 tensor.
+        shape: shape of the variable.
+        scale: quantisation of the tensor, if the variable is a float; otherwise None.
+        dtype: type of an integer variable; "uint8" means that 128 is added.
+    """
 
     holder: RelaxExpr
     shape: tuple[int, ...]
@@ -55,33 +68,38 @@ class HeldTensor:
 
 
 def int8_variable(name: str, shape: Sequence[int]) -> RelaxVar:
-    """A variable that stands for an int8 tensor."""
+    """Return a new variable for an int8 tensor."""
     return relax.Var(name, relax.TensorType(tuple(shape), "int8"))
 
 
 def reshaped(holder: RelaxExpr, shape: Sequence[int]) -> RelaxExpr:
-    """The expression of a tensor in another shape."""
+    """Return the expression that reshapes a tensor."""
     return relax.op.reshape(holder, tuple(shape))
 
 
 def transposed(holder: RelaxExpr) -> RelaxExpr:
-    """(…, rows, columns) → (…, columns, rows)."""
+    """Return the expression that exchanges the last two axes of a tensor."""
     rank = len(holder.ty.shape)
     return relax.op.permute_dims(holder, [*range(rank - 2), rank - 1, rank - 2])
 
 
 def part(holder: RelaxExpr, index: int) -> RelaxExpr:
-    """One of the first dimension's, without that dimension."""
+    """Return the expression that selects one index of the first axis and removes that axis."""
     return relax.op.squeeze(relax.op.strided_slice(holder, [0], [index], [index + 1]), [0])
 
 
 def stacked(holders: Sequence[RelaxExpr], shape: Sequence[int]) -> RelaxExpr:
-    """Tensors of one shape after one another, in a shape that holds them all."""
+    """Return the expression that concatenates tensors of one shape and reshapes the result."""
     return relax.op.reshape(relax.op.concat(list(holders), axis=0), tuple(shape))
 
 
 def moved(value: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExpr:
-    """A call that moves values, of other variables."""
+    """Return a data-movement call with its variables replaced.
+
+    Args:
+        value: the call.
+        replaced: new expressions, by the variables to replace.
+    """
     return relax.Call(value.op, [_replace(arg, replaced) for arg in value.args], value.attrs)
 
 
@@ -92,23 +110,33 @@ def _replace(arg: RelaxExpr, replaced: Mapping[RelaxVar, RelaxExpr]) -> RelaxExp
 
 
 def quantised(real: RelaxExpr, scale: Scale) -> RelaxExpr:
-    """The expression of a float tensor in int8."""
+    """Return the expression that quantises a float tensor to int8."""
     return relax.op.quantize(real, *_constants(scale), axis=-1, out_dtype="int8")
 
 
 def dequantised(integers: RelaxExpr, scale: Scale) -> RelaxExpr:
-    """The expression of an int8 tensor in float32."""
+    """Return the expression that converts an int8 tensor to float32."""
     return relax.op.dequantize(integers, *_constants(scale), axis=-1, out_dtype="float32")
 
 
 def as_uint8(integers: RelaxExpr, emit: Callable[[RelaxExpr], RelaxExpr]) -> RelaxExpr:
-    """The expression of int8 + 128 as uint8; `emit` binds what comes before it."""
+    """Return the expression that converts int8 to uint8 by adding 128.
+
+    Args:
+        integers: the int8 tensor.
+        emit: binds intermediate expressions.
+    """
     wide = emit(relax.op.astype(integers, "int16"))
     return relax.op.astype(emit(relax.op.add(wide, relax.const(128, "int16"))), "uint8")
 
 
 def as_int8(integers: RelaxExpr, emit: Callable[[RelaxExpr], RelaxExpr]) -> RelaxExpr:
-    """The expression of uint8 − 128 as int8; `emit` binds what comes before it."""
+    """Return the expression that converts uint8 to int8 by subtracting 128.
+
+    Args:
+        integers: the uint8 tensor.
+        emit: binds intermediate expressions.
+    """
     wide = emit(relax.op.astype(integers, "int16"))
     return relax.op.astype(emit(relax.op.subtract(wide, relax.const(128, "int16"))), "int8")
 
@@ -127,9 +155,14 @@ def function_of(
     outputs: Sequence[RelaxVar],
     held: Mapping[RelaxVar, HeldTensor],
 ) -> RelaxFunction:
-    """One function of the variables `inputs` that gives a tuple of the variables `outputs`.
+    """Build the Relax function of an island.
 
-    `held` says how to make a variable that is neither computed by `nodes` nor an input.
+    Args:
+        flat: the graph.
+        nodes: bindings that the island computes.
+        inputs: variables that are parameters of the function.
+        outputs: variables whose values the function returns as a tuple.
+        held: how to compute a variable that is neither an input nor computed by `nodes`.
     """
     builder = relax.BlockBuilder()
     known = set(inputs)
@@ -161,8 +194,10 @@ def function_of(
 
 
 def _called(nodes: Sequence[CpuNode], flat: FlatGraph) -> list[GlobalVar]:
-    """The module's own functions that an island calls, or constants in it do: operators that TVM's
-    importer writes in TIR."""
+    """Return the functions of the module that an island or constants in it call.
+
+    These are operators that TVM's importer writes in TIR.
+    """
     found: dict[str, GlobalVar] = {}
     waiting, seen = [node.value for node in nodes], set()
     while waiting:
@@ -193,7 +228,12 @@ def _emit(builder: BlockBuilder, var: RelaxVar, value: RelaxExpr) -> None:
 
 
 class Library:
-    """Compiled islands, called by name with arrays in the order of the island's inputs."""
+    """Compiled islands, which are called by name.
+
+    Args:
+        executable: the compiled islands.
+        regions: regions that the islands call in onnxruntime.
+    """
 
     def __init__(self, executable: VMExecutable, regions: RegionCalls | None = None) -> None:
         self._regions = regions
@@ -202,13 +242,27 @@ class Library:
 
     @classmethod
     def load(cls, path: Path, regions: RegionCalls | None = None) -> Library:
-        """What `export` wrote; it calls `regions`. It runs code of the file: load none of
-        strangers."""
+        """Load a compiled library. This runs code from the file, so the file must be trusted.
+
+        Args:
+            path: the shared library.
+            regions: regions that the islands call in onnxruntime.
+        """
         return cls(tvm.runtime.load_module(str(path)), regions)
 
     def __call__(self, name: str, arrays: Sequence[Array]) -> list[Array]:
-        """Arrays of the shapes and types of the island's values; its outputs. Raises `InputError`
-        for an index that lies outside its tensor, and an integer that is divided by zero."""
+        """Run an island.
+
+        Args:
+            name: name of the island.
+            arrays: its inputs in order, with the shapes and types of the island's parameters.
+
+        Returns:
+            The outputs of the island in order.
+
+        Raises:
+            InputError: an index lies outside its tensor, or an integer is divided by zero.
+        """
         # not ascontiguousarray, which makes a vector of a lone number
         given = [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
         try:
@@ -220,8 +274,11 @@ class Library:
 
 
 def compiled(functions: Mapping[str, RelaxFunction]) -> VMExecutable:
-    """An executable of some functions by name, for this machine's CPU. Raises whatever TVM
-    does."""
+    """Compile functions for this machine's CPU. Exceptions of TVM are passed on.
+
+    Args:
+        functions: Relax functions by name.
+    """
     from tilewright.networks.relax.nan_propagation import propagating_nan
 
     target = tvm.target.Target("llvm")
@@ -235,7 +292,7 @@ def compiled(functions: Mapping[str, RelaxFunction]) -> VMExecutable:
 
 
 def compiles(functions: Mapping[str, RelaxFunction]) -> bool:
-    """Whether `compiled` gives an executable."""
+    """Return whether `compiled` succeeds for the functions."""
     try:
         compiled(functions)
     except Exception:
@@ -244,7 +301,7 @@ def compiles(functions: Mapping[str, RelaxFunction]) -> bool:
 
 
 def _module(functions: Mapping[str, RelaxFunction]) -> IRModule:
-    """Islands by name, and what they call."""
+    """Return a module with the islands by name and the functions that they call."""
     called: dict[GlobalVar, PrimFunc | RelaxFunction] = {}
     for function in functions.values():
         called.update((function.attrs or {}).get(CALLED) or {})

@@ -1,5 +1,4 @@
-"""Compiles a Relax module for the CPU and runs it, and finds the operators that TVM cannot
-compile."""
+"""Compiles a Relax module for the CPU, runs it, and finds operators that TVM cannot compile."""
 
 from __future__ import annotations
 
@@ -19,9 +18,16 @@ from tilewright.networks.relax.failures import plain
 
 
 class CompiledModule:
-    """`main` of a module without open weights, compiled by LLVM for this machine.
+    """A module without open weights, compiled with LLVM for this machine.
 
-    Raises `ImportFailedError` where the module cannot be compiled.
+    Args:
+        module: the module; its function `main` is run.
+        inputs: names of the inputs, in the order of the parameters.
+        outputs: names of the outputs.
+        regions: regions that the module calls in onnxruntime.
+
+    Raises:
+        ImportFailedError: TVM cannot compile the module.
     """
 
     def __init__(
@@ -46,7 +52,17 @@ class CompiledModule:
             self._machine = relax.VirtualMachine(executable, tvm.cpu())
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Arrays by input name in, by output name out; raises `InputError`."""
+        """Run the module.
+
+        Args:
+            inputs: arrays by input name, with the shapes and types of the parameters.
+
+        Returns:
+            Arrays by output name.
+
+        Raises:
+            InputError: an input does not fit, or the network cannot run on the values.
+        """
         if set(inputs) != set(self.inputs):
             raise InputError(
                 f"the network's inputs are {', '.join(self.inputs)}, not {', '.join(inputs)}; "
@@ -77,27 +93,34 @@ class CompiledModule:
 
 
 def first_uncompilable(functions: Mapping[str, RelaxFunction]) -> str | None:
-    """The name of the first function that does not compile alone; None where each does."""
+    """Return the name of the first function that TVM cannot compile by itself, or None."""
     return next((name for name, each in functions.items() if not compiles({name: each})), None)
 
 
 def uncompilable_variable(function: RelaxFunction) -> str | None:
-    """The first variable of an island whose own expression does not compile; None where each does,
-    and only together they do not."""
+    """Return the name of the first variable whose expression TVM cannot compile by itself.
+
+    The result is None if each expression compiles, even if the whole function does not.
+    """
     binding = _uncompilable(function)
     return None if binding is None else str(binding.var.name)
 
 
 def uncompilable_nodes(flat: FlatGraph) -> tuple[str, ...]:
-    """Return the source operator of the first expression that does not compile alone; none where
-    each does."""
+    """Return the source operator of the first expression that TVM cannot compile by itself.
+
+    The result is empty if each expression compiles.
+    """
     binding = _uncompilable(flat.module["main"])
     node = "" if binding is None else flat.by_var[binding.var].node
     return (node,) if node else ()
 
 
 def uncompilable_operator(function: RelaxFunction) -> str:
-    """ ", operator relax.topk" for the first that does not compile alone; "" where each does."""
+    """Return the first operator that TVM cannot compile by itself, as a part of a message.
+
+    An example is ", operator topk". The result is "" if each operator compiles.
+    """
     binding = _uncompilable(function)
     if binding is None or not isinstance(binding.value, relax.Call):
         return ""
@@ -124,7 +147,10 @@ def _bindings(function: RelaxFunction) -> Iterator[RelaxBinding]:
 
 
 def _alone(binding: RelaxBinding, constants: Sequence[RelaxBinding]) -> RelaxFunction:
-    """A function of the variables that one expression reads, but for those that are constant."""
+    """Return a function that computes one expression from the variables that it reads.
+
+    Constants that it reads are computed inside the function.
+    """
     known = {each.var for each in constants}
     read = [var for var in dict.fromkeys(variables(binding.value)) if var not in known]
     builder = relax.BlockBuilder()

@@ -1,7 +1,8 @@
-"""Words what went wrong in TVM's importer in the terms of the model.
+"""Explains failures of TVM's importer in terms of the model.
 
-TVM speaks of its own insides (`object of type 'Call' has no len()`), so what it says is repeated
-only where it is plain English. Else the cause is looked for in the operator itself.
+Messages of TVM often refer to its implementation (`object of type 'Call' has no len()`). They are
+repeated only if they are plain English. Otherwise, the cause is determined from the operator
+itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MUST_BE_CONSTANT: Mapping[str, tuple[int, ...]] = {
         "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare",
     )},
 }  # fmt: skip
-"""Inputs that decide a shape or an axis, which a static graph must know beforehand."""
+"""Indices of inputs that determine a shape or an axis, which must be known in a static graph."""
 
 INNER_WORDS = re.compile(
     r"object of type|NoneType|Check failed|ErrorContext|Traceback|<class|\btvm\b|\btirx?\b"
@@ -30,12 +31,17 @@ INNER_WORDS = re.compile(
     r"|subscriptable|\bnot iterable|argument|assert|Error\b|\w\.(cc|h|py)\b|`|\[\[|show_meta"
     r"|ndim|dtype|::|_impl"
 )
-"""What says nothing to somebody who has a model and no copy of TVM's sources."""
+"""Matches messages about TVM's implementation, which do not help a user who only has a model."""
 
 
 def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
-    """Why the import of a model stopped at the operator of this name ("" before the first): cause
-    and next step."""
+    """Return a message with the cause and the next step for a failed import.
+
+    Args:
+        model: the model.
+        name: name of the operator at which the import stopped; "" before the first one.
+        error: the exception of TVM's importer.
+    """
     node = next((node for node in model.graph.node if node.name == name and name), None)
     if node is None:
         said = (
@@ -52,14 +58,14 @@ def explanation(model: onnx.ModelProto, name: str, error: Exception) -> str:
 
 
 def plain(error: Exception) -> str:
-    """What a library says, if that is plain English; else nothing."""
+    """Return the message of an exception if it is plain English, otherwise ""."""
     said = last_line(error).strip().rstrip(".;: ")
     sentence = len(said.split()) > 2 and len(said) < 250 and said[0].isalpha()
     return said if sentence and not INNER_WORDS.search(said) else ""
 
 
 def _contradiction(model: onnx.ModelProto, node: onnx.NodeProto) -> str:
-    """What ONNX itself finds wrong with the shapes around an operator; "" if nothing."""
+    """Return what ONNX's shape inference reports about an operator; "" if nothing is wrong."""
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -97,7 +103,7 @@ def _cause(node: onnx.NodeProto, constants: Collection[str], error: Exception) -
 
 
 def _input_name(node: onnx.NodeProto, place: int) -> str:
-    """As the standard calls it."""
+    """Return the name of an operator's input in the ONNX standard."""
     try:
         formal = onnx.defs.get_schema(node.op_type, node.domain).inputs
     except onnx.defs.SchemaError:
@@ -106,7 +112,7 @@ def _input_name(node: onnx.NodeProto, place: int) -> str:
 
 
 def _form(node: onnx.NodeProto) -> str:
-    """What tells this use of an operator from others."""
+    """Describe how an operator is used: number of inputs and outputs, and attributes."""
     inputs = sum(1 for name in node.input if name)
     attributes = ", ".join(attribute.name for attribute in node.attribute) or "no attributes"
     outputs = f", {len(node.output)} outputs" if len(node.output) > 1 else ""

@@ -1,6 +1,6 @@
-"""Imports ONNX to Relax, and records which source operator every binding came from.
+"""Imports ONNX models to Relax and records the source operator of every binding.
 
-Where TVM's importer has gaps, `networks.relax.converters` fills them.
+`networks.relax.converters` supplements TVM's importer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ UNBOUND = (relax.Tuple, relax.Var, relax.ShapeExpr, GenericConst)  # need no var
 
 
 def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
-    """The Relax module of a normalised model; graph inputs that are not among `inputs` are weights.
+    """Convert a normalised ONNX model to Relax, and fold each BatchNorm.
 
-    BatchNorms are folded. Raises `OperatorImportError`.
+    Args:
+        model: the model.
+        inputs: names of the inputs that change with each run; other graph inputs are weights.
+
+    Raises:
+        OperatorImportError: an operator cannot be imported.
     """
     opset = max((o.version for o in model.opset_import if o.domain in STANDARD_DOMAINS), default=13)
     importer = _Importer(_region_results(model.graph))
@@ -49,7 +54,7 @@ def import_onnx(model: onnx.ModelProto, inputs: Sequence[str]) -> FlatGraph:
 
 
 def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]]:
-    """The shape and element type of each result of each region."""
+    """Return the shape and element type of each result of each region, by the region's name."""
     infos = {info.name: info for info in (*graph.value_info, *graph.output)}
     found: dict[str, list[tuple[Shape, str]]] = {}
     for node in graph.node:
@@ -65,7 +70,7 @@ def _region_results(graph: onnx.GraphProto) -> dict[str, list[tuple[Shape, str]]
 
 
 class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, binding each operator's result to a variable of its own."""
+    """TVM's importer, extended so that the result of each operator is bound to a variable."""
 
     def __init__(self, written: Mapping[str, Sequence[tuple[Shape, str]]]) -> None:
         super().__init__({}, "float32", sanitize=False)
@@ -77,13 +82,13 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return self._nodes[tensor]
 
     def close(self) -> None:
-        """End the block that an operator's failure left open, of which TVM would warn."""
+        """End the block that a failed operator left open; TVM would print a warning otherwise."""
         if self.node:
             with contextlib.suppress(Exception):
                 self.bb._end_block()
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """Do nothing: the partition leaves these operators to onnxruntime."""
+        """Do nothing, because the partition leaves unsupported operators to onnxruntime."""
 
     def _convert_operator(
         self, op_name: str, inputs: MutableSequence[RelaxExpr], attrs: OnnxAttributes, opset: int
@@ -111,7 +116,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return self._bound(result)
 
     def _region(self, number: int, inputs: Inputs) -> RelaxExpr:
-        """The call of a function that runs a region: it writes tensors of known types."""
+        """Return the call of the function that runs a region and writes tensors of known types."""
         types = [relax.TensorType(shape, dtype) for shape, dtype in self._written[self.node]]
         name = FUNCTION.format(number)
         return relax.call_dps_packed(
@@ -124,7 +129,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
         return bound
 
     def _unpacked(self, result: RelaxExpr) -> RelaxExpr:
-        """The fields of a call's tuple, each a variable of the operator's own."""
+        """Bind each field of a call's tuple to a variable of the operator."""
         whole = self.bb.emit(result, name_hint=self.node)
         fields = [
             self.bb.emit(relax.TupleGetItem(whole, place)) for place in range(len(result.ty.fields))
@@ -135,7 +140,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """TVM's importer prints and warns; what matters is raised."""
+    """Suppress the output and warnings of TVM's importer, because relevant problems are raised."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

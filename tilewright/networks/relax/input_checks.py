@@ -1,8 +1,8 @@
-"""Checks integers that compiled code would fail on: indices beyond a table, and divisors of zero.
+"""Run-time checks of integers on which compiled code would fail: indices and divisors.
 
-Compiled code reads and writes where an index says, and a division by zero ends the process. So each
-index and divisor that is computed while the network runs passes a function first, which raises an
-error where onnxruntime raises one. Constants are checked when the model is imported.
+Compiled code reads and writes wherever an index points, and an integer division by zero ends the
+process. Each index and divisor that is computed at run time is therefore passed through a function
+that raises an error where onnxruntime raises one. Constants are checked when the model is imported.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tilewright.networks.relax.bindings import shape_of
 
 _KIND = "ValueError"
 OPAQUE = 8
-"""TVM's number of a function that is not fused with others."""
+"""TVM's code for a function that is not fused with others."""
 
 Limits = Sequence[int]
 
 
 class _Cells(Protocol):
-    """A buffer of TVM's IR builder: setting a number appends the statement that stores it."""
+    """A buffer of TVM's IR builder. Setting an element appends the statement that stores it."""
 
     def __getitem__(self, place: Expression, /) -> Expression: ...
     def __setitem__(self, place: Expression, value: Expression, /) -> None: ...
@@ -54,8 +54,14 @@ def checked_inputs(
 ) -> MutableSequence[RelaxExpr]:
     """Return the inputs of an ONNX operator, with its indices or divisor replaced by checked ones.
 
-    Negative indices are counted from the end. `bb` is the importer's block builder and `node` the
-    operator's name, for the message.
+    Negative indices are replaced by the corresponding non-negative ones.
+
+    Args:
+        bb: block builder of the importer.
+        operator: type of the operator.
+        node: name of the operator, for the error message.
+        inputs: inputs of the operator.
+        attributes: attributes of the operator.
 
     Raises:
         ValueError: a constant index or divisor is out of range.
@@ -81,7 +87,7 @@ def _along_axis(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limi
 
 
 def _coordinates(inputs: Sequence[RelaxExpr], attributes: OnnxAttributes) -> Limits | None:
-    """Return the sizes that the last axis of the indices picks from, one by one."""
+    """Return the sizes of the axes that the last axis of the indices refers to."""
     shape, places = shape_of(inputs[0]), shape_of(inputs[1])
     if not shape or not places:
         return None
@@ -105,12 +111,12 @@ _LIMITS: Mapping[
     "ScatterND": (1, _coordinates),
     "RoiAlign": (2, _images),
 }
-"""By operator: which input holds indices, and what gives the number of places that they pick from,
-one for all or one for each number of the last axis."""
+"""For each operator, the input that holds indices, and a function that returns the limits of the
+indices: one for all, or one per element of the last axis."""
 
 
 def _is_integer(value: RelaxExpr) -> bool:
-    """Whether a value is a tensor of integers with a static shape."""
+    """Return whether a value is a tensor of integers with a static shape."""
     if isinstance(value, relax.ShapeExpr) or not isinstance(
         getattr(value, "ty", None), relax.TensorType
     ):
@@ -168,8 +174,10 @@ def _passed(
     write: Callable[[_Cells, _Cells, Expression], None],
     name: str,
 ) -> RelaxExpr:
-    """Return a copy of a tensor that is written by `write(source, result, i)`, for each `i` of so
-    many steps."""
+    """Return a copy of a tensor, written by `write(source, result, i)` for each step `i`.
+
+    A step comprises `step` consecutive elements.
+    """
     shape, dtype = shape_of(value) or (), str(value.ty.dtype)
     if not shape:
         whole = _passed(bb, bb.emit(relax.op.reshape(value, (1,))), step, write, name)

@@ -1,4 +1,4 @@
-"""Reads products of quantised tensors: their integers, and what is done with the results."""
+"""Analysis of products of quantised tensors: their integers and the operations on their results."""
 
 from __future__ import annotations
 
@@ -29,17 +29,24 @@ _MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squ
 
 
 class IntegerWeights(NamedTuple):
-    """Weights less their zero points, int16 of shape (o, c / groups, kh, kw) or (out, in), and
-    their scales, float64 of shape (o,)."""
+    """Quantised weights of a product.
+
+    Attributes:
+        numbers: weights minus their zero points, int16 array of shape (o, c / groups, kh, kw) or
+            (out, in).
+        scale: scale of each output channel, float64 array of shape (o,).
+    """
 
     numbers: NDArray[np.int16]
     scale: NDArray[np.float64]
 
 
 def dequantisation(flat: FlatGraph, value: RelaxExpr) -> Binding | None:
-    """What a value is dequantised by, from an int8 or uint8 tensor that changes from run to run, by
-    one scale and one zero point; of a product of matrices it may have another shape. None for
-    anything else."""
+    """Return the binding that dequantises a value from an int8 or uint8 tensor, or None.
+
+    The tensor must change with each run and have a single scale and zero point. The value may be
+    reshaped after the dequantisation.
+    """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in RESHAPES:
         binding = flat.by_var.get(binding.args[0])
@@ -51,21 +58,28 @@ def dequantisation(flat: FlatGraph, value: RelaxExpr) -> Binding | None:
 
 
 def integer_tensor(flat: FlatGraph, value: RelaxExpr) -> RelaxVar | None:
-    """The variable of the tensor that a value is dequantised from, by a scale and a zero point that
-    are known; None for anything else."""
+    """Return the integer tensor from which a value is dequantised, or None.
+
+    The scale and the zero point must be known.
+    """
     binding = dequantisation(flat, value)
     return binding.args[0] if binding is not None and is_known(binding) else None
 
 
 def is_known(dequantised: Binding) -> bool:
-    """Whether a scale and a zero point are, before the network runs."""
+    """Return whether the scale and the zero point of a dequantisation are known before the run."""
     return all(getattr(arg, "value", None) is not None for arg in dequantised.args[1:3])
 
 
 def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None:
-    """Shape (o,), of a convolution or a dense layer whose weights are int8 without zero points, or
-    uint8 around 128, with a scale each output channel at the most; None for others. The weights
-    themselves need not be known."""
+    """Return the weight scales of a convolution or dense layer with symmetric quantisation.
+
+    The weights must be int8 with zero point 0 or uint8 with zero point 128, and have at most one
+    scale per output channel. The weights themselves need not be known.
+
+    Returns:
+        Float array of shape (o,), or None for other layers.
+    """
     value = anchor.args[1]
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _MOVES:
@@ -83,7 +97,7 @@ def weight_scale(flat: FlatGraph, anchor: Binding) -> NDArray[np.float64] | None
 
 
 def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
-    """Of a product that `weight_scale` is known of; None for others."""
+    """Return the integer weights of a product, or None if `weight_scale` returns None."""
     found, scale = integers_of(flat, anchor.args[1]), weight_scale(flat, anchor)
     if found is None or scale is None:
         return None
@@ -92,9 +106,11 @@ def integer_weights(flat: FlatGraph, anchor: Binding) -> IntegerWeights | None:
 
 
 def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
-    """What follows a match that ends with integers and a kernel can do in its epilogue: they are
-    dequantised, a tensor of integers that is there before them is added, a clip, and they are
-    quantised again; as often as that follows, with one addition at the most."""
+    """Return the operations after a match that a kernel can compute in its epilogue.
+
+    The match must end with integers. Each repetition dequantises them, optionally adds an earlier
+    integer tensor, optionally clips, and quantises again. At most one addition is allowed in total.
+    """
     found: list[Link] = []
     links = list(match.chain)
     while links and links[-1].kind == "quantise":
@@ -105,7 +121,7 @@ def further_links(flat: FlatGraph, match: Match) -> tuple[Link, ...]:
 
 
 def _requantised(flat: FlatGraph, written: Binding, may_add: bool) -> list[Link]:
-    """From integers to the next ones; empty where that is not what follows."""
+    """Return the operations from integers to the next integers; empty if others follow."""
     read = flat.sole_user(written.var)
     if read is None or read.op != DEQUANTISE or not _same_scale(written, read):
         return []
@@ -133,8 +149,10 @@ def _same_scale(written: Binding, read: Binding) -> bool:
 
 
 def _is_before(flat: FlatGraph, tensor: RelaxVar | None, var: RelaxVar) -> bool:
-    """Whether a tensor is there before a variable is bound: of two products that are added, the
-    later one adds."""
+    """Return whether a tensor exists before a variable is bound.
+
+    When two products are added, the later one computes the addition.
+    """
     if tensor is None:
         return False
     for binding in flat.bindings:
@@ -146,7 +164,7 @@ def _is_before(flat: FlatGraph, tensor: RelaxVar | None, var: RelaxVar) -> bool:
 
 
 def _of_channels(values: Array, axis: int) -> NDArray[np.float64] | None:
-    """One value a channel; None where values differ along another axis."""
+    """Return one value per channel, or None if values differ along another axis."""
     channels = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     same = bool((channels == channels[:, :1]).all())
     return np.array(channels[:, 0], np.float64) if same else None

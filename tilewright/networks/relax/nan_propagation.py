@@ -1,11 +1,11 @@
-"""Lets NaN through every maximum and minimum of the functions that TVM makes of operators.
+"""Makes each maximum and minimum in the functions that TVM generates propagate NaN.
 
-TVM's maximum is `a > b ? a : b`, which is `b` where either operand is NaN. So `max(0, x)` is NaN
-where x is NaN, and `max(x, 0)` is 0. Both are one machine instruction, so constants are put first
-here. The maximum of two computed operands needs one comparison more.
+TVM's maximum is `a > b ? a : b`, which is `b` if either operand is NaN. So `max(0, x)` is NaN if x
+is NaN, but `max(x, 0)` is 0. Both compile to a single machine instruction, so this module puts
+constants first. The maximum of two computed operands needs one more comparison.
 
-A reduction begins with the smallest finite number in TVM, which is larger than −∞. It begins with
-−∞ here (of a minimum: ∞), and so does the padding of a pool.
+In TVM, a maximum reduction starts with the smallest finite number, which is larger than −∞. Here,
+it starts with −∞ (a minimum with ∞), and the padding of a pooling layer is changed in the same way.
 """
 
 from __future__ import annotations
@@ -30,33 +30,44 @@ from tilewright.core.tvm_types import (
 )
 
 NAN_SAFE = "tilewright.nan_safe"
-"""Attribute of a function that gives NaN for NaN as it is written."""
+"""Attribute of functions that already propagate NaN."""
 _FINITE = float(np.finfo(np.float32).max)
 
 
 def keep_nan(first: Expression, second: Expression, choose: Combiner = tirx.Max) -> Expression:
-    """Return the maximum (or the minimum, with `choose=tirx.Min`) of two floats, NaN if either is
-    NaN. `first` is read three times: give the one that is cheaper to compute."""
+    """Return the maximum or minimum of two floats, which is NaN if either one is NaN.
+
+    Args:
+        first: operand that is evaluated three times; pass the cheaper one.
+        second: the other operand.
+        choose: `tirx.Max` or `tirx.Min`.
+    """
     return tirx.Select(is_number(first), choose(first, second), first)
 
 
 def is_number(value: Expression) -> Condition:
     """Return the condition that a float is not NaN.
 
-    TVM simplifies `x == x` to true and `x != x` to false, and computes `isnan` one by one. `x <= x`
-    stays, as one comparison of vectors."""
+    TVM simplifies `x == x` to true and `x != x` to false, and does not vectorise `isnan`. It keeps
+    `x <= x`, which becomes one vector comparison.
+    """
     return tirx.LE(value, value)
 
 
 def are_numbers(values: list[Expression]) -> Condition:
-    """Return the condition that no float of several is NaN. LLVM merges two tests into one
-    comparison."""
+    """Return the condition that none of several floats is NaN.
+
+    LLVM merges pairs of tests into one comparison.
+    """
     return reduce(tirx.And, map(is_number, values))
 
 
 def chosen_with_nan(value: Expression) -> tuple[Expression, Expression, Combiner] | None:
-    """Return the first operand, the second one and the class (`tirx.Max`, `tirx.Min`) of an
-    expression of `keep_nan`, or None for any other expression."""
+    """Return the parts of an expression that `keep_nan` created, or None for other expressions.
+
+    Returns:
+        The first operand, the second operand, and the class (`tirx.Max` or `tirx.Min`).
+    """
     if not isinstance(value, tirx.Select):
         return None
     made, first = value.true_value, value.false_value
@@ -70,8 +81,11 @@ def chosen_with_nan(value: Expression) -> tuple[Expression, Expression, Combiner
 
 
 def propagating_nan(*kept: str) -> Pass:
-    """Make a pass over a module whose operators are functions already. Functions with one of these
-    attributes, or with `NAN_SAFE`, stay as they are."""
+    """Return a pass that makes the TIR functions of a module propagate NaN.
+
+    Args:
+        kept: attributes of functions that are not changed, in addition to `NAN_SAFE`.
+    """
 
     def run(module: IRModule, _: object) -> IRModule:
         made = IRModule(dict(module.functions), attrs=module.attrs)
@@ -107,15 +121,16 @@ def _ordered(value: BinaryOperation) -> Expression:
 
 
 def _equal(value: BinaryOperation) -> Expression:
-    """Return `x == x` of floats, by which models look for NaN, as a comparison that TVM does not
-    simplify to true."""
+    """Replace `x == x` for floats, a test for NaN, by a comparison that TVM does not simplify."""
     is_float = str(value.a.ty.dtype).startswith("float")
     return is_number(value.a) if is_float and _same(value.a, value.b) else value
 
 
 def _unequal(value: BinaryOperation) -> Expression:
-    """Return `a != b` of floats, which is false in TVM's code where an operand is NaN, as one that
-    is true there."""
+    """Replace `a != b` for floats by an expression that is true if an operand is NaN.
+
+    In TVM's code, the comparison would be false then.
+    """
     if not str(value.a.ty.dtype).startswith("float"):
         return value
     if _same(value.a, value.b):
@@ -128,8 +143,10 @@ def _same(first: Expression, second: Expression) -> bool:
 
 
 def _is_nan(value: BinaryOperation) -> Condition:
-    """Return the condition that a float is NaN, by its bits: TVM turns `not x <= x` round to
-    `x < x`, and lowers `isnan` to `x != x`, which is false."""
+    """Return the condition that a float is NaN, based on its bits.
+
+    TVM rewrites `not x <= x` to `x < x`, and lowers `isnan` to `x != x`, which is false for NaN.
+    """
     floats = str(value.ty.dtype)
     integers = floats.replace("float", "int")
     infinity, magnitude = int(np.array(np.inf, floats).view(integers)), np.iinfo(integers).max
@@ -138,7 +155,7 @@ def _is_nan(value: BinaryOperation) -> Condition:
 
 
 def _reduces(body: Statement) -> bool:
-    """Whether a statement combines what is in a buffer with the maximum or minimum."""
+    """Return whether a statement updates a buffer with its maximum or minimum with a new value."""
     found: list[BufferStore] = []
     tvm_ffi.structural_walk(body, (tirx.BufferStore, found.append))
     for store in found:
@@ -150,7 +167,7 @@ def _reduces(body: Statement) -> bool:
 
 
 def _unbounded(value: FloatConstant) -> Expression:
-    """Return the constant that begins a reduction, or pads what is reduced, as infinite."""
+    """Replace the largest finite float, which starts or pads a reduction, by infinity."""
     number = float(value.value)
     if str(value.ty.dtype) != "float32" or abs(number) != _FINITE:
         return value

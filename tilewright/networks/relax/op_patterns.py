@@ -1,4 +1,7 @@
-"""Finds the operators of the importer that are steps of an epilogue (`targets.steps`)."""
+"""Finds chains of operators that can be fused: an anchor, followed by steps of an epilogue.
+
+`targets.steps` defines the steps.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ MAX_POOL, AVERAGE_POOL, MEAN = "relax.nn.max_pool2d", "relax.nn.avg_pool2d", "re
 ADAPTIVE_POOL = "relax.nn.adaptive_avg_pool2d"
 RESHAPES = frozenset(("relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"))
 MOVES = frozenset(("relax.permute_dims", "relax.concat", "relax.strided_slice"))
-"""What moves values and computes none; `RESHAPES` leave them in their order, too."""
+"""Operators that move values without computing. `RESHAPES` also keep the order of the values."""
 QUANTISE, DEQUANTISE = "relax.quantize", "relax.dequantize"
 
 # the order an accumulator can take them in; quantisation may stand between two, but before no bias
@@ -29,12 +32,19 @@ BEHIND: Mapping[CallOperator, int] = {
     "conv2d": 0, "dense": 0, "matmul": 2, "max_pool": 2, "average_pool": 2, "add": 2,
     "elementwise": 3,
 }  # fmt: skip
-"""The rank that a chain begins with. Who comes first here takes an operator that others could."""
+"""Rank at which the chain of each operator starts. Operators that are listed first take precedence
+if two chains could contain the same operator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One fused operation: which argument the chain enters by, and what it does."""
+    """A fused operation in a chain.
+
+    Attributes:
+        binding: the operation.
+        position: index of the argument that is the result of the chain so far.
+        kind: kind of the step.
+    """
 
     binding: Binding
     position: int
@@ -43,7 +53,13 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """An anchor and the chain that is fused behind it."""
+    """An anchor and the chain of operations that are fused into it.
+
+    Attributes:
+        operator: what the anchor computes.
+        anchor: binding of the anchor.
+        chain: the fused operations in order.
+    """
 
     operator: CallOperator
     anchor: Binding
@@ -51,23 +67,23 @@ class Match:
 
     @property
     def links(self) -> tuple[Link, ...]:
-        """The chain, with the anchor in front where that is itself a step."""
+        """The chain, preceded by the anchor if the anchor is itself a step."""
         own = own_kind(self.anchor)
         return self.chain if own is None else (Link(self.anchor, 0, own), *self.chain)
 
     @property
     def result(self) -> Binding:
-        """What is left in the end."""
+        """The binding of the final result."""
         return self.chain[-1].binding if self.chain else self.anchor
 
     @property
     def vars(self) -> frozenset[RelaxVar]:
-        """The variables it binds."""
+        """The variables that the match binds."""
         return frozenset((self.anchor.var, *(link.binding.var for link in self.chain)))
 
     @property
     def signature(self) -> Signature:
-        """The operators in order, each with the place its chain enters by."""
+        """The operators in order, each with the index of the argument that continues the chain."""
         return ((self.anchor.op, 0), *((k.binding.op, k.position) for k in self.chain))
 
 
@@ -75,7 +91,10 @@ Signature = tuple[tuple[str, int], ...]
 
 
 def own_kind(anchor: Binding) -> StepKind | None:
-    """The step that an anchor is itself: a sum, activation or requantisation that stands alone."""
+    """Return the kind of step that an anchor is itself, or None.
+
+    Sums, activations and requantisations that stand alone are such anchors.
+    """
     kinds: Mapping[str, StepKind] = {
         ADD: "add", RELU: "relu", CLIP: "clip", QUANTISE: "quantise"
     }  # fmt: skip
@@ -83,10 +102,10 @@ def own_kind(anchor: Binding) -> StepKind | None:
 
 
 def matches(flat: FlatGraph) -> list[Match]:
-    """Every anchor with its chain, in execution order; no operator is in two of them.
+    """Return every anchor with its chain, in execution order. Chains do not overlap.
 
-    Products take from pools and pools from operators that can stand alone; among equals, the
-    longest chain takes first.
+    If chains compete for an operator, products have priority over pooling, and pooling over
+    operators that can stand alone. Among equal operators, the longest chain has priority.
     """
     order = list(BEHIND)
     found = [
@@ -114,7 +133,10 @@ def matches(flat: FlatGraph) -> list[Match]:
 
 
 def anchor_kind(flat: FlatGraph, binding: Binding) -> CallOperator | None:
-    """What an anchor computes; None for other bindings. Data change from run to run."""
+    """Return what an anchor computes, or None if a binding is not an anchor.
+
+    The data of an anchor must change with each run.
+    """
     if binding.shape is None or not binding.args or flat.is_constant(binding.args[0]):
         return None
     if binding.op in (CONV2D, MATMUL):
@@ -151,7 +173,10 @@ def _product(flat: FlatGraph, binding: Binding) -> CallOperator | None:
 
 
 def _pool(binding: Binding) -> CallOperator | None:
-    """Windows of NCHW images without dilation that lie in the padded image."""
+    """Return the kind of a pooling operator that is supported, or None.
+
+    Supported are windows over NCHW images without dilation that lie within the padded image.
+    """
     shape, attrs = shape_of(binding.args[0]), binding.value.attrs
     if shape is None or len(shape) != 4:
         return None
@@ -170,8 +195,15 @@ def _pool(binding: Binding) -> CallOperator | None:
 
 @dataclass(frozen=True)
 class Window:
-    """What a pool reads for a pixel. Pads are top, left, bottom, right; a pool that rounds its
-    output's size up has as many below and to the right as that takes."""
+    """The window of a pooling operator.
+
+    Attributes:
+        kernel: height and width.
+        strides: vertical and horizontal stride.
+        padding: padding at the top, left, bottom and right. If the output size is rounded up, the
+            bottom and right padding is as large as the last window needs.
+        count_include_pad: padding counts in an average.
+    """
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -180,7 +212,7 @@ class Window:
 
 
 def window(binding: Binding) -> Window:
-    """Of a pool that is an anchor."""
+    """Return the window of a pooling operator that is an anchor."""
     (_, _, height, width), attrs = shape_of(binding.args[0]) or (0, 0, 0, 0), binding.value.attrs
     if binding.op in (MEAN, ADAPTIVE_POOL):
         return Window((height, width), (1, 1), (0, 0, 0, 0), True)
@@ -200,10 +232,16 @@ def _padding(attrs: CallAttributes) -> tuple[int, int, int, int]:
 
 
 def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tuple[Link, ...]:
-    """The operations after `anchor` that read nothing else that changes but one residual tensor.
+    """Return the operations after an anchor that can be fused into it.
 
-    Of integers it ends with the first that are written, unless a relu follows that keeps their
-    scale.
+    They may read constants and at most one other tensor that changes with each run. In a quantised
+    network, the chain ends with the first quantisation, unless a relu or clip with the same scale
+    follows.
+
+    Args:
+        flat: the graph.
+        anchor: binding of the anchor.
+        operator: what the anchor computes.
     """
     chain: list[Link] = []
     complete, head = 0, anchor
@@ -227,7 +265,7 @@ def chain_behind(flat: FlatGraph, anchor: Binding, operator: CallOperator) -> tu
 
 
 def is_int8(flat: FlatGraph, value: RelaxExpr) -> bool:
-    """Whether a value is exactly an int8 tensor times a scale."""
+    """Return whether a value equals an integer tensor times a scale."""
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _KEEPS_SCALE:
         binding = flat.by_var.get(binding.args[0])
@@ -238,7 +276,10 @@ _KEEPS_SCALE = frozenset((RELU, MAX_POOL, *RESHAPES, "relax.permute_dims"))
 
 
 def _first_integer(chain: Sequence[Link]) -> int:
-    """The length of `chain` up to the first integers written, or as far as their scale is kept."""
+    """Return the length of the chain up to its first quantisation.
+
+    Following steps are included as long as they keep the scale.
+    """
     end = next((i for i, link in enumerate(chain) if link.kind == "quantise"), len(chain) - 1)
     for i in range(end + 3, len(chain), 3):
         read, cut, written = chain[i - 2 : i + 1]
@@ -252,14 +293,17 @@ def _first_integer(chain: Sequence[Link]) -> int:
 
 
 def _last_integer(chain: Sequence[Link]) -> int:
-    """The length of `chain` without a sum of dequantised values that nothing quantises again."""
+    """Return the length of the chain without a trailing sum that is not quantised again."""
     last = max((i for i, link in enumerate(chain) if link.kind == "quantise"), default=-1)
     open_sum = last >= 0 and any(link.kind == "add" for link in chain[last:])
     return last + 1 if open_sum else len(chain)
 
 
 def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
-    """Whether an accumulator can do `link` after `chain`; several biases are one."""
+    """Return whether an accumulator can compute `link` after `chain`.
+
+    Several biases count as one.
+    """
     if link.kind == "bias":
         return least == 0 and all(earlier.kind == "bias" for earlier in chain)
     rank = max((RANK.get(earlier.kind, 0) for earlier in chain), default=least)
@@ -267,7 +311,7 @@ def _follows(link: Link, chain: Sequence[Link], least: int) -> bool:
 
 
 def _is_end(link: Link) -> bool:
-    """Whether a chain may stop here: not on a value the accelerator never writes."""
+    """Return whether a chain may end here. The accelerator cannot write a dequantised value."""
     return link.kind != "dequantise"
 
 
@@ -297,13 +341,13 @@ def _is_constant_scale(flat: FlatGraph, binding: Binding) -> bool:
 
 
 def _bounds(clip: Binding) -> tuple[float, float] | None:
-    """Of a clip that cuts at 0 below and somewhere above."""
+    """Return the bounds of a clip from 0 to a positive number, or None for other clips."""
     low, high = (_number(arg) for arg in clip.args[1:])
     return (0.0, high) if low == 0 and high is not None and high > 0 else None
 
 
 def upper_bound(binding: Binding) -> float | None:
-    """Where a clip cuts above; None for any other operator."""
+    """Return the upper bound of a clip from 0, or None for other operators."""
     bounds = _bounds(binding) if binding.op == CLIP else None
     return None if bounds is None else bounds[1]
 
@@ -315,7 +359,7 @@ def _number(arg: RelaxExpr) -> float | None:
 
 
 def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
-    """How a value was dequantised, looking through layout changes; None for a float."""
+    """Return how a value was dequantised, ignoring layout changes; None for a float value."""
     binding = flat.by_var.get(value)
     while binding is not None and binding.op in _KEEPS_SCALE:
         binding = flat.by_var.get(binding.args[0])
@@ -327,7 +371,7 @@ def quantisation_of(flat: FlatGraph, value: RelaxExpr) -> Quantisation | None:
 
 
 def quantisation(binding: Binding) -> Quantisation | None:
-    """What a (de)quantisation writes or reads; None for any other operator."""
+    """Return the quantisation that a quantise or dequantise operator uses; None for others."""
     if binding.op not in (QUANTISE, DEQUANTISE):
         return None
     integer = binding.var if binding.op == QUANTISE else binding.args[0]
@@ -341,7 +385,7 @@ def _scales(binding: Binding) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def _widened(flat: FlatGraph, binding: Binding) -> Quantisation | None:
-    """int32(x) − zero, as integer operators compute it."""
+    """Return the quantisation of int32(x) − zero, the form that integer operators use, or None."""
     zero: tuple[float, ...] = (0,)
     if binding.op == "relax.subtract" and flat.is_constant(binding.args[1]):
         source = flat.by_var.get(binding.args[1])
@@ -360,7 +404,10 @@ def _numbers(value: RelaxExpr) -> tuple[float, ...]:
 
 
 def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
-    """What writes an activation, before it was dequantised: an operator, or a network's input."""
+    """Return the name of the operator or input that produces an activation.
+
+    Dequantisation is skipped.
+    """
     binding = flat.by_var.get(value)
     while binding is not None and binding.op == DEQUANTISE:
         value = binding.args[0]
@@ -371,7 +418,7 @@ def tensor_name(flat: FlatGraph, value: RelaxExpr) -> str:
 
 
 def activations(flat: FlatGraph, match: Match) -> Iterator[RelaxExpr]:
-    """The tensors that change from run to run which a match reads: data first."""
+    """Yield the tensors that a match reads and that change with each run, data first."""
     yield match.anchor.args[0]
     if match.operator in ("matmul", "add"):
         yield match.anchor.args[1]
@@ -388,7 +435,7 @@ _BY_OPERATOR = {
 
 
 def step_of(binding: Binding) -> EpilogueOp | None:
-    """The step that an operator is; None where there is none of its number."""
+    """Return the epilogue step of an operator, or None if it has no such step."""
     found = _BY_OPERATOR.get(binding.op)
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""Counts the multiply-accumulates of one inference for each operator of the source model.
+"""Partitions a Relax module into fused calls, and counts multiply-accumulates per operator.
 
-`networks.macs` has the formulas. What depends on weights alone is computed once, when the model is
-loaded, and counts nothing.
+`networks.macs` has the formulas. Operators that depend only on weights are computed once when the
+model is loaded, so they count as 0.
 """
 
 from __future__ import annotations
@@ -47,16 +47,25 @@ COMPOSITE = "tilewright.accumulate"
 
 @dataclass(frozen=True)
 class Partition:
-    """The module with a composite function a distinct subgraph, and the calls of them in order."""
+    """A partitioned module.
+
+    Attributes:
+        module: the module, with one composite function per distinct subgraph.
+        found: the fused calls in order, the constant operators, and the multiply-accumulates.
+    """
 
     module: IRModule
     found: Partitioned
 
 
 def partition(flat: FlatGraph) -> Partition:
-    """Fuse every chain in a flat view of a module that is not yet partitioned.
+    """Fuse every chain of a module.
 
-    Raises `ImportFailedError` where TVM fuses other subgraphs than were found.
+    Args:
+        flat: flat view of the module, which must not be partitioned yet.
+
+    Raises:
+        ImportFailedError: TVM fused other subgraphs than `matches` found.
     """
     found = matches(flat)
     wanted = {match.vars for match in found}
@@ -103,7 +112,7 @@ def _calls(module: IRModule) -> int:
 
 
 def fused_call(flat: FlatGraph, match: Match) -> FusedCall:
-    """What a match computes, without its numbers."""
+    """Describe what a match computes, without the values of its weights."""
     anchor, operator = match.anchor, match.operator
     weighted = operator in ("conv2d", "dense", "matmul")
     weight, reads = anchor.args[1] if weighted else None, _reads_integers(flat, match)
@@ -133,7 +142,7 @@ def _reads_integers(flat: FlatGraph, match: Match) -> bool:
 
 
 def _window(match: Match) -> dict[str, Any]:
-    """What only convolutions and pools have."""
+    """Return the arguments of `FusedCall` that only convolutions and pooling have."""
     attrs = match.anchor.value.attrs
     if match.operator == "conv2d":
         return {
@@ -169,7 +178,7 @@ def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
 
 
 def macs_by_node(flat: FlatGraph) -> dict[str, int]:
-    """Multiply-accumulates of each operator that does any, in elements as the model has them."""
+    """Return the multiply-accumulates of each operator that has any, without padding."""
     found: Counter[str] = Counter()
     for binding in flat.bindings:
         if binding.var not in flat.constants:
@@ -186,6 +195,6 @@ def _macs(binding: Binding) -> int:
 
 
 def _operands(binding: Binding) -> Sequence[RelaxExpr]:
-    """The tensors a binding multiplies; an einsum takes them as one tuple."""
+    """Return the tensors that a binding multiplies. The operands of an einsum are one tuple."""
     first = binding.args[0] if binding.args else None
     return list(first.fields) if isinstance(first, relax.Tuple) else binding.args

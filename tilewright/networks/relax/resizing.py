@@ -1,8 +1,8 @@
-"""Converts the forms of Resize that TVM's importer computes wrongly, axis by axis.
+"""Converts the forms of Resize that TVM's importer computes incorrectly, axis by axis.
 
-Every Resize but one with a moving region is a sum of a few neighbours along each axis, with weights
-that are known when the model is imported. Coordinates are computed in float32, as onnxruntime does:
-that decides between two neighbours that are equally near.
+Every form except cropping is a weighted sum of a few neighbours along each axis, with weights that
+are known at import. Coordinates are computed in float32 as in onnxruntime, because rounding decides
+between two neighbours at equal distance.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from tilewright.core.tvm_types import Array, BlockBuilder, OnnxAttributes, Relax
 from tilewright.networks.relax.bindings import shape_of
 
 LINEAR_BY_TVM = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-"""Coordinates in which linear resizes of images are left to TVM, and to the kernels of
+"""Coordinate modes in which linear resizing of images is left to TVM and to the kernels of
 `networks.compiled.image_operators`."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The neighbours along an axis: their places and weights, both of shape (length of the result,
-    neighbours). One neighbour has the weight 1."""
+    """The neighbours of each output element along an axis.
+
+    Attributes:
+        places: indices in the input, int array of shape (output length, neighbours).
+        weights: weights of the neighbours, float array of shape (output length, neighbours); a
+            single neighbour has weight 1.
+    """
 
     places: Array
     weights: Array
@@ -33,7 +38,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class _ResizedAxis:
-    """An axis of `before` numbers that becomes `behind` long, by the factor `scale`."""
+    """An axis whose length changes from `before` to `behind`, by the factor `scale`."""
 
     before: int
     behind: int
@@ -43,11 +48,19 @@ class _ResizedAxis:
 def resize(
     bb: BlockBuilder, inputs: Sequence[RelaxExpr], attrs: OnnxAttributes
 ) -> RelaxExpr | None:
-    """Return the result of an ONNX Resize of opset 11 or later; None (the stock converter) for
-    others, and for those that it computes rightly.
+    """Convert an ONNX Resize of opset 11 or later.
+
+    Args:
+        bb: block builder of the importer.
+        inputs: inputs of the operator.
+        attrs: attributes of the operator.
+
+    Returns:
+        The result, or None to use TVM's converter for forms that it computes correctly and for
+        older opsets.
 
     Raises:
-        ValueError: the form is computed by nobody here.
+        ValueError: the form is not supported.
     """
     if len(inputs) < 3:
         return None
@@ -69,16 +82,16 @@ def resize(
 def plan_resize(
     shape: Sequence[int], attrs: OnnxAttributes, given: Array, *, by_size: bool
 ) -> dict[int, Neighbours] | None:
-    """Return the neighbours along each axis that changes, or None where TVM is right.
+    """Return the neighbours along each axis that changes, or None if TVM's converter is correct.
 
     Args:
-        shape: the shape of the input.
-        attrs: the attributes of the operator.
-        given: its scales, or its sizes with `by_size`.
-        by_size: whether `given` are sizes.
+        shape: shape of the input.
+        attrs: attributes of the operator.
+        given: scales or sizes of the axes.
+        by_size: `given` contains sizes.
 
     Raises:
-        ValueError: the form is computed by nobody here.
+        ValueError: the form is not supported.
     """
     mode = _text(attrs, "mode", "nearest")
     coordinates = _text(attrs, "coordinate_transformation_mode", "half_pixel")
@@ -122,7 +135,14 @@ def _axes(
 
 
 def taps_of(axis: _ResizedAxis, mode: str, coordinates: str, attrs: OnnxAttributes) -> Neighbours:
-    """Return the neighbours of each number of the result along an axis."""
+    """Return the neighbours of each output element along an axis.
+
+    Args:
+        axis: the axis.
+        mode: "nearest", "linear" or "cubic".
+        coordinates: coordinate transformation mode.
+        attrs: attributes of the operator.
+    """
     at = _coordinates(axis, coordinates)
     last = axis.before - 1
     if mode == "nearest":
@@ -153,7 +173,7 @@ _ROUNDED: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _coordinates(axis: _ResizedAxis, mode: str) -> Array:
-    """Where the numbers of the result are in the input, float32 (length of the result,)."""
+    """Return the input coordinate of each output element, float32 array of shape (length,)."""
     index, half = np.arange(axis.behind, dtype=np.float32), np.float32(0.5)
     if mode == "asymmetric":
         return index / axis.scale
@@ -173,8 +193,11 @@ def _coordinates(axis: _ResizedAxis, mode: str) -> Array:
 
 
 def _cubic(share: Array, a: np.float32) -> Array:
-    """The weights of four neighbours, (length of the result, 4), by the convolution kernel of
-    R. Keys, "Cubic Convolution Interpolation for Digital Image Processing" (1981)."""
+    """Return the weights of four neighbours, float array of shape (output length, 4).
+
+    They are given by the convolution kernel of R. Keys, "Cubic Convolution Interpolation for
+    Digital Image Processing" (1981).
+    """
     distance = np.abs(np.stack([share + 1, share, 1 - share, 2 - share], axis=1))
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((distance - 5) * distance + 8) * distance * a - 4 * a
@@ -185,7 +208,7 @@ def _cubic(share: Array, a: np.float32) -> Array:
 def _along(
     bb: BlockBuilder, data: RelaxExpr, place: int, rank: int, taps: Neighbours, dtype: str
 ) -> RelaxExpr:
-    """The sum of the neighbours along an axis."""
+    """Return the weighted sum of the neighbours along an axis."""
     parts = []
     for places, weights in zip(taps.places.T, taps.weights.T, strict=True):
         part = relax.op.take(data, relax.const(places, "int64"), place, mode="clip")
@@ -200,8 +223,11 @@ def _along(
 
 
 def _is_exact(shape: Sequence[int], axes: dict[int, _ResizedAxis]) -> bool:
-    """Whether an image (n, c, h, w) is resized along its pixels alone, by the very factors that
-    its sizes have: TVM knows sizes alone."""
+    """Return whether TVM's linear resize, which only knows sizes, is correct.
+
+    This is the case for images (n, c, h, w) that are resized only along their pixels, by the exact
+    factors between their sizes.
+    """
     changed = {place: axis for place, axis in axes.items() if axis.before != axis.behind}
     exact = all(
         np.isclose(axis.behind, axis.before * np.float64(axis.scale), rtol=1e-6)
@@ -211,7 +237,7 @@ def _is_exact(shape: Sequence[int], axes: dict[int, _ResizedAxis]) -> bool:
 
 
 def _is_filled(value: RelaxExpr) -> bool:
-    """Whether a tensor of scales or sizes has any: older opsets have an empty one in its place."""
+    """Return whether a tensor of scales or sizes has elements. Older opsets pass an empty one."""
     return shape_of(value) != (0,)
 
 

@@ -1,8 +1,8 @@
 """Submits functions to a Dask cluster, and translates Dask's errors into one sentence.
 
-Dask schedules the calls, repeats those of a dead worker, and shares the workers among several
+Dask schedules the calls, repeats calls of a dead worker, and shares the workers among several
 commands. This module adds what Dask leaves to its users: a connection that survives a restart of
-the scheduler, an end to waiting when no worker is left, and boards that only run programs.
+the scheduler, a time limit when no worker is left, and boards that only run programs.
 """
 
 from __future__ import annotations
@@ -30,32 +30,36 @@ else:
     dask, distributed = lazy_module("dask"), lazy_module("distributed")
 
 REACH_SECONDS = 10.0
-"""Time for a scheduler to answer the first connection."""
+"""Timeout of the first connection to a scheduler."""
 WORKER_SECONDS = 60.0
-"""Time to wait without a scheduler or a worker, unless Dask's `no-workers-timeout` says more."""
+"""Time to wait without a scheduler or a worker, unless Dask's `no-workers-timeout` is set."""
 LOOK_SECONDS = 2.0
-"""How often a waiting call looks whether there still is a worker for it."""
+"""Interval at which a waiting call checks whether a worker for it still exists."""
 SEEN_SECONDS = 1.0
-"""How long the list of workers is used again where it only says how to divide the work."""
+"""Time for which the list of workers is cached when it is only needed to divide the work."""
 RETRIES = 3
-"""How often Dask repeats a call that raised an error, of a full disk, say."""
+"""Number of times that Dask repeats a call that raised an error, for example because a disk was
+full."""
 MOST_LOSSES = 3
-"""How often a call is submitted again after the scheduler forgot it."""
+"""Number of times that a call is submitted again after the scheduler lost it."""
 MOST_THREADS = 256
 BOARD_RESOURCE = "board"
-"""Resource of a worker beside a board, which runs programs on the board and nothing else."""
+"""Resource of a worker that is connected to a board. Such a worker only runs programs on the board.
+"""
 BOARD = "board:"
-"""Prefix of the resource that names the board, and of the target's name."""
+"""Prefix of the resource that names a board, and of the name of a board's target."""
 KEYS_STEP = "'tilewright cluster keys DIR' makes keys and prints Dask's settings for them"
 _ADDRESS = re.compile(r"tls://(?:[^\s/@,:]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}")
 _LOCAL = re.compile(r"local:([1-9]\d{0,2})")
 
 _IGNORE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-"""A program for each process of `local:N`: Ctrl-C reaches the command, which ends them."""
+"""Program that each process of `local:N` runs first. Ctrl-C only reaches the command, which then
+ends the processes."""
 _NOBODY = "tls://0.0.0.0:1"
-"""No worker's address: a call that is restricted to it waits, and an adaptive cluster sees it."""
+"""An address that no worker has. A call that is restricted to it waits, and an adaptive cluster
+sees the waiting call and starts a worker."""
 _LOST = (TimeoutError, CancelledError, OSError)
-"""How Dask says that the result of a finished call went with its worker."""
+"""Exceptions that Dask raises if the result of a finished call was lost with its worker."""
 
 Function = Callable[..., Any]
 
@@ -87,30 +91,40 @@ def check_scheduler_address(address: str) -> None:
 
 
 def accepted(cluster: str, answer: Any) -> Any:
-    """Return the answer of a worker. Raises `ClusterError` for a text, with which a worker says why
-    it cannot do the work of this command."""
+    """Return the answer of a worker.
+
+    Raises:
+        ClusterError: the answer is a text, which is the reason why the worker cannot do the work of
+            this command.
+    """
     if isinstance(answer, str):
         raise ClusterError(f"a worker of {cluster} cannot do the work of this command: {answer}")
     return answer
 
 
 def local_cluster(processes: int) -> str:
-    """Return the value of `--cluster` for so many processes; "" for this process alone."""
+    """Return the value of `--cluster` for a number of local processes; "" for one process."""
     return f"local:{processes}" if processes > 1 else ""
 
 
 def cluster_for(address: str, calls: int) -> str:
-    """Return the value of `--cluster` for so many calls: a local cluster has no more processes than
-    calls, and one call is made in this process."""
+    """Return the value of `--cluster` that suits a number of calls.
+
+    A local cluster gets at most as many processes as there are calls, and a single call runs in
+    this process. Other clusters are returned unchanged.
+    """
     local = _LOCAL.fullmatch(address)
     return address if local is None else local_cluster(min(int(local[1]), calls))
 
 
 class Cluster:
-    """The connection of this process to a Dask cluster, for all its threads.
+    """The connection of this process to a Dask cluster. All threads of the process may use it.
+
+    Args:
+        address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
 
     Raises:
-        ClusterError: the scheduler cannot be reached, or the certificates do not fit.
+        ClusterError: the scheduler cannot be reached, or the certificates do not match.
     """
 
     def __init__(self, address: str) -> None:
@@ -123,27 +137,30 @@ class Cluster:
         self._client = self._connect()
 
     def call(self, function: Function, *arguments: Any, board: str = "") -> Any:
-        """Return what a worker returns for a call, however long that takes.
+        """Call a function on a worker and return its result. There is no time limit on the call.
 
         Args:
             function: a module-level function of this package.
             arguments: JSON values, bytes and plain arrays.
-            board: the board that the call needs, by its name; "" for a call that needs none.
+            board: name of the board that the call needs; "" for a call that needs none.
 
         Raises:
-            ClusterError: there is no worker for the call, or the call ended its workers or raised
-                an error on each of them.
+            ClusterError: there is no worker for the call, the call crashed its workers, or it
+                raised an error on each of them.
         """
         return self._call(threading.Event(), board, function, arguments)
 
     def each(self, function: Function, calls: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Any]]:
-        """Make many calls, and yield the place of each and its result as calls finish.
+        """Call a function many times, and yield the index and the result of each finished call.
 
-        At most two calls per slot are submitted at a time, so that their arguments are made as they
-        are needed.
+        At most two calls per slot are submitted at a time, so that `calls` is consumed lazily.
+
+        Args:
+            function: a module-level function of this package.
+            calls: arguments of each call.
 
         Raises:
-            ClusterError: as `call`.
+            ClusterError: see `call`.
         """
         stop, numbered = threading.Event(), enumerate(calls)
         under_way: dict[Future[Any], int] = {}
@@ -162,7 +179,10 @@ class Cluster:
                 stop.set()
 
     def call_everywhere(self, function: Function, *arguments: Any) -> None:
-        """Make a call on every worker. What goes wrong shows in the calls that follow."""
+        """Call a function once on every worker, and ignore errors.
+
+        A problem on a worker will show in the calls that follow.
+        """
         client = self._usable_client()
         futures = [
             client.submit(function, *arguments, pure=False, workers=[worker])
@@ -171,12 +191,12 @@ class Cluster:
         distributed.wait(futures, timeout=WORKER_SECONDS)
 
     def slots(self) -> int:
-        """Return how many calls run at a time on the workers without a board."""
+        """Return how many calls can run at the same time on workers without a board."""
         workers = self._workers(None, SEEN_SECONDS)
         return sum(_threads(each) for each in workers.values() if not _boards(each))
 
     def boards(self) -> dict[str, list[str]]:
-        """Return the addresses of the workers beside each board, by the board's name."""
+        """Return the addresses of the workers connected to each board, by the board's name."""
         found: dict[str, list[str]] = {}
         for address, worker in self._workers().items():
             for name in _boards(worker):
@@ -184,10 +204,18 @@ class Cluster:
         return found
 
     def ask(self, function: Function, *arguments: Any, workers: Sequence[str]) -> dict[str, Any]:
-        """Return what each of these workers answers at once, beside the calls that it works on.
+        """Call a function on given workers immediately, beside the calls that they work on.
+
+        Args:
+            function: a module-level function of this package.
+            arguments: arguments of the function.
+            workers: addresses of the workers.
+
+        Returns:
+            The result of each worker, by address.
 
         Raises:
-            ClusterError: a worker is gone.
+            ClusterError: a worker does not answer.
         """
         try:
             found: dict[str, Any] = self._client.run(function, *arguments, workers=list(workers))
@@ -240,8 +268,11 @@ class Cluster:
         self, client: distributed.Client, future: distributed.Future, board: str,
         among: Sequence[str], stop: threading.Event,
     ) -> bool:  # fmt: skip
-        """Wait for a future. Return False if it has to be submitted again, because the scheduler
-        was restarted or all workers that it was restricted to are gone. Raises `ClusterError`."""
+        """Wait for a future. Return False if it has to be submitted again.
+
+        This is the case if the scheduler was restarted, or if all workers to which the call was
+        restricted are gone. Raises `ClusterError` if the call failed or there is no worker for it.
+        """
         end = time.monotonic() + _patience()
         while True:
             with suppress(TimeoutError):
@@ -263,7 +294,7 @@ class Cluster:
                 raise ClusterError(self._nobody(board))
 
     def _forget(self, future: distributed.Future) -> None:
-        """Tell the scheduler that nobody waits for a call any more."""
+        """Release a future, so that the scheduler drops the call."""
         with suppress(Exception):
             if future.status == "pending":
                 future.cancel()
@@ -271,7 +302,7 @@ class Cluster:
                 future.release()
 
     def _failure(self, error: BaseException) -> str:
-        """Return the sentence for the exception of a call."""
+        """Return the error message for the exception of a call."""
         said = _one_line(error)
         cause = error.__cause__ or error
         if isinstance(error, distributed.KilledWorker):
@@ -288,8 +319,11 @@ class Cluster:
         return f"a worker of {self.address} failed at a call: {said}; see its log"
 
     def _restricted(self, client: distributed.Client, board: str) -> list[str]:
-        """Return the workers that may do a call; none if every worker may. A worker beside a board
-        must not do other work meanwhile, and its machine may have no compiler."""
+        """Return the addresses of the workers that may execute a call; empty if all may.
+
+        A worker with a board must not do other work at the same time, and its machine may have no
+        compiler.
+        """
         if board:
             return []
         workers = self._workers(client, SEEN_SECONDS)
@@ -306,8 +340,10 @@ class Cluster:
     def _workers(
         self, client: distributed.Client | None = None, age: float = 0.0
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return the workers by their addresses, as they were at most `age` seconds ago; none if
-        the scheduler is gone."""
+        """Return the workers by address; empty if the scheduler cannot be reached.
+
+        The list is at most `age` seconds old.
+        """
         now = time.monotonic()
         if now - self._seen[0] > age:
             try:
@@ -320,8 +356,10 @@ class Cluster:
     # -- the connection ------------------------------------------------------------------------
 
     def _usable_client(self) -> distributed.Client:
-        """Return the client, or a new one once the scheduler is there again. Raises
-        `ClusterError` if it stays away."""
+        """Return a connected client, and wait for the scheduler if necessary.
+
+        Raises `ClusterError` if the scheduler stays unreachable.
+        """
         end = time.monotonic() + _patience()
         while True:
             client = self._client
@@ -364,7 +402,7 @@ class Cluster:
 
 
 def dask_security(role: str) -> distributed.Security:
-    """Return Dask's security settings, which must name a CA and the certificate of a role.
+    """Return Dask's security settings, and check that they name a CA and a certificate.
 
     Args:
         role: "client" for commands, "worker" for a worker.
@@ -397,7 +435,7 @@ _connected: dict[tuple[int, str], Cluster] = {}
 
 
 def connect(address: str) -> Cluster:
-    """Return the connection of this process to a cluster, which is made once.
+    """Return the connection of this process to a cluster. It is created at the first call.
 
     Args:
         address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
@@ -413,16 +451,18 @@ def connect(address: str) -> Cluster:
 
 
 def connect_early(address: str, function: Function, *arguments: Any) -> None:
-    """Connect to a cluster before it is needed. The processes of `local:N` start beside other work
-    of this process; what goes wrong there is raised by `connect`.
+    """Connect to a cluster before it is needed.
+
+    The processes of `local:N` start in the background. If that fails, `connect` raises the error
+    later.
 
     Args:
         address: `tls://HOST:PORT` of a Dask scheduler, or `local:N`.
         function: a module-level function that prepares a process of `local:N` for its calls.
-        arguments: as those of `Cluster.call`.
+        arguments: arguments of the function, as for `Cluster.call`.
 
     Raises:
-        ClusterError: the cluster of another address cannot be used.
+        ClusterError: the scheduler cannot be used.
     """
     if _LOCAL.fullmatch(address) is None:
         connect(address)
@@ -436,8 +476,10 @@ def connect_early(address: str, function: Function, *arguments: Any) -> None:
 
 
 def _start_local(address: str) -> distributed.LocalCluster | None:
-    """Start the processes of `local:N`, which nobody else can connect to. Raises
-    `ClusterError`."""
+    """Start the processes of `local:N`, to which no other program can connect.
+
+    Raises `ClusterError` if they cannot be started; returns None for other addresses.
+    """
     local = _LOCAL.fullmatch(address)
     if local is None:
         return None
@@ -463,7 +505,7 @@ def _start_local(address: str) -> distributed.LocalCluster | None:
 
 
 def silence_dask() -> None:
-    """Keep Dask's log lines out of a command's output: what matters is raised."""
+    """Suppress Dask's log messages in a command's output, since problems are raised as errors."""
     _ = distributed.Client  # importing sets the levels
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     for name in list(logging.root.manager.loggerDict):
@@ -472,7 +514,7 @@ def silence_dask() -> None:
 
 
 def _patience() -> float:
-    """Return how many seconds to wait for a worker, where a queue starts workers, say."""
+    """Return how many seconds to wait for a worker. A queue may need some time to start one."""
     named = dask.config.get("distributed.scheduler.no-workers-timeout", default=None)
     if named is None:
         return WORKER_SECONDS
@@ -480,7 +522,7 @@ def _patience() -> float:
 
 
 def _boards(worker: Mapping[str, Any]) -> list[str]:
-    """Return the names of the boards beside a worker; one without a name is ""."""
+    """Return the names of the boards of a worker; "" for a board without a name."""
     resources = worker.get("resources", {})
     names = [each.removeprefix(BOARD) for each in resources if each.startswith(BOARD)]
     return names or [""] * (BOARD_RESOURCE in resources)
@@ -491,7 +533,7 @@ def _threads(worker: Mapping[str, Any]) -> int:
 
 
 def _unreachable(address: str, error: BaseException) -> str:
-    """Return the sentence for a connection that failed."""
+    """Return the error message for a failed connection."""
     said = causes_of(error)
     # A scheduler that refuses our certificate hangs up, and the alert may be lost on the way.
     if re.search(r"certificate|SSL\w*Error|\[SSL|ConnectionResetError|BrokenPipeError", said):
@@ -506,7 +548,7 @@ def _unreachable(address: str, error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> str:
-    """Return an error of Dask and the errors that caused it, in one line."""
+    """Return the messages of an error and of all errors that caused it, in one line."""
     causes = list[str]()
     at: BaseException | None = error
     while at is not None:

@@ -1,8 +1,8 @@
 """Writes the certificates of a cluster: a CA, and one certificate each for nodes and commands.
 
-The CA signs a certificate for the scheduler and the workers, and one for commands. The private key
-of the CA is never written, so nobody can add a third certificate. Host names are not checked, so a
-tunnel or a new address changes nothing.
+The CA signs one certificate for the scheduler and the workers, and one for commands. The private
+key of the CA is never written, so nobody can add a third certificate. Host names are not checked,
+so that tunnels and changed addresses work.
 """
 
 from __future__ import annotations

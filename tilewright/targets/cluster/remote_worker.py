@@ -1,8 +1,8 @@
-"""Lowers and measures batches on a worker of a cluster.
+"""Functions with which a worker of a cluster lowers and measures batches.
 
-A call is a function of its arguments alone: a kind of target with its specification, a workload and
-configs. A worker keeps no files, so a call that was lost with its worker is repeated on another
-one. Programs stay on the worker: it runs what it lowered itself.
+The result of a call depends only on its arguments: a target with its specification, a workload and
+configs. A worker stores no files, so that a call that was lost with its worker can be repeated on
+another one. Programs stay on the worker, which runs the programs that it lowered itself.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Steps = Literal["lower", "measure", "both"]
 VERSION, FINGERPRINT = "version", "fingerprint"
 """Keys of a target's specification: the version of Tilewright, and the target's fingerprint."""
 SECONDS = "seconds"
-"""Key of an answer: how long the worker took."""
+"""Key of an answer: the duration of the work in seconds."""
 REFUSED = "refused"
-"""Key of an answer: why the worker cannot make this call. Errors that another try would repeat are
-answers, because Dask retries a call that raises."""
+"""Key of an answer: the reason why the worker cannot execute this call. Errors that would occur
+again are returned as answers, because Dask retries a call that raises an exception."""
 _KEPT_ROWS = 2048
 _making = threading.Lock()
 
@@ -51,16 +51,17 @@ def lower_and_measure(
     """Lower configs, measure them, or both, on this worker.
 
     Args:
-        target: the recipe of the target (`targets.cluster.target.recipe_of`), with the command's
+        target: description of the target (`targets.cluster.target.recipe_of`), with the command's
             version and fingerprint, and the time limit of `--isolate` (0 for none).
-        workload: `Workload.to_json()`.
+        workload: the workload as JSON (`Workload.to_json`).
         configs: knob indices, int32 array of shape (n, knobs).
-        steps: what to do. "measure" reuses what this worker has lowered lately, and lowers the
-            rest again.
+        steps: what to do. "measure" reuses configs that this worker lowered recently, and lowers
+            the others again.
 
     Returns:
-        A header and arrays of shape (n, …), as `targets.worker` writes them; a header with
-        `REFUSED` if this worker's Tilewright or target is not that of the command.
+        A header and arrays of shape (n, …) in the format of `targets.worker`. If this worker's
+        version or target differs from the command's, the header contains the reason under
+        `REFUSED`.
     """
     begin = time.perf_counter()
     try:
@@ -88,9 +89,12 @@ def check_version(command: Json) -> None:
 
 
 class ProgramKeeper:
-    """A target that keeps the programs it lowered, and measures configs by them.
+    """Wrapper of a target that keeps the programs of recently lowered configs.
 
-    Programs do not leave the process. Configs that were not lowered lately are lowered again.
+    Programs do not leave the process. Configs that were not lowered recently are lowered again.
+
+    Args:
+        target: the target.
     """
 
     def __init__(self, target: Target) -> None:
@@ -101,11 +105,14 @@ class ProgramKeeper:
         self.space, self.hardware_features = target.space, target.hardware_features
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs of shape (n, knobs), and return the result without its programs."""
+        """Lower configs, int array of shape (n, knobs), and return the result without programs."""
         return replace(self._lowered(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure the configs of a batch, whatever programs the batch has."""
+        """Measure the configs of a batch with the programs that this object keeps.
+
+        Programs in the batch are ignored.
+        """
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
         if not all(key in self._kept for key in keys):
@@ -128,11 +135,17 @@ class ProgramKeeper:
 def rebuild_target(
     kind: str, preset: str, space: str, specification: Mapping[str, Json] | None = None
 ) -> Target:
-    """Make a target from what a command says about it, without reading a file.
+    """Build a target from the description in a command, without reading a file.
+
+    Args:
+        kind: name of the target kind.
+        preset: name of a preset; "" if there is a specification.
+        space: name of the schedule space.
+        specification: JSON description of the target.
 
     Raises:
-        TargetError: this machine has no such target.
-        TilewrightError: an error of the kind of target.
+        TargetError: this machine does not have such a target.
+        TilewrightError: the target cannot be built.
     """
     if specification is not None:
         return rebuild(kind, specification, space)
@@ -143,25 +156,28 @@ def rebuild_target(
 
 
 def rebuild_warm(**about: Any) -> Target:
-    """Make the same target in a process of its own, with its kernels compiled."""
+    """Build the target in an isolated process, and compile its kernels.
+
+    The arguments are those of `rebuild_target`.
+    """
     return ProgramKeeper(warmed_up(rebuild_target(**about)))
 
 
 def prepare_worker(target: Mapping[str, Json]) -> None:
-    """Make the target of a command on this worker, and load the kernels that it needs.
+    """Build the target of a command on this worker, and load its kernels.
 
     Args:
-        target: as for `lower_and_measure`.
+        target: description of the target, as for `lower_and_measure`.
     """
     warmed_up(target_of(target))
 
 
 def target_of(specification: Mapping[str, Json]) -> Target:
-    """Return this thread's target for the specification of a command.
+    """Return this thread's target for the description in a command.
 
     Raises:
-        ClusterError: it is another version of Tilewright, or another target.
-        TilewrightError: an error of the kind of target.
+        ClusterError: the version of Tilewright or the fingerprint of the target differs.
+        TilewrightError: the target cannot be built.
     """
     about = dict(specification)
     check_version(about.pop(VERSION))
@@ -178,7 +194,7 @@ def target_of(specification: Mapping[str, Json]) -> Target:
 
 @lru_cache(maxsize=64)
 def _target(about_json: str, thread: int) -> Target:
-    """Make a target once per thread: with a time limit, it owns a process."""
+    """Build a target once per thread, because a target with a time limit owns a process."""
     about: dict[str, Any] = json.loads(about_json)
     seconds = as_number(about.pop("isolate"))
     here = rebuild_target(**about)
@@ -209,7 +225,7 @@ def _answer(
 
 
 def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) -> None:
-    """Raise `ClusterError` for configs outside the target's space."""
+    """Raise `ClusterError` if configs lie outside the target's space."""
     sizes = target.space(workload).cardinalities
     fit = configs.dtype == np.int32 and configs.ndim == 2 and configs.shape[1] == len(sizes)
     if not fit or (configs < 0).any() or (configs >= sizes).any():
@@ -222,5 +238,5 @@ def _unlowered(workload: Workload, configs: Configs) -> Lowered:
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Return text as an array of fixed width, so that no array holds Python objects."""
+    """Convert an array of text objects to fixed-width text, so that no array contains objects."""
     return array.astype(np.str_) if array.dtype.kind == "O" else array

@@ -1,4 +1,4 @@
-"""Stands in for a target whose batches the workers of a cluster lower and measure."""
+"""A target whose batches are lowered and measured by the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -46,20 +46,26 @@ from tilewright.targets.remote_target import (
 from tilewright.targets.workload import Workload
 
 CALL_SECONDS = 0.1
-"""Least duration of a call, so that sending it is a small part of it. Longer batches are cut into
-several calls, up to one per slot of the cluster."""
+"""Minimum duration of a call, so that its communication takes only a small part of the time. Longer
+batches are split into several calls, at most one per slot of the cluster."""
 
 T = TypeVar("T", Lowered, Measurements)
 
 
 class ClusterTarget(RemoteTarget):
-    """Implements the `Target` contract for the target `here` by the workers of a cluster.
+    """Implementation of the `Target` contract that uses the workers of a cluster.
 
-    Each worker makes its own target from `recipe`, in a process of its own if a batch may take at
-    most `isolate` seconds (0 for no limit). Spaces, estimates, the baseline and the
-    proof of the chosen schedule come from the target here. Programs stay with the workers: a worker
-    lowers again what another worker lowered. `lower` and `measure` raise `ClusterError` where the
-    cluster is lost, or a worker's target is not the same as `here`.
+    Spaces, estimates, the baseline and the verification of the chosen schedule come from the local
+    target. Programs stay on the workers: a worker lowers configs again that another worker lowered.
+    `lower` and `measure` raise `ClusterError` if the connection to the cluster is lost, or if the
+    target of a worker differs from the local one.
+
+    Args:
+        here: the local target.
+        recipe: description from which each worker builds its own target.
+        cluster: address of the cluster.
+        isolate: maximum seconds for a batch, which then runs in a separate process on the worker; 0
+            for no limit.
     """
 
     def __init__(
@@ -92,20 +98,31 @@ class ClusterTarget(RemoteTarget):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the target here, except enumeration, which no call could bound."""
+        """The capabilities of the local target, without enumeration.
+
+        A call that enumerates a space could take any time.
+        """
         known = without(self.here.capabilities, Enumerates)
         own = [kind for kind in (Verifies, MeasuresInOnePass) if kind in known]
         return {**known, **offers(self, *own)}
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure a batch on the workers. A batch of another space, as a baseline may be, was
-        lowered here and is measured here."""
+        """Measure a batch on the workers.
+
+        A batch of another space, such as a baseline, was lowered locally and is measured locally.
+        """
         return self.here.measure(lowered) if lowered.space else super().measure(lowered)
 
     def lower_and_measure(
         self, workload: Workload, configs: Configs, progress: Callable[[int], None] | None = None
     ) -> tuple[Lowered, Measurements]:
-        """Lower and measure configs of shape (n, knobs) in one call per part of the batch."""
+        """Lower and measure configs on the workers, in one call per part of the batch.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, int array of shape (n, knobs).
+            progress: called with the number of configs of each part that is finished.
+        """
 
         def ask(rows: NDArray[np.int64]) -> tuple[Lowered, Measurements]:
             header, arrays = self._call("both", workload, configs[rows])
@@ -119,7 +136,7 @@ class ClusterTarget(RemoteTarget):
         return lowered, joined_measurements(lowered, [(rows, each) for rows, (_, each) in done])
 
     def verify(self, lowered: Lowered, seed: int = 0) -> NDArray[np.int64]:
-        """Verify schedules on the target here, which lowers them itself."""
+        """Verify schedules with the local target, which lowers them again."""
         known = capability(self.here, Verifies)
         assert known is not None, "offered only where the target here has it"
         if not lowered.space:
@@ -129,13 +146,18 @@ class ClusterTarget(RemoteTarget):
     def ask(
         self, call: str, workload: Workload, configs: Configs, programs: Arrays | None = None
     ) -> Frame:
-        """Make a call on some worker. Raises `ClusterError` and `RpcNonsense`."""
+        """Send a call to any worker.
+
+        Raises:
+            ClusterError: the cluster cannot execute the call.
+            RpcNonsense: the answer is malformed.
+        """
         return self._call("measure" if call == "measure" else "lower", workload, configs)
 
     def answers(
         self, call: str, workload: Workload, ask: Ask[T], failed: Failed[T], rows: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64], T]]:
-        """Answer a call in one part, or in several parts at once where it takes long."""
+        """Answer a call, in several parts at the same time if it takes long."""
         done = self._in_calls(call, workload, lambda part: in_parts(ask, failed, part), rows)
         return [answer for _, answers in done for answer in answers]
 
@@ -173,15 +195,16 @@ class ClusterTarget(RemoteTarget):
 
 
 def recipe_of(here: Target, name: str, space: str) -> dict[str, Json]:
-    """Describe a target so that `remote_worker.rebuild_target` can make it on another machine.
+    """Describe a target so that `remote_worker.rebuild_target` can build it on another machine.
 
     Args:
         here: the target.
-        name: its name, as `--target` takes it.
-        space: the name of its schedule space, "" for the usual one.
+        name: name of the target, as for `--target`.
+        space: name of the schedule space; "" for the default space.
 
     Returns:
-        The kind, with either its preset or what the target's file holds: workers read no file.
+        The kind, and either the preset or the content of the target's file, because workers do not
+        read files.
     """
     kind, rest = kind_of(name)
     written = specification_of(here)
@@ -194,13 +217,13 @@ def recipe_of(here: Target, name: str, space: str) -> dict[str, Json]:
 
 
 def on_cluster(here: Target, name: str, space: str, isolate: float, cluster: str) -> Target:
-    """Return a target whose batches the workers of a cluster lower and measure.
+    """Return a target whose batches are lowered and measured by the workers of a cluster.
 
     Args:
-        here: the target of this process.
-        name: its name, as `--target` takes it.
-        space: the name of its schedule space, "" for the usual one.
-        isolate: seconds that a batch may take in a process of its own, 0 for no such process.
+        here: the local target.
+        name: name of the target, as for `--target`.
+        space: name of the schedule space; "" for the default space.
+        isolate: maximum seconds for a batch, which then runs in a separate process; 0 for no limit.
         cluster: `tls://HOST:PORT` of a Dask scheduler, or `local:N`; "" returns `here`.
     """
     return ClusterTarget(here, recipe_of(here, name, space), cluster, isolate) if cluster else here
