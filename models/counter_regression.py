@@ -102,8 +102,7 @@ class CounterRegression(FittedModel):
         return np.asarray(np.log2(np.maximum(total, 1.0)) - self.shift)
 
     def shares(self, x: Features) -> Features:
-        """Return how busy the load, compute and store modules are, and the exposed share of the
-        time.
+        """Return how busy the load, compute and store modules are, and the exposed share.
 
         Returns:
             Features with one row per program and four columns: the busy time of each module divided

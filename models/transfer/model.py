@@ -209,8 +209,7 @@ class Transferred(ABC):
     def _constants(
         self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the offset of predictions after compilation to those before, per row, shape
-        (rows,).
+        """Return the offset of predictions after compilation to those before, shape (rows,).
 
         With this offset, programs of one task can be compared even if some of them are only partly
         known. A task without compiled rows gets the mean offset of all compiled rows.

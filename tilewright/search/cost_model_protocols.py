@@ -96,8 +96,7 @@ class Surrogate(CostModel, Protocol):
     def propose(
         self, x: Features, offset: Floats, best: float, log_chance: Floats, n: int
     ) -> NDArray[np.int64]:
-        """Choose a batch of rows by expected improvement, weighted by the probability of being
-        valid.
+        """Choose rows by expected improvement, weighted by the probability of being valid.
 
         Args:
             x: features of m candidates.

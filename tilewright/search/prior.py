@@ -1,5 +1,4 @@
-"""Prior predictions of configs before any measurement: closed-form estimates or a transferred
-model.
+"""Prior predictions of configs before any measurement, by estimates or a transferred model.
 
 A transferred model may be wrong for the problem at hand, so it is weighted by its success so far.
 The weight is the slope of the measured over the predicted log latencies, by Bayesian linear

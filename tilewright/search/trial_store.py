@@ -371,8 +371,7 @@ class TrialStore:
     # -- the owner ------------------------------------------------------------------------------
 
     def owner(self) -> str | None:
-        """Return a description of the command that owns the output directory, or None if there is
-        none.
+        """Return a description of the command that owns the output directory; None if none does.
 
         A command whose process is not visible from here may already have ended.
         """

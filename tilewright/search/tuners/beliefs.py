@@ -173,8 +173,7 @@ class TunerBeliefs:
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
     def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
-        """Return the predictions of the transferred model for configs, or None if there is no such
-        model.
+        """Return the predictions of the transferred model for configs; None without such a model.
 
         Stored predictions of screened configs are reused.
 
@@ -289,11 +288,10 @@ class TunerBeliefs:
         return ModelInput(every, columns, estimated(prior, every) if mean is None else mean)
 
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
-        """Return the input of the Model A that learned from other workloads, for compiled programs
-        (n,).
+        """Return the input of the shared Model A for compiled programs (n,).
 
-        That model learned the error of the draft model on these workloads, from columns that do not
-        depend on a workload's size.
+        The shared model learned the error of the draft model on other workloads, from columns that
+        do not depend on a workload's size.
         """
         every = np.arange(len(hidden))
         latency = estimated(prior, every)

@@ -125,8 +125,7 @@ class Default(BaseExplorer[DefaultOptions]):
         self, problem: Problem, configs: Configs, rows: NDArray[np.int64],
         value: NDArray[np.float64], wanted: int, rng: np.random.Generator,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Choose the first batch by estimates: some of the best ones, and others that are spread
-        out.
+        """Choose the first batch by estimates: some of the best configs, and others spread out.
 
         The spread-out configs show where the estimates are wrong.
         """
@@ -139,8 +138,7 @@ class Default(BaseExplorer[DefaultOptions]):
     def _spread(
         self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
-        """Return the choice of a transferred model, followed by configs that are spread over the
-        space.
+        """Return the choice of a transferred model, then configs spread over the space.
 
         The latter are chosen as if there were no transferred model, since it may be wrong, also
         about what compiles.
@@ -159,8 +157,7 @@ class Default(BaseExplorer[DefaultOptions]):
         self, beliefs: Beliefs, history: History, every: Candidates, promising: Candidates,
         wanted: int,
     ) -> Candidates:  # fmt: skip
-        """Fill the remaining places with random configs that test the models where they know
-        little.
+        """Fill the remaining places with random configs that test the models.
 
         Configs that are predicted to be fast and valid are drawn more often. If there is a
         transferred model, the draws are taken from the configs in `every`, so that it is not asked

@@ -327,8 +327,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _spread(
         self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
-        """Return the choice of a transferred model, followed by configs that are spread over the
-        space.
+        """Return the choice of a transferred model, then configs spread over the space.
 
         The latter are chosen as if there were no transferred model, since it may be wrong, also
         about what compiles.

@@ -167,8 +167,7 @@ class Beliefs:
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
     def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
-        """Return the predictions of the transferred model for configs, or None if there is no such
-        model.
+        """Return the predictions of the transferred model for configs; None without such a model.
 
         Stored predictions of screened configs are reused.
 
