@@ -1,5 +1,4 @@
-"""Options of comparing a run with the previous run: how much worse it may be, and what happens
-then.
+"""Options of comparing a run with the previous run: how much worse it may be.
 
 The comparison itself is in `tasks.regression_check`. The options are here so that they are checked
 before a run starts.

@@ -56,13 +56,12 @@ class FoundBy(TypedDict):
 
 
 class WorkloadRow(LatencyFigures):
-    """Entry of a workload in `summary.json`. Latencies are those of one call; unknown ones are
-    None.
+    """Entry of a workload in `summary.json`, with latencies of one call.
 
-    `found_by` is present if an earlier run in the same output directory found the tuned schedule.
-    `stopped_by_time` is present if a time limit ended the rounds early. `validation` is present if
-    measurements vary. `model_errors` is present if the tuner has models, and holds means over
-    rounds of `search.round_steps.model_errors`.
+    Unknown latencies are None. `found_by` is present if an earlier run in the same output directory
+    found the tuned schedule. `stopped_by_time` is present if a time limit ended the rounds early.
+    `validation` is present if measurements vary. `model_errors` is present if the tuner has models,
+    and holds means over rounds of `search.round_steps.model_errors`.
     """
 
     id: str

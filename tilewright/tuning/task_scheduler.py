@@ -1,9 +1,9 @@
-"""Task scheduler: runs the flows of workloads, and allocates trials to workloads if they share
-them.
+"""Task scheduler: runs the flows of workloads, and allocates shared trials to them.
 
-Each round goes to the workload with the largest expected saving, as in Ansor's task scheduler. The
-decision depends only on the histories, so a resumed run decides like an uninterrupted one. A flow
-is a generator that waits at a `TrialRequest` until it gets its next round.
+If workloads share their trials, each round goes to the workload with the largest expected saving,
+as in Ansor's task scheduler. The decision depends only on the histories, so a resumed run decides
+like an uninterrupted one. A flow is a generator that waits at a `TrialRequest` until it gets its
+next round.
 """
 
 from __future__ import annotations
