@@ -1,7 +1,7 @@
-"""Runner that performs the steps of a build as Prefect tasks, and reports the result as an
-artifact.
+"""Runner that performs the steps of a build as Prefect tasks.
 
-Networks and graphs are large, so Prefect does not search them for futures.
+It reports the result as a Prefect artifact. Networks and graphs are large, so Prefect does not
+search them for futures.
 """
 
 from __future__ import annotations

@@ -59,11 +59,10 @@ class ModelPlace:
     workload: Workload
 
     def name(self, tuner: str, role: str) -> str:
-        """Return the name of a registered model, such as
-        `tilewright.vta-pynq.template.conv2d-n1-c16-….default.P`.
+        """Return the name of a registered model.
 
-        If the workload's epilogue is not the default one, the beginning of the workload's ID is
-        added.
+        An example is `tilewright.vta-pynq.template.conv2d-n1-c16-….default.P`. If the workload's
+        epilogue is not the default one, the beginning of the workload's ID is added.
         """
         workload = re.sub("[^a-z0-9]+", "-", str(self.workload).replace("=", ""))
         if self.workload.epilogue != DEFAULT_EPILOGUE:

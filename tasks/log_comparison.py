@@ -1,5 +1,4 @@
-"""Records a comparison of tuners in MLflow: one run for its folder, with the compared runs as
-children.
+"""Records a comparison of tuners in MLflow: one run for its folder, and child runs.
 
 The run of the comparison has the leaderboards as its description, their figures as metrics, and
 `comparison.json` among its artifacts. A later call on the same folder continues it. Its children

@@ -178,10 +178,10 @@ def log_network_artifacts(
     run_id: str,
     remark: str,
 ) -> None:
-    """Write the output directory, log its files to MLflow, and create a table and a summary in
-    Prefect.
+    """Write the output directory, log its files to MLflow, and create Prefect artifacts.
 
-    The summary begins with `remark`, if it is not empty.
+    The Prefect artifacts are a table and a summary, which begins with `remark` if that is not
+    empty.
     """
     summary, tuned = found.summary, found.workloads
     written = outputs.write_outputs(folder, target, found)

@@ -1,10 +1,9 @@
-"""Compares a finished run with the last comparable run, and reports the result in Prefect and
-MLflow.
+"""Compares a finished run with the last comparable run, and reports the result.
 
 The earlier results are read from MLflow, since an output directory holds only those of its last
 run. Candidates are successful runs with the same network, target, space, epilogue and layers that
 ended before this flow run started for the first time. The last one with the same settings is
-chosen, or else the last one with any settings.
+chosen, or else the last one with any settings. The result is reported in Prefect and MLflow.
 """
 
 from __future__ import annotations
