@@ -28,8 +28,7 @@ from tilewright.tuning.open_trials import store_url
 def codesign(
     run: LocalRunner, options: CodesignOptions, problem: CodesignProblem | None = None
 ) -> CodesignOutcome:
-    """Search machines and schedules for some networks, prove the Pareto front, and write the
-    folder.
+    """Search machines and schedules for some networks, verify the Pareto front, and save it.
 
     A run that was stopped is resumed.
 

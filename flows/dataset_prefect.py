@@ -20,8 +20,9 @@ from tilewright.tuning.output_dir import check_folder
 
 
 def dataset_flow(listen: Listener = ignore) -> Flow[..., DatasetMetadata]:
-    """Return the flow. Its parameters are the fields of `DatasetFolder`, `DatasetOptions` and
-    `ClusterOptions`.
+    """Return the flow.
+
+    Its parameters are the fields of `DatasetFolder`, `DatasetOptions` and `ClusterOptions`.
 
     Args:
         listen: receives the progress.

@@ -1,9 +1,8 @@
-"""Turns the fields of options models into parameters of a Prefect flow, the form on Prefect's
-pages.
+"""Turns the fields of options models into parameters of a Prefect flow.
 
-A parameter has the type, limits, choices and help text of its field (`core.options`). Prefect's
-server checks them before it creates a run. Conditions between several fields are checked when the
-run begins.
+They are the form on Prefect's pages. A parameter has the type, limits, choices and help text of its
+field (`core.options`). Prefect's server checks them before it creates a run. Conditions between
+several fields are checked when the run begins.
 """
 
 from __future__ import annotations

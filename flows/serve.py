@@ -131,10 +131,9 @@ def deployment_name(options: TuningOptions) -> str:
 
 
 def check_unserved(flow: str, name: str) -> None:
-    """Check that nobody else serves a deployment of this name, since Prefect would silently replace
-    it.
+    """Check that nobody else serves a deployment of this name.
 
-    The server is the one that the environment names.
+    Prefect would silently replace it. The server is the one that the environment names.
 
     Raises:
         AlreadyServed: another process or a work pool serves it.

@@ -200,8 +200,7 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
 
 
 def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
-    """Read a network and find its workloads: all of them, those of some layers, or a single
-    workload.
+    """Read a network and find its workloads: all, those of some layers, or a single one.
 
     Raises the errors of `tune_network`.
     """
@@ -356,11 +355,10 @@ def tune_workload(
     run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session, store: TrialStore,
     most_trials: int, pooled: bool = False, limit: TimeLimit | None = None,
 ) -> Flow[TunedWorkload]:  # fmt: skip
-    """Tune one workload: rounds until the trials or the time are spent, final choice and
-    verification.
+    """Tune one workload: rounds of trials, final choice and verification.
 
-    Yields None after each round. If workloads share their trials, also yields a `TrialRequest`
-    before each round.
+    Rounds are made until the trials or the time are spent. Yields None after each round. If
+    workloads share their trials, also yields a `TrialRequest` before each round.
 
     Args:
         run: runner of the steps.

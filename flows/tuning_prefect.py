@@ -30,8 +30,9 @@ RUN_NAME = "{options.subject} on {options.target}, {options.settings}"
 
 
 def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[..., Summary]:
-    """Return the flow of a network. Its parameters are the fields of `TuningOptions` and
-    `TrackingOptions`.
+    """Return the flow of a network.
+
+    Its parameters are the fields of `TuningOptions` and `TrackingOptions`.
 
     Args:
         listen: receives the events.
