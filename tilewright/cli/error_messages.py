@@ -1,5 +1,4 @@
-"""Messages for external causes that stopped a command: a full disk, a locked database, a lost
-server.
+"""Messages for external causes that stopped a command, such as a full disk or a lost server.
 
 Libraries report these causes in different ways, often as the error of a server that cannot write.
 Their error is therefore only a hint: the cause is found by checking folders and databases.

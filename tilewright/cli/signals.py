@@ -146,10 +146,9 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _deliver_again(
     report: Callable[[UnraisableHookArgs], object], lost: UnraisableHookArgs
 ) -> None:
-    """Deliver a lost interrupt again, as a `sys.unraisablehook`. It does not count as a second
-    Ctrl-C.
+    """Deliver a lost interrupt again; it does not count as a second Ctrl-C.
 
-    All other exceptions are passed to `report`.
+    This is a `sys.unraisablehook`. All other exceptions are passed to `report`.
     """
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         report(lost)

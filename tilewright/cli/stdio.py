@@ -44,8 +44,9 @@ FOLDERS = ("--out", "--root")
 
 
 def check_words(words: list[str]) -> None:
-    """Check that arguments, present folder and workspace are valid UTF-8, so that records can name
-    them.
+    """Check that arguments, present folder and workspace are valid UTF-8.
+
+    Otherwise records could not name them.
 
     Raises:
         ArgumentError: one of them is not, or an option names an empty folder.
