@@ -169,11 +169,11 @@ class LatencyFigures(TypedDict):
 
 
 class Total(LatencyFigures):
-    """Totals of the tuned layers of one inference: each workload times its count; None where
-    unknown.
+    """Totals of the tuned layers of one inference: each workload times its count.
 
-    `tuned_microjoules` is the estimated energy of accelerator and memory. `baseline_source` is
-    `mixed` if the baselines have several sources. `validation` is present if all workloads have it.
+    Unknown totals are None. `tuned_microjoules` is the estimated energy of accelerator and memory.
+    `baseline_source` is `mixed` if the baselines have several sources. `validation` is present if
+    all workloads have it.
     """
 
     published: PublishedTotals
