@@ -1,4 +1,5 @@
-"""Serves the tuning flow as a deployment from this machine, without a work pool or worker."""
+"""Serves the tuning flow as a Prefect deployment from this machine, without a work pool or
+worker."""
 
 from __future__ import annotations
 

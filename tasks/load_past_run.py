@@ -1,4 +1,4 @@
-"""Loads the results of earlier runs from MLflow."""
+"""Reads the results of earlier runs from MLflow."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def explained(error: BaseException) -> str | None:
 
 
 def _missing_extra(module: str) -> str | None:
-    """Return the sentence for a package that an extra installs, or None for any other module."""
+    """Return the error message for a package that an extra installs, or None for other modules."""
     package = module.partition(".")[0]
     if package not in EXTRAS:
         return None

@@ -21,7 +21,7 @@ class Formatter(Protocol):
     width: int
 
     def section(self, name: str) -> AbstractContextManager[None]:
-        """Indent what is written inside, below a title."""
+        """Return a context that prints a title and indents what follows."""
 
     def write_dl(self, rows: Sequence[tuple[str, str]]) -> None:
         """Write rows of two columns."""

@@ -63,7 +63,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
     """Make a Typer command of a function that takes options models.
 
     Each parameter whose type is an options model is replaced by one parameter per field. The
-    command raises `OptionsError` for values that the model refuses.
+    command raises `OptionsError` if the model rejects a value.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[Parameter] = []

@@ -119,7 +119,8 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def region_lines(manifest: Mapping[str, Json]) -> list[str]:
-    """Return what onnxruntime runs of a network: one line per region, and the sums of each side."""
+    """Return what onnxruntime runs of a network: one line per region, and the totals of both
+    sides."""
     lines = []
     for row in map(as_object, as_list(manifest.get("regions", []))):
         kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]

@@ -217,5 +217,9 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:
-    """Write `codesign.html`. Raises `OSError`."""
+    """Write `codesign.html`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     write_atomically(place / PAGE, front_page(outcome))

@@ -147,8 +147,10 @@ def _scale(
     axis: Axis, set_scale: Callable[[str], object], limits: Callable[[], tuple[float, float]],
     most: int,
 ) -> None:  # fmt: skip
-    """Make an axis logarithmic if its ends lie far apart, else linear, with at most about `most`
-    round ticks."""
+    """Make an axis logarithmic if its ends lie far apart, else linear.
+
+    The axis gets at most about `most` round ticks.
+    """
     set_scale("log")
     low, high = limits()
     if high / low < _NARROW:
@@ -168,7 +170,7 @@ def trial_ticks(axis: Axis, most: int) -> None:
 
 
 class SizeScale:
-    """Colours of layers: one hue, the darker the more multiply-accumulates."""
+    """Colour scale of layers: the more multiply-accumulates, the darker."""
 
     def __init__(self, macs: Sequence[int]) -> None:
         known = [each for each in macs if each > 0] or [1]
@@ -177,13 +179,13 @@ class SizeScale:
         self._ends = (low, high)
 
     def colour(self, macs: int) -> str:
-        """As `#rrggbb`."""
+        """Return the colour of a layer as `#rrggbb`."""
         if self._ends[0] == self._ends[1]:
             return to_hex(_SIZES(1.0))
         return to_hex(_SIZES(float(self._norm(max(macs, 1)))))
 
     def draw_scale(self, axes: Axes) -> None:
-        """A bar beside the axes that says which colour is how large; none for a single size."""
+        """Draw a colour bar beside the axes, unless all layers have the same size."""
         low, high = self._ends
         if low == high or axes.figure is None:
             return
@@ -199,6 +201,6 @@ class SizeScale:
 
 
 def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:
-    """Ticks here and nowhere else: those between have no labels that could overlap."""
+    """Set exactly these ticks, without minor ticks, whose labels could overlap."""
     axis.set_major_locator(FixedLocator(list(ticks)))
     axis.set_minor_locator(NullLocator())

@@ -119,8 +119,10 @@ def before_all(rows: Sequence[GainRow]) -> Before:
 
 
 def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> float | None:
-    """Return the sum of the workloads' figures, each times its calls in an inference; None where
-    one of them is not known."""
+    """Return the sum of the workloads' figures, each times its calls per inference.
+
+    Returns None if a figure is unknown.
+    """
     known = [count * figure for count, figure in zip(counts, figures, strict=True) if figure]
     return sum(known) if known and len(known) == len(figures) else None
 

@@ -1,4 +1,4 @@
-"""Writes the results of a run, each file at the end and at once.
+"""Writes the results of a run. Each file is written atomically, at the end of the run.
 
 `tuning.output_dir` names the files.
 """

@@ -1,4 +1,4 @@
-"""Shows artifacts: the progress and result of a build, runs on an accelerator, and checks."""
+"""Display of artifacts: the progress and result of a build, runs on an accelerator, and checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows what `tilewright clean` removes."""
+"""Display of what `tilewright clean` removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows the progress of a co-design run, and its front."""
+"""Display of the progress of a co-design run, and of its Pareto front."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ _DROPPED_FIRST = (
 
 
 def leaderboard_table(boards: Sequence[Leaderboard], width: int = 80) -> Table:
-    """Return leaderboards as one table, best tuner first; as many columns as there is room for."""
+    """Return leaderboards as one table, best tuner first, with as many columns as fit."""
     columns = columns_of(leaderboard_rows(boards))
     cells = {BROKEN_HEADINGS.get(head, head): texts for head, texts in columns.items()}
     return fitted_table(cells, _DROPPED_FIRST, width, left=_LEFT)
@@ -127,7 +127,7 @@ def show_leaderboards(boards: Sequence[Leaderboard], console: Console) -> None:
 
 
 def show_workloads(compared: Comparison, folder: Path, console: Console) -> None:
-    """Show a finished comparison on workloads, and where the rest is."""
+    """Show a finished comparison on workloads, and where its files are."""
     show_leaderboards(compared.leaderboards, console)
     say(console, f"report in {folder / REPORT}, every run in {folder / RECORD}")
 
@@ -139,7 +139,7 @@ def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
 
 
 def show_recorded(address: str, champions: int, console: Console) -> None:
-    """Show where the comparison is in MLflow, and how many models were registered."""
+    """Show where MLflow has the comparison, and how many models were registered."""
     registered = f"; champions: {counted(champions, 'model')}" if champions else ""
     say(console, f"MLflow: {address}{registered} ('tilewright ui' shows it)")
 
@@ -203,7 +203,7 @@ def run_line(run: NetworkRun) -> str:
 def show_networks(
     compared: NetworkComparison, folder: Path, links: Mapping[str, str], console: Console
 ) -> None:
-    """Show a line per run, the leaderboards, and where the rest is."""
+    """Show one line per run, the leaderboards, and where the files are."""
     console.print(_run_table(run_rows(compared.runs), console.width))
     say(console, "")
     show_leaderboards(compared.leaderboards, console)

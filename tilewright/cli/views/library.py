@@ -1,4 +1,4 @@
-"""Shows libraries for a CPU: their runs and errors, and their latency beside other engines."""
+"""Display of libraries for a CPU: runs, errors, and latency compared with other engines."""
 
 from __future__ import annotations
 

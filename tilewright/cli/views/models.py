@@ -1,4 +1,4 @@
-"""Shows datasets and models that are trained on them: progress and results."""
+"""Display of datasets and of models trained on them: progress and results."""
 
 from __future__ import annotations
 

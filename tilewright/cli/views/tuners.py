@@ -1,4 +1,4 @@
-"""Shows the list of `tilewright tuners`."""
+"""Display of the list of tuners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows the progress of a tuning run: a live table on a terminal, short lines elsewhere."""
+"""Display of the progress of a tuning run: a live table on a terminal, short lines elsewhere."""
 
 from __future__ import annotations
 
