@@ -1,4 +1,4 @@
-"""Compares the latency of a network with other inference engines, as consecutive steps.
+"""Compares the latency of a network with other inference engines, as a sequence of steps.
 
 build_artifact → write_model → time_engines
 """
@@ -28,7 +28,14 @@ MODEL = "model.onnx"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What the engines took, on how many threads, and what the build warned of."""
+    """Result of a benchmark.
+
+    Attributes:
+        network: name of the network.
+        threads: number of threads of each engine.
+        timed: times of the engines.
+        warnings: warnings of the build.
+    """
 
     network: str
     threads: int
@@ -37,10 +44,12 @@ class Benchmark:
 
 
 def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
-    """Build the network, and time it and its rivals in turns.
+    """Build a network, and time it and the other engines alternately.
 
-    Raises `EngineError` for an engine that is not installed or does not take the network,
-    `UnknownName`, and what `build_artifact` and reading the model raise.
+    Raises:
+        EngineError: an engine is not installed or does not support the network.
+        UnknownName: there is no such engine or network.
+        TilewrightError: building the network or reading the model fails.
     """
     check_engines(options.against)
     threads = options.threads or _cores()
@@ -73,8 +82,19 @@ def benchmark(run: LocalRunner, options: BenchmarkOptions) -> Benchmark:
 
 
 def write_model(model: str, input_shapes: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
-    """The network as an ONNX file of static shapes, for the other engines. Raises `EngineError`
-    for what they cannot read, and what reading the model raises."""
+    """Write the network as an ONNX file with static shapes, for the other engines.
+
+    Args:
+        model: path or name of the network.
+        input_shapes: fixed input shapes by name.
+        folder: folder for the file.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        EngineError: the engines cannot read the model.
+    """
     if Path(model).suffix in TORCH_SUFFIXES:
         raise EngineError(
             f"'{model}' is a torch.export file, which other engines do not read; export it with "

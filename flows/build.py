@@ -1,9 +1,9 @@
-"""Builds an artifact: from a model to one folder that a simulator, a board or a process executes.
+"""Builds an artifact from a model: a folder that a simulator, a board or a process executes.
 
 for an accelerator   read_model → integer_network → choose_schedules → link_artifact
 for a processor      read_model → read_layers → choose_kernels → compile_library
                      → faster_in_onnxruntime → write_library
-for several sizes    read_sizes → (as above, a size) → join_sizes → write_library
+for several sizes    read_sizes → (as above, once per size) → join_sizes → write_library
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ if TYPE_CHECKING:
     from tilewright.networks.network import Network
 
 COMPILED_TOGETHER = 4
-"""Workloads; the target has as many processes that compile as there are cores."""
+"""Number of workloads that are compiled at the same time. The target has one compiling process per
+core."""
 
 
 @dataclass(frozen=True)
 class SchedulesFound(Event):
-    """So many of so many workloads have a schedule."""
+    """`done` of `whole` workloads have a schedule."""
 
     done: int
     whole: int
@@ -76,8 +77,11 @@ class SchedulesFound(Event):
 def build_artifact(run: LocalRunner, options: BuildOptions) -> BuiltArtifact:
     """Build a network into `options.out`.
 
-    Raises `ArtifactError`, `PickError`, what reading and quantising the model raise, and
-    `WorkloadError` for what the target cannot run.
+    Raises:
+        ArtifactError: the artifact cannot be built.
+        PickError: the given schedules cannot be used.
+        WorkloadError: the target cannot run a workload.
+        TilewrightError: reading or quantising the model fails.
     """
     check(options)
     target = make_target(options.target)
@@ -91,10 +95,21 @@ def build_program(
     run: LocalRunner, options: BuildOptions, target: Target, network: Network,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> BuiltArtifact:  # fmt: skip
-    """Build a network for an accelerator into `options.out`. Operators that TVM does not compile
-    for the CPU beside it, `refused` by name, run in onnxruntime, and so does a network of which
-    nothing runs on the accelerator. Where outputs are further off than the usual bound, the CPU
-    computes the noisiest layers in float. Raises as `build_artifact`."""
+    """Build a network for an accelerator into `options.out`.
+
+    onnxruntime runs the operators in `refused`, and also a network of which nothing runs on the
+    accelerator. If the outputs exceed the usual tolerance, the build is repeated with the noisiest
+    layers in float on the CPU.
+
+    Args:
+        run: runner of the steps.
+        options: options of the build.
+        target: the accelerator.
+        network: the network.
+        refused: operators that TVM cannot compile for the CPU, with the reason by name.
+
+    Raises the errors of `build_artifact`.
+    """
     try:
         made = run(integer_network, options, target, network, refused)
     except NothingToOffload as error:
@@ -125,11 +140,12 @@ def build_program(
 
 
 def build_library(run: LocalRunner, options: BuildOptions, target: Target) -> BuiltArtifact:
-    """Compile a network into `options.out`.
+    """Compile a network for a CPU into `options.out`.
 
-    Raises `ArtifactError` for what is asked of integers and where nothing of the network has a
-    kernel, `PickError`, what reading the model raises, and as
-    `networks.artifact.library.compile_files`.
+    Raises:
+        ArtifactError: an option does not apply to a CPU, or the network cannot be compiled.
+        PickError: the given schedules cannot be used.
+        TilewrightError: reading the model fails.
     """
     check_library(options, target)
     if not options.sizes:
@@ -149,10 +165,24 @@ def compile_one(
     run: LocalRunner, options: BuildOptions, target: Target, model: Network,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[CompiledFiles, tuple[str, ...]]:  # fmt: skip
-    """The library of a network of static shapes, and words about what it lacks. Where the target
-    chose a type that is too short for the network, layers multiply float32. Operators that TVM does
-    not compile, `refused` by name, run in onnxruntime, and so does a network without layers. Raises
-    as `build_library`."""
+    """Compile the library of a network with static shapes.
+
+    onnxruntime runs the operators in `refused`, and also a network without layers that have
+    kernels. If the outputs are too inaccurate with the number format that the target chose, the
+    layers are compiled in float32.
+
+    Args:
+        run: runner of the steps.
+        options: options of the build.
+        target: the CPU target.
+        model: the network.
+        refused: operators that TVM cannot compile, with the reason by name.
+
+    Returns:
+        The compiled files and warnings.
+
+    Raises the errors of `build_library`.
+    """
     network = run(read_layers, target, model, refused)
     if not network.layers:
         return run(run_in_onnxruntime, options, target, network.network, network.why)
@@ -188,8 +218,12 @@ def compile_one(
 def choose_schedules(
     options: BuildOptions, target: Target, graph: IntegerGraph, emit: Listener
 ) -> list[Pick]:
-    """A schedule of each layer: of a tuned folder, or the best of some trials. Raises `PickError`
-    and `WorkloadError`."""
+    """Choose a schedule for each layer: from a tuned folder, or the best of a few trials.
+
+    Raises:
+        PickError: the folder does not have the schedules.
+        WorkloadError: a workload has no schedule that runs.
+    """
     workloads = artifact.canonical_workloads(graph)
     if options.schedules is None:
         return tuned_picks(workloads, target, options.trials, options.seed, emit)
@@ -200,9 +234,16 @@ def choose_schedules(
 def choose_kernels(
     options: BuildOptions, target: Target, layers: Sequence[KernelLayer], emit: Listener
 ) -> tuple[dict[Workload, Pick], tuple[str, ...]]:
-    """A schedule of each workload that any runs of, and words about the others, which TVM compiles.
-    A tuned folder has those of layers without their activation, which changes no space. Raises
-    `PickError`."""
+    """Choose a schedule for each workload that has one that runs; TVM compiles the others.
+
+    A tuned folder has the schedules of layers without their activation, which has the same space.
+
+    Returns:
+        Schedules by workload, and warnings about workloads without a schedule.
+
+    Raises:
+        PickError: the folder does not have the schedules.
+    """
     workloads = [layer.workload for layer in layers]
     if options.schedules is not None:
         tuned = [workload.without_activation for workload in workloads]
@@ -240,8 +281,18 @@ def tuned_picks(
     seed: int = 0,
     emit: Listener = ignore,
 ) -> list[Pick]:
-    """The best of so many trials of each workload, or what costs no trial, where that is faster.
-    Raises `WorkloadError` for a workload without any schedule that runs."""
+    """Choose the best schedule of each workload after a few trials, or one that needs no trial.
+
+    Args:
+        workloads: the workloads.
+        target: the target.
+        trials: number of trials per workload; 0 for none.
+        seed: seed of the tuner.
+        emit: receives the progress.
+
+    Raises:
+        WorkloadError: a workload has no schedule that runs.
+    """
     different = list(dict.fromkeys(workloads))
     found: dict[Workload, Pick] = {}
     for done, workload in enumerate(different):
@@ -253,7 +304,7 @@ def tuned_picks(
 
 
 def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:
-    """The best of so many trials, with its cost; None if none is valid."""
+    """Return the best schedule of a short tuning run with its cost; None if no trial is valid."""
     # It imports pandas and more, which takes as long as building a small network.
     from tilewright.flows.tuning import tune
 

@@ -1,6 +1,7 @@
-"""Makes a Prefect flow of `flows.build.build_artifact`.
+"""Prefect flow of `flows.build.build_artifact`.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
+name.
 """
 
 from prefect import flow

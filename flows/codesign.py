@@ -1,4 +1,4 @@
-"""Searches machines and schedules together (co-design), as consecutive steps.
+"""Searches machines and schedules together (co-design), as a sequence of steps.
 
 pose_problem → search_designs → prove_front → log_codesign
 """
@@ -28,12 +28,21 @@ from tilewright.tuning.open_trials import store_url
 def codesign(
     run: LocalRunner, options: CodesignOptions, problem: CodesignProblem | None = None
 ) -> CodesignOutcome:
-    """Search machines and schedules for some networks, prove the front, write the folder. A run
-    that was stopped resumes where it was. `problem` is what `pose_problem` said, if it was asked
-    already.
+    """Search machines and schedules for some networks, verify the Pareto front, and save it.
 
-    Raises as `check`, `NothingToOffload` and what reading a network raises, `RunInUse` if another
-    command works on the folder, `TrialStoreError`, `WrongSchedule` and `OSError`.
+    A run that was stopped is resumed.
+
+    Args:
+        run: runner of the steps.
+        options: options of the run.
+        problem: result of `pose_problem`, if the caller has it already.
+
+    Raises:
+        NothingToOffload: no layer of a network runs on the accelerator.
+        RunInUse: another command works on the folder.
+        TrialStoreError: the trials cannot be read or written.
+        WrongSchedule: a schedule computes wrong numbers.
+        OSError: a file cannot be written.
     """
     begin = time.perf_counter()
     check(options)

@@ -1,7 +1,7 @@
-"""Makes a Prefect flow of `flows.codesign.codesign`. One that was killed resumes by the trials of
-its folder.
+"""Prefect flow of `flows.codesign.codesign`. A run that was killed resumes from its trials.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
+name.
 """
 
 from prefect import Flow, flow
@@ -23,8 +23,12 @@ RUN_NAME = "{options.subject} within {options.budget}, {options.method}"
 def codesign_flow(
     listen: Listener = ignore, problem: CodesignProblem | None = None
 ) -> Flow[..., CodesignOutcome]:
-    """The flow, with somebody who hears what happens, and what is asked if it was read already. Its
-    parameters are the fields of `CodesignOptions` and `TrackingOptions`."""
+    """Return the flow. Its parameters are the fields of `CodesignOptions` and `TrackingOptions`.
+
+    Args:
+        listen: receives the events.
+        problem: result of `pose_problem`, if the caller has it already.
+    """
 
     @flow(
         name="codesign",
@@ -46,4 +50,4 @@ def codesign_flow(
 
 
 codesign = codesign_flow()
-"""What a deployment serves."""
+"""The flow that a deployment serves."""

@@ -1,8 +1,9 @@
-"""Compares tuners, as consecutive steps: on workloads whose optimum is known, or by whole runs of
-networks.
+"""Compares tuners as a sequence of steps.
+
+The tuners run on workloads whose optimum is known, or tune whole networks.
 
 workloads: enumerate_spaces → run_tuners → judge_runs → write_report → log_comparison
-networks:  plan_networks → read_networks → tune_run, keep_run, a run after the other
+networks:  plan_networks → read_networks → tune_run, keep_run, once per run
            → judge_networks → log_networks
 """
 
@@ -41,7 +42,8 @@ from tilewright.tuning.outputs import Summary
 def compare_tuners(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
-    """Run every tuner of a plan, write the report and the record. Raises as `run_comparison`."""
+    """Run every tuner of a plan, and write the report and the record. Raises like
+    `run_comparison`."""
     compared = run_comparison(run, plan, folder, cluster, fresh)
     run(write_report, compared, folder)
     run.call(log_comparison, compared, folder)
@@ -51,15 +53,15 @@ def compare_tuners(
 def run_comparison(
     run: LocalRunner, plan: ComparisonPlan, folder: Path, cluster: str = "", fresh: bool = False
 ) -> Comparison:
-    """Measure spaces that are unknown, and run every tuner.
+    """Enumerate unknown spaces, and run every tuner.
 
     Args:
         run: executes the steps.
         plan: the comparison.
         folder: keeps runs as they finish.
-        cluster: the Dask cluster whose workers make the runs, as `--cluster` takes it; "" for this
+        cluster: the Dask cluster whose workers make the runs, as in `--cluster`; "" for this
             process.
-        fresh: whether runs that the folder holds are made again.
+        fresh: whether to repeat runs that the folder holds.
 
     Raises:
         ClusterError: the cluster cannot be used.
@@ -103,7 +105,7 @@ def compare_networks(
 
 
 def tune_run(job: NetworkJob, emit: Listener) -> Summary:
-    """Tune a network, as `tilewright tune --bare`. Raises as `tune_network`."""
+    """Tune a network like `tilewright tune --bare`. Raises like `tune_network`."""
     found = tune_network(LocalRunner(emit), job.options)
     draw_run(job.options.folder, found)
     return found.summary

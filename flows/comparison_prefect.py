@@ -1,9 +1,8 @@
-"""Makes a Prefect flow of the pipelines in `flows.comparison`.
+"""Prefect flow of the comparisons in `flows.comparison`.
 
-A comparison on networks may be repeated with further seeds, tuners or networks: it makes the runs
-that are missing.
-
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+A comparison on networks may be repeated with further seeds, tuners or networks; only the missing
+runs are made. Annotations are not postponed here, because Prefect must resolve them when it loads a
+served flow by name.
 """
 
 from prefect import Flow, flow
@@ -31,21 +30,24 @@ from tilewright.tuning.output_dir import check_folder
 from tilewright.tuning.outputs import Summary
 
 GROUND_TRUTH = "oracle"
-"""Folder of enumerated spaces, below the workspace."""
+"""Folder of enumerated spaces within the workspace."""
 RUN_NAME = "{options.subject}: {options.rivals}, seeds {options.seeds}"
 Compared = tuple[NetworkComparison | None, dict[str, str]]
-"""A comparison on networks with its pages; None and the name of the best tuner of one on
-workloads."""
+"""Result of the flow.
+
+For networks, it is the comparison and the addresses of its pages. For workloads, it is None and the
+name of the best tuner.
+"""
 
 
 def comparison_flow(
     listen: Listener = ignore, plan: NetworksPlan | None = None
 ) -> Flow[..., Compared]:
-    """Return the flow; its parameters are the fields of `CompareOptions` and `TrackingOptions`.
+    """Return the flow. Its parameters are the fields of `CompareOptions` and `TrackingOptions`.
 
     Args:
-        listen: gets the events of a comparison on networks.
-        plan: the plan of such a comparison, if it was made already.
+        listen: receives the events of a comparison on networks.
+        plan: plan of such a comparison, if it was made already.
     """
 
     @flow(
@@ -79,7 +81,7 @@ def _on_networks(
 
 
 def _on_workloads(options: CompareOptions) -> str:
-    """Compare tuners with the optimum; returns the name of the best."""
+    """Compare tuners on workloads with a known optimum, and return the name of the best tuner."""
     check_folder(options.folder)
     test_bed, left_out = test_bed_of(options, use_workspace().root / GROUND_TRUTH)
     for text, reason in left_out.items():
@@ -93,4 +95,4 @@ def _on_workloads(options: CompareOptions) -> str:
 
 
 compare_tuners = comparison_flow()
-"""What a deployment serves."""
+"""The flow that a deployment serves."""

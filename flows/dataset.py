@@ -1,8 +1,8 @@
-"""Builds a dataset, as consecutive steps: stores a plan, measures missing parts, writes the index.
+"""Builds a dataset as a sequence of steps: stores a plan, measures missing parts, writes the index.
 
-make_plan → measure_part, a file of rows after the other → log_dataset
+make_plan → measure_part, once per file of rows → log_dataset
 
-On a cluster, workers measure parts, and `receive_part` takes the place of `measure_part`.
+On a cluster, workers measure the parts, and `receive_part` replaces `measure_part`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tilewright.tuning.open_trials import alone
 def build_dataset(
     run: LocalRunner, folder: Path, options: DatasetOptions, cluster: str = ""
 ) -> DatasetMetadata:
-    """Make what the folder lacks of the dataset; what is there stays as it is, byte for byte.
+    """Build the missing parts of a dataset. Existing files stay unchanged, byte for byte.
 
     Args:
         run: executes the steps.
         folder: the folder of the dataset.
-        options: what the dataset is to hold.
-        cluster: the Dask cluster whose workers measure the rows, as `--cluster` takes it; "" for
-            this process. The rows are the same.
+        options: contents of the dataset.
+        cluster: the Dask cluster whose workers measure the rows, as in `--cluster`; "" for this
+            process. The rows are the same.
 
     Raises:
         DatasetError: the folder holds another dataset, or a build that another version began.
@@ -71,7 +71,7 @@ def build_dataset(
 def _measured(
     run: LocalRunner, plan: DatasetPlan, missing: list[PlanPart], tell: Progress, cluster: str
 ) -> Iterator[tuple[PlanPart, bytes]]:
-    """Yield parts with their files, here in the order of the plan, on a cluster as they finish."""
+    """Yield parts with their files: in the order of the plan, or on a cluster as they finish."""
     if not cluster:
         for part in missing:
             yield part, run(measure_part, plan, part, tell)

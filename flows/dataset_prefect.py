@@ -1,6 +1,7 @@
-"""Makes a Prefect flow of `flows.dataset.build_dataset`, which builds file by file.
+"""Prefect flow of `flows.dataset.build_dataset`.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
+name.
 """
 
 from prefect import Flow, flow
@@ -19,8 +20,13 @@ from tilewright.tuning.output_dir import check_folder
 
 
 def dataset_flow(listen: Listener = ignore) -> Flow[..., DatasetMetadata]:
-    """Return the flow, with a listener for its progress. Its parameters are the fields of
-    `DatasetFolder`, `DatasetOptions` and `ClusterOptions`."""
+    """Return the flow.
+
+    Its parameters are the fields of `DatasetFolder`, `DatasetOptions` and `ClusterOptions`.
+
+    Args:
+        listen: receives the progress.
+    """
 
     @flow(name="build_dataset", flow_run_name="{rows} rows to {out}", persist_result=False)
     @flat(DatasetFolder, DatasetOptions, ClusterOptions)
@@ -41,4 +47,4 @@ def dataset_flow(listen: Listener = ignore) -> Flow[..., DatasetMetadata]:
 
 
 build_dataset = dataset_flow()
-"""What a deployment serves."""
+"""The flow that a deployment serves."""

@@ -1,9 +1,8 @@
-"""Registers every flow with a Prefect server: the work pool, the deployments, the automations.
+"""Registers all flows with a Prefect server: the work pool, the deployments and the automations.
 
-    python -m tilewright.flows.deploy_all [FOLDER]    # deployments/, of the repository that this
-    runs in
+    python -m tilewright.flows.deploy_all [FOLDER]    # default: deployments/ in the present folder
 
-It may be repeated: what is there is brought up to date. Nothing is started; what to start is said.
+It may be repeated; existing objects are updated. It starts nothing, but prints what to start.
 """
 
 from __future__ import annotations
@@ -37,13 +36,21 @@ MINUTES = 10
 
 
 class DeployError(TilewrightError):
-    """Deployments that the server did not take."""
+    """The server rejected the deployments, or they cannot be read."""
 
 
 def deploy_all(folder: Path) -> list[str]:
-    """Create the pool, deploy what `prefect.yaml` in the folder lists, apply `zombies.yaml`. Says
-    what was done and what to start, in lines. Raises `ServerError`, `DeployError`, `SecretError` or
-    `WorkspaceError`."""
+    """Create the pool, deploy what `prefect.yaml` in the folder lists, and apply `zombies.yaml`.
+
+    Returns:
+        Lines that say what was done and what to start.
+
+    Raises:
+        ServerError: no server answers.
+        DeployError: the deployments cannot be registered.
+        SecretError: the login cannot be read.
+        WorkspaceError: the workspace cannot be used.
+    """
     if not (folder / DEPLOYMENTS).is_file():
         raise DeployError(f"there is no {folder / DEPLOYMENTS}; call this in the repository's root")
     address = log_in()
@@ -62,22 +69,26 @@ def deploy_all(folder: Path) -> list[str]:
 
 
 def apply_automations(file: Path) -> list[str]:
-    """Create what a file of automations lists, or bring those of the same names up to date; says
-    which."""
+    """Create or update the automations that a file lists. Returns one line per automation."""
     with _client() as client:
         return [_apply(client, each) for each in _automations(file)]
 
 
 def _client() -> SyncPrefectClient:
-    """Of the server that the environment names."""
+    """Return a client for the server that the environment names."""
     from prefect.client.orchestration import get_client
 
     return get_client(sync_client=True)
 
 
 def log_in() -> str:
-    """The address of the server, once the environment has what opens it. Raises `ServerError` where
-    none answers, `SecretError` or `WorkspaceError`."""
+    """Set up the login of the Prefect server in the environment, and return the server's address.
+
+    Raises:
+        ServerError: no server answers.
+        SecretError: the login cannot be read.
+        WorkspaceError: the workspace cannot be used.
+    """
     workspace, named = use_workspace(), os.environ.get(API_URL)
     login = login_for(named, workspace)
     if login is not None:
@@ -113,8 +124,13 @@ def _provide_pool(client: SyncPrefectClient) -> str:
 
 
 def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
-    """Raises `DeployError` if a process serves one of the deployments in a file: the workers of the
-    pool would get its runs."""
+    """Check that no other process serves one of the deployments in a file.
+
+    Otherwise the workers of the pool would also get the runs of that process.
+
+    Raises:
+        DeployError: a process serves one of them.
+    """
     from prefect.exceptions import ObjectNotFound
 
     for wanted in yaml.safe_load(file.read_text())["deployments"]:
@@ -128,7 +144,7 @@ def _check_unserved(client: SyncPrefectClient, file: Path) -> None:
 
 
 def _deploy(file: Path) -> list[str]:
-    """By Prefect's own command, which reads the file as its documentation says."""
+    """Deploy with Prefect's own command, which reads the file as Prefect documents it."""
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
         capture_output=True, text=True, check=False, timeout=60 * MINUTES,
@@ -142,7 +158,7 @@ def _deploy(file: Path) -> list[str]:
 
 
 def _close_forms(client: SyncPrefectClient) -> None:
-    """Let the server refuse parameters that a form does not have, too, before a run is made."""
+    """Let the server reject unknown parameters before it creates a run."""
     from prefect.client.schemas import actions, filters
 
     ours = filters.WorkPoolFilter(name=filters.WorkPoolFilterName(any_=[POOL]))
@@ -157,8 +173,10 @@ def _automations(file: Path) -> list[dict[str, Any]]:
 
 
 def _apply(client: SyncPrefectClient, wanted: dict[str, Any]) -> str:
-    """Create the automation, or make the one of its name like it. The client for code that does not
-    wait has no calls for this."""
+    """Create an automation, or update the one with the same name.
+
+    Prefect's synchronous client has no methods for this, so the REST API is used.
+    """
     name = str(wanted["name"])
     asked = {"automations": {"name": {"any_": [name]}}}
     held = client.request("POST", "/automations/filter", json=asked).json()
@@ -175,7 +193,7 @@ def _acts_on_events(client: SyncPrefectClient) -> bool:
 
 
 def main() -> None:
-    """Deploy, and say so. Exit status 2 with one message if that failed."""
+    """Deploy and print the result. Exits with status 2 and one message on failure."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "deployments")
     try:
         lines = deploy_all(folder)
@@ -185,7 +203,7 @@ def main() -> None:
 
 
 def ended_with(error: TilewrightError) -> int:
-    """Say what is wrong; the exit status."""
+    """Print an error and return the exit status."""
     print(f"error: {error}", file=sys.stderr)
     return 2
 

@@ -1,8 +1,8 @@
-"""Makes the fields of options models the parameters of a Prefect flow: the form on Prefect's pages.
+"""Turns the fields of options models into parameters of a Prefect flow.
 
-A parameter has the type, limits, choices and help text of its field (`core.options`). Prefect's
-server checks them before it makes a run. What a model checks of several fields together is checked
-when the run begins.
+They are the form on Prefect's pages. A parameter has the type, limits, choices and help text of its
+field (`core.options`). Prefect's server checks them before it creates a run. Conditions between
+several fields are checked when the run begins.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ Form = type[BaseModel]
 
 
 class FormError(TilewrightError):
-    """Parameters that contradict each other."""
+    """The parameters contradict each other."""
 
 
 def flat(
     *forms: Form, first: Sequence[str] = (), without: Collection[str] = ()
 ) -> Callable[[Callable[..., R]], Callable[..., R | State[Any]]]:
-    """Make of a function of forms one of all their fields, by name.
+    """Return a decorator that replaces parameters of options models by all of their fields.
 
-    Where the function raises a `TilewrightError`, the run ends as failed with its message, not with
-    a traceback.
+    If the function raises a `TilewrightError`, the run ends as failed with its message, without a
+    traceback.
 
     Args:
-        forms: options models, in the order of the function's parameters.
-        first: the usual fields. A form shows them before all others, in this order.
+        *forms: options models, in the order of the function's parameters.
+        first: common fields. A form shows them before all others, in this order.
         without: fields that a deployment does not offer.
     """
 
@@ -80,8 +80,13 @@ def flat(
 
 
 def filled(form: Form, given: dict[str, Any]) -> Any:
-    """A form with what is `given` for its fields. One that is left at its default counts as not
-    given. Raises `FormError`."""
+    """Return an options model with the given values of its fields.
+
+    A value that equals the default counts as not given.
+
+    Raises:
+        FormError: a value is invalid.
+    """
     asked = {
         name: given[name]
         for name, field in form.model_fields.items()
@@ -96,12 +101,12 @@ def filled(form: Form, given: dict[str, Any]) -> Any:
 
 
 def fields_of(*given: BaseModel) -> dict[str, Any]:
-    """The parameters that filled forms are, as JSON."""
+    """Return the parameters of a flow for the given options, as JSON."""
     return {k: v for each in given for k, v in each.model_dump(mode="json").items()}
 
 
 def named(form: Form, template: str) -> Callable[[], str]:
-    """Names a flow run by a template of its form: `{options.subject}`."""
+    """Return a function that names a flow run by a template such as `{options.subject}`."""
 
     def name() -> str:
         try:
@@ -113,14 +118,20 @@ def named(form: Form, template: str) -> Callable[[], str]:
 
 
 def confined(out: str | Path) -> Path:
-    """Return a folder for results, below that of the deployment if it has one. Raises
-    `OutputError`."""
+    """Return an output folder, relative to the deployment's root folder if it has one.
+
+    Raises:
+        OutputError: the folder lies outside of the root.
+    """
     return below_root(Path(out), os.environ.get(OUTPUT_ROOT, ""))
 
 
 def _parameter(form: Form, name: str) -> Parameter:
-    """A field as a parameter. Prefect writes schemas of parameters anew, with another text and
-    without what a field adds to its own, so the field's is put into the type."""
+    """Return a field as a parameter.
+
+    Prefect generates the schemas of parameters itself, with other texts and without what a field
+    adds to its schema. The field's own schema is therefore attached to the type.
+    """
     field, schema = form.model_fields[name], form.model_json_schema()["properties"][name]
     shown = {k: v for k, v in schema.items() if k not in ("default", "title")}
     if usual := cli_option(field).default:

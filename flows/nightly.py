@@ -1,6 +1,7 @@
-"""Tunes a network as deployments run it, and compares the run with the last comparable one.
+"""Tunes a network as deployments do, and compares the run with the last comparable one.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
+name.
 """
 
 import os
@@ -26,12 +27,11 @@ USUAL = (
     "model", "target", "tuner", "trials", "seed", "out", "when_worse", "tolerance_percent",
     "batch", "space",
 )  # fmt: skip
-"""The fields that a nightly run is usually started with. `tilewright serve` has options for them
-and no others."""
+"""Common fields of a nightly run. `tilewright serve` has options for these fields only."""
 
 
 def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Say in one line how a run of `tilewright serve` ended."""
+    """Print in one line how a run of `tilewright serve` ended."""
     if not os.environ.get(SERVING):
         return
     told = (state.message or "").partition("\n")[0]
@@ -57,7 +57,7 @@ def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
 def tune_network(
     options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions
 ) -> Summary | State[Summary]:
-    """Tune every workload of a network, and hold the results against those of the last run of the
+    """Tune every workload of a network, and compare the results with those of the last run of the
     same network on the same target."""
     summary, remark = tuned(options, tracking)
     if watch.when_worse == OFF:

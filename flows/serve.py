@@ -1,4 +1,5 @@
-"""Serves the tuning flow as a deployment from this machine, without a work pool or worker."""
+"""Serves the tuning flow as a Prefect deployment from this machine, without a work pool or
+worker."""
 
 from __future__ import annotations
 
@@ -30,20 +31,21 @@ if TYPE_CHECKING:
 
 FLOW = "tune_network"
 SERVING = "TILEWRIGHT_SERVING"
-"""Variable that is set for the runs of `tilewright serve`: each says in one line how it ended."""
+"""Environment variable that is set for runs of `tilewright serve`. Each of them prints one line
+when it ends."""
 LOG_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
 _STAMP = re.compile(r"process (\d+) on (.*), started (\d+) in (.*)")
-"""How the version of a deployment names the process that serves it."""
+"""Format of a deployment's version, which identifies the process that serves it."""
 END_SECONDS = 5.0
-"""For runs to end by themselves, and again once they were asked to."""
+"""Time for runs to end by themselves, and again after they were asked to terminate."""
 
 
 class CronError(TilewrightError):
-    """A cron line that Prefect would not take."""
+    """Prefect does not accept the cron expression."""
 
 
 class AlreadyServed(TilewrightError):
-    """A deployment that another process serves, or the workers of a work pool."""
+    """Another process or a work pool serves the deployment."""
 
 
 def print_one_line_per_run() -> None:
@@ -54,7 +56,11 @@ def print_one_line_per_run() -> None:
 
 
 def check_cron(cron: str) -> None:
-    """Raises `CronError` for what is no cron expression to Prefect."""
+    """Check a cron expression.
+
+    Raises:
+        CronError: Prefect does not accept it.
+    """
     with _prefect_without_home():
         from prefect.client.schemas.schedules import CronSchedule
 
@@ -72,14 +78,27 @@ def serve_tuning(
     options: TuningOptions, watch: WatchOptions, tracking: TrackingOptions, *, name: str,
     root: Path, cron: str, every_seconds: float | None, port: int, emit: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Register the deployment `name` and run what is due, one at a time, until Ctrl-C; a run writes
-    its results below `root` or fails. Each run prints one line when it has ended.
+    """Register a deployment and run scheduled runs, one at a time, until Ctrl-C.
 
-    Uses the server of `tilewright ui` or of `PREFECT_API_URL`, else starts one with pages.
+    Each run prints one line when it ends. The server of `tilewright ui` or of `PREFECT_API_URL` is
+    used; otherwise a server with pages is started.
+
+    Args:
+        options: options of the runs.
+        watch: how a run is compared with the previous one.
+        tracking: tracking options.
+        name: name of the deployment.
+        root: folder outside of which no run may write results.
+        cron: cron expression of the schedule.
+        every_seconds: interval of the schedule, instead of `cron`.
+        port: port of the server, if one is started.
+        emit: receives lines for the user.
 
     Raises:
         AlreadyServed: another process or a work pool has a deployment of this name.
-        ServerError, SecretError, WorkspaceError: the server or the workspace cannot be used.
+        ServerError: the server cannot be used.
+        SecretError: the login cannot be read.
+        WorkspaceError: the workspace cannot be used.
     """
     workspace = use_workspace()
     os.environ |= mlflow_login(workspace)
@@ -111,14 +130,19 @@ def serve_tuning(
 
 
 def deployment_name(options: TuningOptions) -> str:
-    """Return the usual name of a deployment: its network and target, without what Prefect does not
-    take in names."""
+    """Return the default name of a deployment: network and target, in characters that Prefect
+    allows."""
     return re.sub(r"[/%&<>]+", "-", options.short_name)
 
 
 def check_unserved(flow: str, name: str) -> None:
-    """Check that nobody else serves a deployment of this name on the server that the environment
-    names. Prefect would replace it silently. Raises `AlreadyServed`."""
+    """Check that nobody else serves a deployment of this name.
+
+    Prefect would silently replace it. The server is the one that the environment names.
+
+    Raises:
+        AlreadyServed: another process or a work pool serves it.
+    """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -139,8 +163,10 @@ def check_unserved(flow: str, name: str) -> None:
 
 
 def serving_process(deployment: DeploymentResponse) -> str:
-    """Return the process that serves a deployment, in words; empty if none does. A process that
-    cannot be seen from here counts as long as the server hears from it."""
+    """Return a description of the process that serves a deployment; empty if none does.
+
+    A process that is not visible from here counts as alive while the server hears from it.
+    """
     from prefect.client.schemas.objects import DeploymentStatus
 
     if deployment.work_pool_name:
@@ -156,14 +182,15 @@ def serving_process(deployment: DeploymentResponse) -> str:
 
 
 def _own_stamp() -> str:
-    """Return what `_STAMP` reads of this process."""
+    """Return a description of this process in the format of `_STAMP`."""
     own = ProcessStamp.own()
     return f"process {own.pid} on {own.host}, started {own.started} in {own.space}"
 
 
 @contextmanager
 def _prefect_without_home() -> Iterator[None]:
-    """Importing Prefect makes its home, and nothing is to be made before all is checked."""
+    """Import Prefect without creating its home folder, since nothing should be created before all
+    checks."""
     named = "PREFECT_HOME" in os.environ
     os.environ.setdefault("PREFECT_HOME", os.devnull)
     try:
@@ -174,15 +201,17 @@ def _prefect_without_home() -> Iterator[None]:
 
 
 def _read_settings_again() -> None:
-    """Prefect read them when it was imported, which was before they were complete."""
+    """Let Prefect read its settings again. It read them at import, before they were complete."""
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()
 
 
 def _end_runs() -> None:
-    """Runs end with the command, while the server is there: one that has to tell it something keeps
-    asking for it, for good. What they have measured is kept."""
+    """End the runs while the server still answers.
+
+    A run that must report to a server that is gone would retry forever. The measurements are kept.
+    """
     runs = active_children()
     for end in (lambda run: None, BaseProcess.terminate, BaseProcess.kill):
         deadline = time.monotonic() + END_SECONDS

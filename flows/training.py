@@ -1,4 +1,4 @@
-"""Trains a cost model that transfers to other hardware, as consecutive steps.
+"""Trains a cost model that transfers to other hardware, as a sequence of steps.
 
 read_dataset → fit_model → judge_model → store_model → log_model
 """
@@ -21,8 +21,17 @@ from tilewright.search.events import Listener, Note
 
 
 def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
-    """Train a model on part of a dataset, judge it on the rest, write its folder. Returns what
-    `metrics.json` holds. Raises `DatasetError`, `TransferError`, `UnsafeFile` and `OSError`."""
+    """Train a model on a part of a dataset, evaluate it on the rest, and write its folder.
+
+    Returns:
+        The contents of `metrics.json`.
+
+    Raises:
+        DatasetError: the dataset cannot be read.
+        TransferError: the model cannot be trained.
+        UnsafeFile: a path is not a plain file.
+        OSError: a file cannot be written.
+    """
     table, digest = run(read_dataset, options)
     fitted = run(fit_model, options, table, partial(say, run.emit))
     metrics = run(judge_model, options, fitted, digest)
@@ -32,5 +41,5 @@ def train_model(run: LocalRunner, options: TrainingOptions) -> dict[str, Json]:
 
 
 def say(emit: Listener, text: str) -> None:
-    """Tell how the training goes."""
+    """Emit a note about the progress of training."""
     emit(Note(text))

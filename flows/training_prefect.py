@@ -1,6 +1,7 @@
-"""Makes a Prefect flow of `flows.training.train_model`.
+"""Prefect flow of `flows.training.train_model`.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
+name.
 """
 
 from prefect import Flow, flow
@@ -18,8 +19,11 @@ from tilewright.tasks.training import Registered, TrainingRunner
 def training_flow(
     listen: Listener = ignore,
 ) -> Flow[..., tuple[dict[str, Json], Registered | None]]:
-    """The flow, with somebody who hears how it goes. Its parameters are the fields of
-    `TrainingOptions`."""
+    """Return the flow. Its parameters are the fields of `TrainingOptions`.
+
+    Args:
+        listen: receives the progress.
+    """
 
     @flow(
         name="train_model",
@@ -39,4 +43,4 @@ def training_flow(
 
 
 train_model = training_flow()
-"""What a deployment serves."""
+"""The flow that a deployment serves."""

@@ -1,16 +1,15 @@
-"""Tunes a network, a workload of it, a round of that: the pipeline, as consecutive steps.
+"""Tuning of a network, a workload or a single round, as a sequence of steps.
 
     a network    import_model → extract_subgraphs → its workloads → log_network
-    a workload   measure_baseline → rounds → the choice → verify_schedule → log_workload
+    a workload   measure_baseline → rounds → final choice → verify_schedule → log_workload
     a round      retrain_models → generate_candidates → filter_candidates → lower_and_choose
                  → measure_batch → record.settle (stores the trials) → log_round (shows the round)
 
-`run(step, …)` performs a step. `search.runner.LocalRunner` calls it here and now; the runners of
+`run(step, …)` executes a step. `search.runner.LocalRunner` calls it immediately; the runners of
 `tasks.runner_prefect` make a Prefect task of it, which Prefect caches, and log to MLflow.
-`tilewright tune --bare` (`cli/commands/tune.py`), the library call and the Prefect flow execute
-these lines. On a cluster, the target sends its batches to workers.
-
-A round first trains on the trials of earlier rounds, so nothing is trained after the last round.
+`tilewright tune --bare` (`cli/commands/tune.py`), the library call and the Prefect flow all execute
+this code. On a cluster, the target sends its batches to workers. A round first trains on the trials
+of earlier rounds, so nothing is trained after the last round.
 """
 
 from __future__ import annotations
@@ -106,13 +105,14 @@ from tilewright.tuning.verification import (
 )
 
 TEACHERS = 4
-"""Workloads whose trials Models V and A of the other workloads of a run learn from."""
+"""Number of workloads whose trials Models V and A of later workloads learn from."""
 MOST_AT_A_TIME = 64
-"""Workloads in threads of one command that has a cluster."""
+"""Maximum number of workloads that one command tunes at the same time on a cluster."""
 OWNER_SECONDS = 1.0
-"""How often a command that shares a run looks whether the owner of the run has ended."""
+"""Interval at which a command that shares a run checks whether the owner of the run has ended."""
 POLL_SECONDS = 0.05
-"""How often a run looks again while all there is left to try is being measured by others."""
+"""Interval at which a run checks again while other processes measure everything that is left to
+try."""
 
 
 # -- a network ---------------------------------------------------------------------------------
@@ -121,9 +121,15 @@ POLL_SECONDS = 0.05
 def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
     """Tune every workload of a network into `options.folder`.
 
-    Raises a `TilewrightError`: of the model's file, of the target's kind, `RunInUse` if another
-    command works on the folder, `FolderTaken` if it holds another run, `UnknownLayer`,
-    `NothingFits`, `TrialStoreError`, `WrongSchedule`; `OSError` for a disk that is full.
+    Raises:
+        RunInUse: another command works on the folder.
+        FolderTaken: the folder holds another run.
+        UnknownLayer: the network does not have a requested layer.
+        NothingFits: no workload has a config that compiles.
+        TrialStoreError: the trials cannot be read or written.
+        WrongSchedule: a schedule computes wrong numbers.
+        TilewrightError: the model or the target cannot be used.
+        OSError: a file cannot be written, for example because the disk is full.
     """
     begin, target = time.perf_counter(), target_of(options)
     for remark in target_remarks(options.target):
@@ -150,8 +156,10 @@ def tune_network(run: LocalRunner, options: TuningOptions) -> TunedNetwork:
 
 @contextmanager
 def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialStore]:
-    """Own the trials of a run. While another command owns those of a shared run, make trials beside
-    it. Raises as `trials_of_folder`."""
+    """Own the trials of a run. While another command owns those of a shared run, help it.
+
+    Raises the errors of `trials_of_folder`.
+    """
     helped = False
     with ExitStack() as opened:
         while True:
@@ -170,9 +178,11 @@ def _trials_of_run(run: LocalRunner, options: TuningOptions) -> Iterator[TrialSt
 
 
 def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
-    """Make the trials of a shared run beside the command that owns it, until there are enough.
-    Commands begin at different workloads. The owner writes the results; if it dies before, this
-    command does."""
+    """Make trials of a shared run together with the command that owns it, until there are enough.
+
+    Each command starts with a different workload. The owner writes the results; if it dies first,
+    this command becomes the owner.
+    """
     here = LocalRunner(run.emit)
     run.emit(Note(f"another command owns {options.folder}; this one makes trials beside it"))
     with trials_of_folder(options, run.emit, own=False) as store:
@@ -190,8 +200,10 @@ def _help_owner(run: LocalRunner, options: TuningOptions) -> None:
 
 
 def import_network(run: LocalRunner, options: TuningOptions, target: Target) -> TuningNetwork:
-    """Read a network and find what there is to tune: all of it, some layers, or one workload that
-    is given as it is. Raises as `tune_network`."""
+    """Read a network and find its workloads: all, those of some layers, or a single one.
+
+    Raises the errors of `tune_network`.
+    """
     if options.workload:
         model, found = lone_workload(options.workload, options.steps)
         alone: NetworkPart = {
@@ -224,9 +236,23 @@ def tune_workloads(
     share: float | None,
     limit: TimeLimit,
 ) -> tuple[list[TunedWorkload], StopGain | None]:
-    """Tune workloads, each with its own trials, within the time of `limit`. With the `share` of the
-    latency that a round has to save, they share all trials, and the second result says what became
-    of these. Raises as `tune_network`."""
+    """Tune several workloads within a time limit.
+
+    Args:
+        run: runner of the steps.
+        options: options of the run.
+        starts: task and initial session of each workload.
+        store: the trial store.
+        share: if given, the workloads share all trials, and tuning ends when no round is expected
+            to save more than this fraction of the latency. If None, each workload has its own
+            trials.
+        limit: time limit.
+
+    Returns:
+        The tuned workloads, and how shared trials were spent, if they were shared.
+
+    Raises the errors of `tune_network`.
+    """
     store.add_runs([task.store_key for task, _ in starts])
     if share is None:
         teachers = _teachers(options, starts)
@@ -273,9 +299,12 @@ def tune_workloads(
 
 
 def _teachers(options: TuningOptions, starts: Sequence[tuple[TuningTask, Session]]) -> int:
-    """Return how many workloads later ones learn from. They are tuned first, one after the other,
-    so that equal seeds give equal trials however many workloads are tuned at a time. Trials that
-    several commands make depend on who is faster, and teach nobody."""
+    """Return the number of workloads that later ones learn from.
+
+    They are tuned first, one after the other, so that equal seeds give equal trials however many
+    workloads are tuned at the same time. Nobody learns from trials that several commands make
+    together, since these depend on timing.
+    """
     learning = len(starts) > 1 and not options.shared and starts[0][0].explorer.shares
     return min(TEACHERS, len(starts) - 1) if learning else 0
 
@@ -288,8 +317,10 @@ def fuse_network(
     store: TrialStore,
     limit: TimeLimit,
 ) -> Decided:
-    """Decide what runs together. Workloads that come of it are tuned as those before. Raises as
-    `tune_network`, and `FusionError`."""
+    """Decide which operators are fused. Additional workloads are tuned like the others.
+
+    Raises the errors of `tune_network`, and `FusionError`.
+    """
 
     def tune_more(subgraphs: Sequence[Subgraph]) -> list[TunedWorkload]:
         starts = run.call(start_sessions, options, subgraphs)
@@ -301,14 +332,17 @@ def fuse_network(
 
 
 def time_limit_of(options: TuningOptions, workloads: int) -> TimeLimit:
-    """Start the clock of a run."""
+    """Return the time limit of a run, which starts now."""
     seconds = seconds_of_duration(options.time_limit)
     return TimeLimit(seconds, workloads, 1 if seconds is None else at_a_time(options))
 
 
 def at_a_time(options: TuningOptions) -> int:
-    """How many workloads: as many as asked for, else what keeps the workers of a cluster busy. A
-    board measures one program at a time."""
+    """Return the number of workloads to tune at the same time.
+
+    It is the requested number, or enough to keep the workers of a cluster busy. A board measures
+    only one program at a time.
+    """
     if options.jobs > 1 or not options.cluster or kind_of(options.target)[0].make_on is not None:
         return options.jobs
     return max(1, min(MOST_AT_A_TIME, connect(options.cluster).slots()))
@@ -321,11 +355,22 @@ def tune_workload(
     run: LocalRunner, options: TuningOptions, task: TuningTask, session: Session, store: TrialStore,
     most_trials: int, pooled: bool = False, limit: TimeLimit | None = None,
 ) -> Flow[TunedWorkload]:  # fmt: skip
-    """Tune one workload: rounds until the trials or the time are spent, the winner timed again, the
-    proof.
+    """Tune one workload: rounds of trials, final choice and verification.
 
-    Yields None after each round. Where workloads share a budget of trials (`pooled`), at most
-    `most_trials` together, yields a `TrialRequest` before each round. Raises as `tune_network`.
+    Rounds are made until the trials or the time are spent. Yields None after each round. If
+    workloads share their trials, also yields a `TrialRequest` before each round.
+
+    Args:
+        run: runner of the steps.
+        options: options of the run.
+        task: the workload, target and tuner.
+        session: session before the first round.
+        store: the trial store.
+        most_trials: maximum number of trials, of all workloads together if they share them.
+        pooled: whether workloads share their trials.
+        limit: time limit, if any.
+
+    Raises the errors of `tune_network`.
     """
     begin, target, workload = time.perf_counter(), task.target, task.workload
     waited = 0.0  # while other workloads had their rounds
@@ -411,26 +456,27 @@ def tune(
     seed: int = 0, store: TrialStore | None = None, state: ExplorerState | None = None,
     shared: bool = False,
 ) -> Iterator[Round]:  # fmt: skip
-    """Tune one workload; yields each round when it is done, those that a store already holds first.
+    """Tune one workload, and yield each round when it is done, beginning with those in the store.
 
     Args:
-        target: what compiles and measures.
-        workload: what is tuned.
-        explorer: proposes configs.
-        trials: stop after so many measurements, or when the explorer has nothing left.
-        batch: measurements per round.
+        target: compiles and measures.
+        workload: the workload to tune.
+        explorer: the tuner.
+        trials: maximum number of trials. Tuning also stops when the explorer has nothing left.
+        batch: trials per round.
         seed: the same seed gives the same trials, unless they are `shared`.
         store: where trials are kept.
-        state: what the explorer knows before the first trial.
-        shared: make the trials together with other processes that call this with the same
-            arguments and a store, each opened with `own=False`, of the same file or database. Every
-            trial is made once. Rounds of all processes are yielded, in order. Which trials are made
-            depends on who is faster.
+        state: initial state of the explorer.
+        shared: whether to make the trials together with other processes that call this with the
+            same arguments and a store, each opened with `own=False`, of the same file or database.
+            Every trial is made once. Rounds of all processes are yielded, in order. Which trials
+            are made depends on timing.
 
     Raises:
         TilewrightError: `trials` or `batch` is below 1.
         WorkloadError: the target has no schedule for the workload.
-        TrialStoreError, RunInUse: as `TrialStore`.
+        TrialStoreError: the trials cannot be read or written.
+        RunInUse: another command owns the output directory.
     """
     run, task = LocalRunner(), make_task(target, workload, explorer, seed)
     session = Session.start(task, state)
@@ -451,16 +497,30 @@ def rounds(
     run: LocalRunner, task: Task, session: Session, record: StoredRun, *, trials: int, batch: int,
     pooled: bool = False, until: float | None = None,
 ) -> Iterator[Round | TrialRequest]:  # fmt: skip
-    """Tune until the record holds `trials` or the tuner has nothing left.
+    """Tune until the record holds `trials` trials or the tuner has nothing left.
 
-    Yields each round when it is done, those that the record already holds first. Where workloads
-    share a budget of trials (`pooled`, for `--stop-gain`), yields a `TrialRequest` before each
-    further round, and one that says so when nothing is left to try; in no turn of the record. After
-    the time `until`, by `time.monotonic`, only rounds of the record follow the first round.
-    Raises `TilewrightError` if `trials` or `batch` is below 1, and what the record raises.
+    Yields each round when it is done, beginning with those in the record. If workloads share their
+    trials (`pooled`, for `--stop-gain`), also yields a `TrialRequest` before each further round,
+    and one that reports exhaustion when nothing is left to try. The record is not locked while a
+    request is yielded.
 
-    One process alone finds no `news` but the rounds of an earlier run, nothing `pending`, and keeps
-    all that it measured. The rest is for several processes that make the trials of one run.
+    A process that works alone gets only rounds of an earlier run as `news`, has nothing `pending`,
+    and keeps everything that it measured. The rest of the code is for several processes that make
+    the trials of one run.
+
+    Args:
+        run: runner of the steps.
+        task: the workload, target and tuner.
+        session: session before the first round.
+        record: trials of the run in the store.
+        trials: maximum number of trials.
+        batch: trials per round.
+        pooled: whether workloads share their trials.
+        until: time in seconds of `time.monotonic` after which only recorded rounds follow the first
+            round.
+
+    Raises:
+        TilewrightError: `trials` or `batch` is below 1, or the record cannot be used.
     """
     _check_counts(trials, batch)
     allowed, late = 0 if pooled else trials, dict[int, Batch]()
@@ -519,8 +579,13 @@ def rounds(
 def rounds_without_store(
     run: LocalRunner, task: Task, session: Session, *, trials: int, batch: int
 ) -> Iterator[Round]:
-    """Tune without a store until the session has `trials` or the tuner has nothing left. Yields
-    each round when it is done. Raises `TilewrightError` if `trials` or `batch` is below 1."""
+    """Tune without a store until the session has `trials` trials or the tuner has nothing left.
+
+    Yields each round when it is done.
+
+    Raises:
+        TilewrightError: `trials` or `batch` is below 1.
+    """
     _check_counts(trials, batch)
     while left := max(trials - len(session.history), 0):
         done = tune_round(run, task, session, min(batch, left))
@@ -531,8 +596,11 @@ def rounds_without_store(
 
 
 def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round | None:
-    """Make one round of up to `n` trials that no store keeps. Return the round, with the session
-    after it, or None if there is nothing to propose."""
+    """Make one round of up to `n` trials without a store.
+
+    Returns:
+        The round, which contains the session after it, or None if there is nothing to propose.
+    """
     clock = Stopwatch()
     session = learn(run, task, session, clock)
     batch = propose_batch(run, task, session, n, clock=clock)
@@ -545,7 +613,7 @@ def tune_round(run: LocalRunner, task: Task, session: Session, n: int) -> Round 
 
 
 def tune_session(task: Task, trials: int, batch: int) -> Session:
-    """Tune without a store, in rounds of `batch` trials. Return the session after them."""
+    """Tune without a store in rounds of `batch` trials, and return the final session."""
     session = Session.start(task)
     for done in rounds_without_store(LocalRunner(), task, session, trials=trials, batch=batch):
         session = done.session
@@ -560,7 +628,7 @@ def _check_counts(trials: int, batch: int) -> None:
 def learn(
     run: LocalRunner, task: Task, session: Session, clock: Stopwatch | None = None
 ) -> Session:
-    """Retrain Models P, V and A on the rounds that they have not seen. `clock` times it."""
+    """Retrain the models on the rounds that they have not seen. `clock` measures the time."""
     if not session.begun:
         session = session.with_begun(run(begin_models, task, session))
     while session.unlearned:
@@ -573,18 +641,18 @@ def propose_batch(
     run: LocalRunner, task: Task, session: Session, n: int, pending: Configs | None = None,
     clock: Stopwatch | None = None,
 ) -> Batch | None:  # fmt: skip
-    """Choose what to measure next.
+    """Choose the next batch to measure.
 
     Args:
-        run: performs the steps.
-        task: what is tuned.
-        session: its trials so far, and models that have seen all of them.
-        n: at most so many configs.
+        run: executes the steps.
+        task: the workload, target and tuner.
+        session: trials so far, and models that have learned from all of them.
+        n: maximum number of configs.
         pending: configs that others are measuring, shape (p, knobs).
-        clock: times the steps.
+        clock: measures the time of the steps.
 
     Returns:
-        The batch, whose configs were neither tried nor are they pending; None if nothing is left.
+        A batch of configs that are neither tried nor pending; None if nothing is left.
     """
     clock, session = clock or Stopwatch(), session.with_pending(pending)
     with BLAS_ON_ONE_THREAD:
@@ -600,8 +668,8 @@ def propose_batch(
 
 
 def recorded_batch(task: Task, finished: FinishedRound) -> Batch:
-    """A round of the record: nothing is proposed or measured, models learn from it when they are
-    needed."""
+    """Return a recorded round as a batch. Nothing is measured, but the configs are lowered
+    again."""
     target, workload = task.target, task.problem.workload
     rows, kept = target.lower(workload, finished.configs), None
     if len(finished.compiled):

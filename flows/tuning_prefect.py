@@ -1,6 +1,7 @@
-"""Makes a Prefect flow of `flows.tuning.tune_network`.
+"""Prefect flow of `flows.tuning.tune_network`.
 
-Annotations are not postponed here: Prefect must resolve them when it loads a served flow by name.
+Annotations are not postponed here, because Prefect must resolve them when it loads a served flow by
+name.
 """
 
 import os
@@ -29,9 +30,14 @@ RUN_NAME = "{options.subject} on {options.target}, {options.settings}"
 
 
 def network_flow(listen: Listener = ignore, parent: str | None = None) -> Flow[..., Summary]:
-    """The flow of a network; its parameters are the fields of `TuningOptions` and
-    `TrackingOptions`. `listen` gets its events, `parent` is the MLflow run of the comparison that
-    it is part of, if any."""
+    """Return the flow of a network.
+
+    Its parameters are the fields of `TuningOptions` and `TrackingOptions`.
+
+    Args:
+        listen: receives the events.
+        parent: MLflow run of the comparison that the run belongs to, if any.
+    """
 
     @flow(name=FLOW, flow_run_name=named(TuningOptions, RUN_NAME), persist_result=False)
     @flat(TuningOptions, TrackingOptions)
@@ -48,8 +54,11 @@ def tuned(
     listen: Listener = ignore,
     parent: str | None = None,
 ) -> tuple[Summary, str]:
-    """What the flow of a network does, within one: its results, and what is to be said of a run
-    that had nothing to do, empty of others."""
+    """Tune a network within a flow.
+
+    Returns:
+        The summary, and a remark if everything was already recorded, or "".
+    """
     use_workspace()
     progress = RunProgress()
     emit = logged(progress.hearing(listen))
@@ -65,13 +74,15 @@ def tuned(
 
 
 def ended(summary: Summary, remark: str) -> Summary | State[Summary]:
-    """The results, in the state that the flow run ends in where that has something to say. Its name
-    is Prefect's own: automations that wait for the end of a run go by it."""
+    """Return the summary, within a Prefect state if there is a remark.
+
+    The state has Prefect's standard name, since automations that wait for the end of a run use it.
+    """
     return Completed(message=remark, data=summary) if remark else summary
 
 
 def confined(options: TuningOptions) -> TuningOptions:
-    """With the output directory below that of a deployment, if this is a run of one that has
-    any."""
+    """Return options whose output directory lies below the deployment's root folder, if it has
+    one."""
     folder = below_root(options.folder, os.environ.get(OUTPUT_ROOT, ""))
     return options.model_copy(update={"out": str(folder)}) if folder != options.folder else options

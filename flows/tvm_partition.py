@@ -1,10 +1,10 @@
-"""Runs quantised Relax modules on the simulated VTA, from a TVM script (docs/guides/tvm.md).
+"""Runs quantised Relax modules on the simulated VTA from a TVM script (docs/guides/tvm.md).
 
     mod = partition_for_vta(mod, target="vta-pynq")
     ex = tvm.compile(mod, "llvm")
     relax.VirtualMachine(ex, tvm.cpu())["main"](x)
 
-Importing this module loads no TVM.
+Importing this module does not load TVM.
 """
 
 from __future__ import annotations
@@ -47,8 +47,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offloaded:
-    """What of a module runs on the accelerator. `left` says, by variable, why operators that it
-    could be given stay with TVM; what it never runs is not in it."""
+    """The part of a module that runs on the accelerator.
+
+    Attributes:
+        layers: the offloaded layers with their cycles.
+        left: why operators that the accelerator supports in general stay with TVM, by variable.
+        clock_hz: clock frequency of the accelerator.
+    """
 
     layers: tuple[LayerCycles, ...]
     left: dict[str, str]
@@ -56,12 +61,12 @@ class Offloaded:
 
     @property
     def cycles(self) -> int:
-        """Of all layers, each in its stream."""
+        """Cycles of all layers together."""
         return sum(layer.cycles for layer in self.layers)
 
     @property
     def milliseconds(self) -> float:
-        """Of all layers."""
+        """Time of all layers together in milliseconds."""
         return self.cycles / self.clock_hz * 1e3
 
 
@@ -74,17 +79,28 @@ def partition_for_vta(
     seed: int = 0,
     keep_float: Collection[str] = (),
 ) -> IRModule:
-    """A module that calls the accelerator for what it can run of `main`; the rest stays with TVM.
+    """Return a module that calls the accelerator for the supported part of `main`.
 
-    `mod` is a quantised Relax module (QDQ) whose weights are constants; it is not changed.
-    `schedules` is a folder that `tilewright tune` wrote; without one, each workload gets the best
-    of so many `trials`, or the baseline. `keep_float` names variables to leave to TVM, with
-    the layers they are part of. The function that the module calls is registered.
+    The rest stays with TVM. The function that the module calls is registered.
 
-    Raises `UnknownName` for a target or variable nobody knows, `OffloadError` for a target that is
-    no VTA, `QuantisationError` for a float module, `NothingToOffload`, `DynamicShapeError`,
-    `ImportFailedError` for modules of other forms, `PickError` for schedules that do not fit, and
-    `WorkloadError` for what no board could load.
+    Args:
+        mod: quantised Relax module (QDQ) with constant weights; it is not changed.
+        target: name of the target.
+        schedules: folder that `tilewright tune` wrote. Without it, each workload gets the best
+            schedule of `trials` trials, or the baseline.
+        trials: trials per workload.
+        seed: seed of the tuner.
+        keep_float: variables to leave to TVM, together with the layers that they belong to.
+
+    Raises:
+        UnknownName: the target or a variable is unknown.
+        OffloadError: the target is not a VTA.
+        QuantisationError: the module is not quantised.
+        NothingToOffload: nothing of the module runs on the accelerator.
+        DynamicShapeError: the module has dynamic shapes.
+        ImportFailedError: the module has an unsupported form.
+        PickError: the schedules do not fit.
+        WorkloadError: no board could load a program.
     """
     machine = make_target(target)
     if capability(machine, Builds) is None:
@@ -119,8 +135,11 @@ def partition_for_vta(
 
 
 def offloaded(mod: IRModule) -> Offloaded:
-    """The layers of a module that `partition_for_vta` made, with their cycles. Raises
-    `NothingToOffload` for another module."""
+    """Return the offloaded layers of a module that `partition_for_vta` made, with their cycles.
+
+    Raises:
+        NothingToOffload: the module has no offloaded layers.
+    """
     from tilewright.networks.tvm_user_modules import left_operators, offloaded_calls
 
     programs = [content for _, content in offloaded_calls(mod, RUN)]
@@ -162,7 +181,7 @@ def _steps(
 
 
 def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
-    """Layers without other work between, and that work, in order."""
+    """Yield, in order, groups of consecutive layers, and the CPU work between them."""
     run: list[Layer] = []
     for step in graph.steps:
         if isinstance(step, Layer):
@@ -177,7 +196,7 @@ def _runs(graph: IntegerGraph) -> Iterator[list[Layer] | CpuIsland]:
 
 
 def _read_elsewhere(graph: IntegerGraph, run: Sequence[Layer]) -> list[str]:
-    """The values that some layers write for others, for TVM or as results."""
+    """Return the values of a group of layers that other layers, TVM or the caller read."""
     own = {layer.output for layer in run}
     read = set(graph.results.values())
     for step in graph.steps:

@@ -1,10 +1,10 @@
-"""Starts a worker of the pool of `deployments/prefect.yaml`, with the login of this folder's
-servers.
+"""Starts a worker of the Prefect work pool, with the login of this folder's servers.
 
-    python -m tilewright.flows.worker [OPTION]...    # those of `prefect worker start`
+    python -m tilewright.flows.worker [OPTION]...    # options of `prefect worker start`
 
-With servers of your own, which need no such login, `prefect worker start --pool tilewright` in the
-repository's root does the same if `PREFECT_LOCAL_STORAGE_PATH` names the folder of finished stages.
+The pool is that of `deployments/prefect.yaml`. If your servers need no such login, `prefect worker
+start --pool tilewright` in the repository's root does the same, provided that
+`PREFECT_LOCAL_STORAGE_PATH` names the folder of finished stages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.services.workspace import use_workspace
 
 
 def main() -> None:
-    """Become the worker. Exit status 2 with one message if there is no server."""
+    """Start the worker. Exits with status 2 and one message if there is no server."""
     try:
         log_in()
         os.environ |= mlflow_login(use_workspace())

@@ -1,8 +1,8 @@
-"""Learns to rank configs: features, Model P (performance), V (validity), A (with hidden features).
+"""Models that rank configs: features, Model P (performance), V (validity) and A (advanced).
 
-make_explorer(name, options) → Explorer      a registered tuner with its learners
-save_state(state, folder), load_state(folder)   native formats with digests, no pickle
-kinds()                                      registered kinds of model
+make_explorer(name, options) -> Explorer        build a registered tuner with its models
+save_state(state, folder), load_state(folder)   save and load models in native formats, no pickle
+kinds()                                         names of the registered kinds of models
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,14 @@ __all__ = [
 
 
 def make_explorer(name: str, options: Mapping[str, Any] | None = None) -> Explorer:
-    """Return a registered tuner that gets its features and models from this package. Raises
-    `UnknownName` or `OptionError`."""
+    """Build a registered tuner that takes its features and models from this package.
+
+    Args:
+        name: name of the tuner.
+        options: options of the tuner by name; missing ones have their defaults.
+
+    Raises:
+        UnknownName: no tuner has this name.
+        OptionError: an option is unknown, or its value is invalid.
+    """
     return create(name, ModelLibrary(), options)

@@ -1,4 +1,4 @@
-"""Records the features that a model was fitted on."""
+"""Base class of the models: it remembers which features a model was fitted on."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from tilewright.targets.features import Features
 
 
 class WrongFeatures(TilewrightError):
-    """A model was asked about other features than it was fitted on."""
+    """A model was asked to predict from different features than it was fitted on."""
 
 
 class FittedModel:
-    """Remembers the names of the columns a model was fitted on, and refuses others."""
+    """Remembers the names of the columns that a model was fitted on, and rejects other columns."""
 
     columns: tuple[str, ...] = ()
     width: int | None = None
-    """Number of features of a model that was read from a file, if its library knows it."""
+    """Number of features of a model that was read from a file, or None if it is unknown."""
 
     def remember(self, x: Features) -> None:
-        """To be called by `fit`."""
+        """Remember the columns of `x`. Every `fit` calls this method."""
         self.columns, self.width = x.names, None
 
     def check(self, x: Features) -> None:
-        """To be called by `predict`. Raises `WrongFeatures`."""
+        """Check that `x` has the columns that the model was fitted on. Every `predict` calls this.
+
+        Raises:
+            WrongFeatures: the columns, their number or their order differ.
+        """
         if self.width is not None and len(x.names) != self.width:
             raise WrongFeatures(
                 f"a model learned from {self.width} features, and is asked about {len(x.names)}: "

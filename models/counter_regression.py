@@ -1,4 +1,4 @@
-"""Fits a first model of latency to lowering's counters: a price for each counted thing."""
+"""Regression of the latency on the counters of lowering: each counter gets a non-negative price."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ _SHARES = tuple(
 
 
 class CounterRegression(FittedModel):
-    """log2 latency of programs from their counts, each with a price that is not negative.
+    """Analytic latency model: predicts log2 latency from the counters of a lowered program.
 
-    Three modules work side by side, so their times t are not added: a program takes
-    (Σ t^p)^(1/p), between their sum (p = 1) and the slowest (p → ∞), and what nothing hides on top.
-    Prices and p are fitted to the relative error (Levenberg-Marquardt from the non-negative least
-    squares solution for p = 1; Lawson & Hanson, Solving Least Squares Problems, 1974). A few points
-    suffice. Made without columns, it adds up all counts. Saved as plain NPZ.
+    Each counter has a non-negative price in cycles. Three modules (load, compute, store) work in
+    parallel, so their times t are not added: a program takes (Σ t^p)^(1/p), which lies between
+    their sum (p = 1) and the slowest module (p → ∞). The time of counters that overlap with nothing
+    is added. Prices and p are fitted to the relative error with Levenberg-Marquardt, starting from
+    the non-negative least squares solution for p = 1 (Lawson & Hanson, Solving Least Squares
+    Problems, 1974). A few points suffice. If the model is built without columns (see `of`), all
+    counters are simply added up. The model is saved as plain NPZ.
     """
 
     kind = "draft"
@@ -59,7 +61,7 @@ class CounterRegression(FittedModel):
 
     @classmethod
     def of(cls, hidden: Features) -> CounterRegression:
-        """An untrained draft for counts with these columns."""
+        """Return an untrained model for counters with the columns of `hidden`."""
         draft = cls(0, False, {})
         draft.module = np.array([_MODULE[each.unit] for each in hidden.columns], np.int64)
         return draft
@@ -100,8 +102,13 @@ class CounterRegression(FittedModel):
         return np.asarray(np.log2(np.maximum(total, 1.0)) - self.shift)
 
     def shares(self, x: Features) -> Features:
-        """Return how long each unit of the machine is busy, as a share of the busiest unit's time,
-        and of what nothing hides: a row per program."""
+        """Return how busy the load, compute and store modules are, and the exposed share.
+
+        Returns:
+            Features with one row per program and four columns: the busy time of each module divided
+                by that of the busiest module, and the share of the total time in which nothing
+                overlaps.
+        """
         self.check(x)
         counts = np.nan_to_num(x.matrix)
         if not len(self.prices):
@@ -131,7 +138,7 @@ def _exponent(logarithm: float) -> float:
 def _total(
     counts: Matrix, prices: Vector, module: NDArray[np.int64], exponent: float
 ) -> tuple[Vector, Matrix, Vector]:
-    """Cycles (n,); each module's time relative to the slowest's (3, n); the slowest's time (n,)."""
+    """Return cycles (n,), module times relative to the slowest module (3, n), and its time (n,)."""
     times = np.array([counts[:, module == k] @ prices[module == k] for k in (LOAD, COMPUTE, STORE)])
     slowest = np.maximum(times.max(axis=0), 1e-9)
     share = times / slowest
@@ -142,7 +149,10 @@ def _total(
 def _residuals(
     theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
 ) -> Vector:
-    """Errors in log2 cycles, then the pull on the parameters. `theta`: log prices, log (p - 1)."""
+    """Return the errors in log2 cycles, followed by the regularisation terms.
+
+    `theta` holds the log prices and log(p - 1).
+    """
     total, _, _ = _total(rows, np.exp(theta[:-1]), module, _exponent(theta[-1]))
     pull = np.append(_HOLD * (theta[:-1] - rest), _HOLD * theta[-1])
     return np.concatenate([np.log2(np.maximum(total, 1e-9)) - y, pull])
@@ -151,7 +161,7 @@ def _residuals(
 def _slopes(
     theta: Vector, rows: Matrix, y: Vector, module: NDArray[np.int64], rest: float
 ) -> Matrix:
-    """The Jacobian of `_residuals`."""
+    """Return the Jacobian of `_residuals`."""
     prices, p = np.exp(theta[:-1]), _exponent(theta[-1])
     total, share, slowest = _total(rows, prices, module, p)
     powers = share**p

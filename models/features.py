@@ -1,20 +1,21 @@
-"""Computes visible features: properties of a config known before it is compiled, without estimates.
+"""Visible features of configs: properties that are known before a config is compiled.
 
 Models P and V learn from them. There are two views of the same knobs. `tree_features` is for trees:
-many plain columns, logarithms, flags, remainders. `gp_features` is for Gaussian processes: few
-columns on a common scale. Roles are read off knob names: `tile_*` cut an axis of the workload,
-`*thread*` multiply a working set, `*_slots` are buffers in a scratchpad. Other knobs get the
-generic columns only. Columns that are constant within a space are left out. `words` describes a
-column to people who read which of them a model used.
+many plain columns, logarithms, flags and remainders. `gp_features` is for Gaussian processes: few
+columns on a common scale. The meaning of a knob follows from its name: `tile_*` splits an axis of
+the workload, `*thread*` multiplies a working set, and `*_slots` is the number of buffers in a
+scratchpad. Other knobs get the generic columns only. Columns that are constant within a space are
+left out. `words` describes a column to people who want to know which columns a model used.
 
-`loop_features` are AutoTVM's `itervar` features: the loop nest a config stands for, a loop at a
-time. TVM reads them off the lowered program (autotvm/feature.py, `get_itervar_feature`). Of every
-loop it takes the length, the iterations around it and those within it. Of every tensor it takes the
-elements one run of the loop touches and how often each is reused. Here the nest follows from the
-knobs: every `tile_*` knob splits its axis into an outer and an inner loop. Outer loops come first:
-batch, output channels, rows, columns, input channels, then the kernel's taps. The inner loops
-follow in the same order. All configs of a space have the same number of loops, so a row has a fixed
-length. TVM's annotations and arithmetic counts are the same for all configs and left out.
+`loop_features` are AutoTVM's `itervar` features: they describe the loop nest of a config, one loop
+at a time. TVM reads them from the lowered program (autotvm/feature.py, `get_itervar_feature`). Each
+loop has its length, the number of iterations around it and the number within it. For each tensor it
+has the number of elements that one run of the loop touches, and how often each element is reused.
+Here the nest follows from the knobs: every `tile_*` knob splits its axis into an outer and an inner
+loop. Outer loops come first: batch, output channels, rows, columns, input channels, then the
+kernel's rows and columns. The inner loops follow in the same order. All configs of a space have the
+same number of loops, so all rows have the same length. TVM's annotations and arithmetic counts are
+the same for all configs and are left out.
 """
 
 from __future__ import annotations
@@ -38,31 +39,74 @@ Columns = dict[str, NDArray[np.float64]]
 
 
 def tree_features(workload: Workload, space: Space, configs: Configs) -> Features:
-    """Columns for trees: log2 of every knob; of every tile the log2 number of parts, the waste of
-    the last part, whether the axis is uncut or fully cut, whether threads leave parts over; log2
-    volumes of the working sets in elements. A row a config, configs of shape (n, knobs)."""
+    """Compute the features of configs for tree models.
+
+    The columns are: log2 of each knob; for each tile the log2 number of parts, the work wasted in
+    the last part, flags for a tile of size one and for an axis that is not split, and flags for
+    parts that do not divide evenly among threads; and the log2 volumes of the working sets in
+    elements. Columns that are constant within the space are left out.
+
+    Args:
+        workload: the workload.
+        space: its search space.
+        configs: knob indices, int array of shape (n, knobs).
+
+    Returns:
+        Features with one row per config.
+    """
     return _kept(_tree_columns, workload, space, configs)
 
 
 def every_tree_column(workload: Workload, space: Space, configs: Configs) -> Features:
-    """The columns of `tree_features`, constant ones too, so that they are those of other spaces of
-    the same knobs. A row a config, configs of shape (n, knobs)."""
+    """Compute the columns of `tree_features`, including columns that are constant within the space.
+
+    The columns therefore match those of other spaces with the same knobs.
+
+    Args:
+        workload: the workload.
+        space: its search space.
+        configs: knob indices, int array of shape (n, knobs).
+
+    Returns:
+        Features with one row per config.
+    """
     columns = _tree_columns(workload, space, configs)
     return Features(np.stack([*columns.values()], axis=1), _about(tuple(columns)))
 
 
 def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
-    """Columns for Gaussian processes, mean 0 and deviation 1 over the space: log2 of knobs, small
-    knobs that are no threads as categories, waste of last parts, log2 volumes. A row a config,
-    configs of shape (n, knobs)."""
+    """Compute the features of configs for Gaussian processes.
+
+    The columns are log2 of the knobs, indicator columns for knobs with few values that are not
+    threads, the work wasted in last parts, and log2 volumes. Each column has mean 0 and standard
+    deviation 1 over a sample of the space.
+
+    Args:
+        workload: the workload.
+        space: its search space.
+        configs: knob indices, int array of shape (n, knobs).
+
+    Returns:
+        Features with one row per config.
+    """
     plain = _kept(_gp_columns, workload, space, configs)
     _, mean, deviation = _reference(_gp_columns, workload, space)
     return Features((plain.matrix - mean) / deviation, plain.columns)
 
 
 def volumes(workload: Workload, values: Columns) -> Columns:
-    """log2 elements of the input window, weight block and output tile in flight, all threads and
-    slots included, each of shape (n,) as `values` are. Channels count in the knob's own unit."""
+    """Return the log2 sizes of the input, weight and output tiles that are in use at the same time.
+
+    All threads and buffer slots are included.
+
+    Args:
+        workload: the workload.
+        values: knob values by knob name, each of shape (n,).
+
+    Returns:
+        log2 numbers of elements by column name, each of shape (n,). Channels are counted in the
+        unit of their knob. Empty if the space has no tile knobs.
+    """
 
     def tile(name: str) -> NDArray[np.float64] | float:
         return values.get(name, 1.0)
@@ -147,8 +191,11 @@ def _about(names: tuple[str, ...]) -> tuple[Feature, ...]:
 def _reference(
     view: Callable[[Workload, Space, Configs], Columns], workload: Workload, space: Space
 ) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
-    """The columns that vary over a space, each in its own way, their means and deviations, from a
-    fixed sample."""
+    """Return names, means and standard deviations of the columns that vary over a space.
+
+    They are computed on a fixed random sample of configs. For Gaussian processes, columns that
+    correlate almost perfectly with an earlier column are left out.
+    """
     rng = np.random.default_rng(0)
     flat = (
         rng.integers(0, space.size, _SAMPLE)
@@ -175,7 +222,8 @@ def _by_name(space: Space, configs: Configs) -> Columns:
 def _cut(
     workload: Workload, space: Space, name: str, tile: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Number of parts a tile cuts its axis into, and the share of work the last part wastes."""
+    """Return the number of parts into which a tile splits its axis, and the fraction of work that
+    the last part wastes."""
     knob = next(knob for knob in space.knobs if knob.name == name)
     extent = float(getattr(workload, _EXTENT[name])) if name in _EXTENT else max(knob.values)
     parts = np.ceil(extent / np.maximum(tile, 1))
@@ -211,11 +259,11 @@ _SHAPES = (
     ("one_", "1 where there is no more than one of: {}"),
     ("whole_", "1 where {} are not cut at all"),
 )
-"""How a column's name begins, and what it says of the knob behind."""
+"""Prefix of a column's name, and the description of the column, with a place for the knob."""
 
 
 def words(name: str) -> str:
-    """What a column of `models.features` counts."""
+    """Return a description of a feature column for people."""
     if name == "log2_tiles":
         return "tiles of the layer (log2)"
     if name.endswith("_volume_times_tiles"):
@@ -240,7 +288,8 @@ def _volume(name: str) -> str:
 
 
 def _rest(text: str) -> tuple[str, str]:
-    """`tile_h_oc_nthread` in two: of a tile's axes none has a `_` in its name."""
+    """Split a name such as `tile_h_oc_nthread` into the names of the tile knob and the thread
+    knob."""
     axis, _, thread = text.removeprefix("tile_").partition("_")
     return f"tile_{axis}", thread
 
@@ -256,16 +305,28 @@ TOUCHED_BY: dict[str, frozenset[str]] = {
     "wgt": frozenset({"co", "ci", "kh", "kw"}),
     "out": frozenset({"b", "co", "h", "w"}),
 }
-"""The axes that index each tensor; windows that overlap are counted once a tap."""
+"""Axes that index each tensor. Overlapping windows are counted once per kernel position."""
 
 PerConfig = NDArray[np.float64]
-"""A number a config, shape (configs,)."""
+"""One number per config, shape (configs,)."""
 
 
 def loop_features(workload: Workload, space: Space, configs: Configs) -> Features:
-    """log2 of length, surrounding and surrounded iterations of each loop, and of elements touched
-    and reuse of each tensor within it: a row a config, configs of shape (n, knobs). Knobs that cut
-    no axis follow by their values, as AutoTVM's other entities do."""
+    """Compute AutoTVM's `itervar` features of configs.
+
+    For each loop there are the log2 length, the log2 number of iterations including the loops
+    around it and including the loops within it, and for each tensor the log2 number of touched
+    elements and their reuse. Knobs that split no axis are added with their values, like AutoTVM's
+    other knobs.
+
+    Args:
+        workload: the workload.
+        space: its search space.
+        configs: knob indices, int array of shape (n, knobs).
+
+    Returns:
+        Features with one row per config.
+    """
     values = space.values(configs).astype(np.float64)
     knobs = {knob.name: values[:, k] for k, knob in enumerate(space.knobs)}
     loops = _nest(workload, space, knobs, len(configs))
@@ -293,8 +354,10 @@ def loop_features(workload: Workload, space: Space, configs: Configs) -> Feature
 def _nest(
     workload: Workload, space: Space, knobs: dict[str, PerConfig], rows: int
 ) -> list[tuple[str, PerConfig]]:
-    """Loops from the outermost, each with its axis and log2 length. Channels count in the unit of
-    their knob; an axis without one is a single loop around."""
+    """Return the loops from the outermost to the innermost, each as its axis and its log2 length.
+
+    Channels are counted in the unit of their knob. An axis without a knob is a single outer loop.
+    """
     w, whole = workload, np.zeros(rows)
     extents = {"b": w.batch, "h": w.results_height, "w": w.results_width, "co": 1, "ci": 1}
     most = {knob.name: max(knob.values) for knob in space.knobs}

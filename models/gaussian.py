@@ -1,14 +1,14 @@
-"""Fits a Gaussian process to few points, with its own uncertainty and feature relevance.
+"""Gaussian process regression for few points, with learned noise and feature relevance.
 
-Kernel: Matérn 5/2 plus a linear part, one length scale a feature. Lengths, noise and the linear
-share maximise the marginal likelihood times weak log-normal priors (Rasmussen & Williams, Gaussian
-Processes for Machine Learning, 2006, chapter 5). Features are expected on a common scale. Known
-noise of targets is used row by row, and learned noise is added (Goldberg, Williams & Bishop,
-Regression with Input-dependent Noise, 1998).
+The kernel is a Matérn 5/2 plus a linear kernel, with one length scale per feature. Length scales,
+noise and the weight of the linear kernel maximise the marginal likelihood times weak log-normal
+priors (Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, chapter 5). Features
+should be on a common scale. If the noise of each target is known, it is used row by row, and
+learned noise is added (Goldberg, Williams & Bishop, Regression with Input-dependent Noise, 1998).
 
 scikit-learn's regressor gives the same predictions (`tests/models/test_gaussian.py`). It is not
-used because one evaluation of its evidence and gradient takes 16 times as long, 13 ms instead of
-0.8 ms for 128 points of 30 features, and because it has no priors on hyper-parameters.
+used because one evaluation of its marginal likelihood and gradient takes 16 times as long (13 ms
+instead of 0.8 ms for 128 points with 30 features), and because it has no priors on hyperparameters.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ _EXACT = 1500  # rows whose posterior variance is computed for a proposal
 
 
 class GaussianProcess(FittedModel):
-    """A regressor with a spread. `fit` keeps at most `points` rows (and searches lengths on
-    `search_points`): the lowest targets and an even choice of the rest. Saved as plain NPZ."""
+    """Gaussian process regressor with predictive standard deviations.
+
+    `fit` keeps at most `points` rows and optimises the hyperparameters on at most `search_points`
+    rows: half of them have the lowest targets, and the others are spread evenly over the rest. The
+    model is saved as plain NPZ.
+    """
 
     kind = "gaussian"
     suffix = ".npz"
@@ -55,8 +59,14 @@ class GaussianProcess(FittedModel):
         self.mean, self.scale, self.noise, self.linear = 0.0, 1.0, 1e-2, 0.3
 
     def fit(self, x: Features, y: Vector, variance: Vector | None = None) -> None:
-        """`variance` (n,): of the noise of each row's target, where repeats tell. On top of it a
-        noise that all rows have in common is learned."""
+        """Fit the model.
+
+        Args:
+            x: features with n rows.
+            y: targets of shape (n,).
+            variance: noise variance of each target, shape (n,), if it is known from repeated
+                measurements. Learned noise that all rows share is added to it.
+        """
         self.remember(x)
         rows = _thinned(y, self.points)
         points, y = np.nan_to_num(x.matrix[rows]), y[rows]
@@ -78,7 +88,7 @@ class GaussianProcess(FittedModel):
             self.noise += float(np.median(known))
 
     def _search(self, x: Matrix, z: Vector, known: Vector | None) -> None:
-        """Find the hyper-parameters that explain the targets best."""
+        """Find the hyperparameters with the highest posterior probability (see `_evidence`)."""
         width = x.shape[1]
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * width + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
@@ -101,9 +111,22 @@ class GaussianProcess(FittedModel):
     def propose(
         self, x: Features, offset: Vector, best: float, log_chance: Vector, n: int
     ) -> NDArray[np.int64]:
-        """`n` rows of `x` to measure together, each the best by log expected improvement on `best`
-        plus `log_chance` once the means of those before it are believed (kriging believer;
-        Ginsbourger et al., 2010). `offset` is added to the predictions."""
+        """Choose a batch of rows to measure, by log expected improvement and the kriging believer.
+
+        The rows are chosen one after the other. Each maximises the log expected improvement over
+        `best` plus `log_chance`, after the predicted means of the rows chosen before are taken as
+        measured (Ginsbourger et al., 2010).
+
+        Args:
+            x: features of m candidates.
+            offset: values to add to the predictions, shape (m,).
+            best: lowest target measured so far.
+            log_chance: log probability that each candidate is valid, shape (m,).
+            n: number of rows to choose.
+
+        Returns:
+            Indices of the chosen rows of `x`, in the order of choice, shape (n,) or less.
+        """
         scaled = self._scaled(x)
         kernel = self._kernel_to(scaled)
         mean, rows = self._mean(kernel) + offset, np.arange(len(x))
@@ -152,7 +175,7 @@ class GaussianProcess(FittedModel):
         return np.asarray(np.nan_to_num(x.matrix) / self.lengths, dtype=np.float64)
 
     def _kernel_to(self, scaled: Matrix) -> Matrix:
-        """Covariances of the training points with scaled rows, shape (points, n)."""
+        """Return the covariances of the training points with scaled rows, shape (points, n)."""
         if not len(self.weights):
             return np.empty((0, len(scaled)))
         return _kernel(self.x, scaled, self.linear)
@@ -161,7 +184,8 @@ class GaussianProcess(FittedModel):
         return np.asarray(self.weights @ kernel * self.scale + self.mean, dtype=np.float64)
 
     def _explained(self, kernel: Matrix) -> Matrix:
-        """Columns whose squares sum to the variance that the training points explain."""
+        """Return a matrix (points, n) whose squared column sums are the variance explained by the
+        training points."""
         if not len(kernel):
             return kernel
         return np.asarray(linalg.solve_triangular(self.factor, kernel, lower=True))
@@ -177,7 +201,8 @@ def _kernel(a: Matrix, b: Matrix, linear: float) -> Matrix:
 
 
 def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Matrix:
-    """Of points by their squared norms, (a,) and (b,), and inner products, (a, b)."""
+    """Return the covariances (a, b) of points with squared norms (a,) and (b,) and inner products
+    (a, b)."""
     square = one[:, None] + other[None, :] - 2.0 * inner
     distance = np.sqrt(5.0 * np.maximum(square, 0.0))
     matern = (1.0 + distance + distance**2 / 3.0) * np.exp(-distance)
@@ -185,7 +210,8 @@ def _covariance(one: Vector, other: Vector, inner: Matrix, linear: float) -> Mat
 
 
 def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
-    """The covariance of noisy targets: `known` noise row by row, and `noise` on top of it."""
+    """Return the covariance of noisy targets: `known` adds a noise variance per row, `noise` the
+    same to all rows."""
     covariance = kernel + noise * np.eye(len(kernel))
     return covariance if known is None else covariance + np.diag(known)
 
@@ -193,8 +219,11 @@ def _noisy(kernel: Matrix, noise: float, known: Vector | None) -> Matrix:
 def _evidence(
     theta: Vector, x: Matrix, z: Vector, known: Vector | None = None
 ) -> tuple[float, Vector]:
-    """Negative log posterior of the hyper-parameters and its gradient. `theta`: log lengths, log
-    noise on top of what is known, log linear share."""
+    """Return the negative log posterior of the hyperparameters and its gradient.
+
+    `theta` holds the log length scales, the log of the noise beyond the known noise, and the log
+    weight of the linear kernel.
+    """
     width = x.shape[1]
     noise, linear = math.exp(theta[-2]), math.exp(theta[-1])
     a = x * np.exp(-theta[:width])
@@ -226,7 +255,8 @@ def _evidence(
 
 
 def _thinned(y: Vector, points: int) -> NDArray[np.int64]:
-    """Rows to keep: half of them the lowest, the others spread evenly over the rest."""
+    """Return the rows to keep: half have the lowest targets, the others are spread evenly over the
+    rest."""
     order = np.argsort(y, kind="stable")
     if len(order) <= points:
         return np.sort(order)

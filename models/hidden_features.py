@@ -1,9 +1,9 @@
-"""Computes hidden features: what lowering a config reveals, as columns a model learns well from.
+"""Hidden features: counters that lowering a config reveals, transformed into columns for models.
 
-Lowering counts bytes moved, micro-ops executed, instructions, and the bytes that no computation
-overlaps. Latency follows from their sums and proportions, so both are columns. Single counts are
-left to the counter regression, which has a price for each. As columns of a Gaussian process, which
-has few points, they cost more than they tell.
+Lowering counts bytes moved, micro-ops executed, instructions, and the bytes whose transfer no
+computation overlaps. Latency depends on their sums and ratios, so both are columns. Single counters
+are left to the counter regression, which fits a price to each. As columns of a Gaussian process,
+which is fitted to few points, they would do more harm than good.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUMS: dict[str, Meaning] = {
     "padding": "padding",
     "iterations": "work",
 }
-"""Columns, and what the counts mean that each sums up."""
+"""Names of the columns, and the meaning of the counters that each column sums up."""
 _TEXTS = {
     "instructions": "instructions of the program",
     "bytes": "bytes moved",
@@ -34,8 +34,15 @@ _SCALE = 0.5  # log2 counts are put on about the scale of the other columns
 
 
 def hidden_features(hidden: Features) -> Features:
-    """log2 of sums of counts, of these sums per iteration, and of the whole work per iteration.
-    Where nothing is known to be summed up, log2 of every count. NaN counts as 0."""
+    """Compute log2 sums of counters, the sums per iteration, and the total work per iteration.
+
+    Args:
+        hidden: counters with one row per program. NaN counts as 0.
+
+    Returns:
+        Features with one row per program. If no counter has a meaning that can be summed, the
+        columns are log2 of every counter.
+    """
     sums = {label: each for label, each in _SUMS.items() if len(hidden.places(each))}
     if not sums:
         logs = _SCALE * np.log2(1.0 + np.nan_to_num(hidden.matrix))
@@ -50,8 +57,15 @@ def hidden_features(hidden: Features) -> Features:
 
 
 def relative_features(hidden: Features) -> Features:
-    """log2 of sums of counts per iteration: columns that do not grow with a workload. Where no
-    column counts iterations, sums per instruction, or no columns."""
+    """Compute log2 sums of counters per iteration, which do not grow with the size of the workload.
+
+    Args:
+        hidden: counters with one row per program.
+
+    Returns:
+        Features with one row per program. If no counter counts iterations, the sums are divided by
+        the number of instructions. If that is missing too, there are no columns.
+    """
     sums = {label: 1.0 + hidden.total(m) for label, m in _SUMS.items() if len(hidden.places(m))}
     by = next((label for label in ("iterations", "instructions") if label in sums), "")
     logs = {
@@ -70,9 +84,15 @@ def _text(name: str) -> str:
 
 
 def work(hidden: Features) -> NDArray[np.float64]:
-    """log2 of the iterations plus log2 of the bytes of each program, shape (rows,). Nothing is
-    known of how long either takes; only that less of both is hardly ever slower, that bytes which
-    nothing hides cost more than others, and that iterations after the last load hide nothing."""
+    """Return log2 of the iterations plus log2 of the bytes of each program, shape (rows,).
+
+    This is a rough order of programs without any fitted price: less of both is hardly ever slower.
+    Bytes whose transfer overlaps with nothing cost more than other bytes, and iterations after the
+    last load count separately, because they hide no transfer.
+
+    Args:
+        hidden: counters with one row per program.
+    """
     moved = hidden.total("bytes") + _EXPOSURE * hidden.total("waiting")
     done = hidden.total("work", "last work")
     return np.asarray(np.log2(1.0 + moved) + np.log2(1.0 + done))

@@ -1,4 +1,4 @@
-"""Lists every kind of model explorers can ask for, by name."""
+"""Registry of the kinds of models that tuners can use, by name."""
 
 from __future__ import annotations
 
@@ -33,16 +33,27 @@ _KINDS = {
     "draft": "tilewright.models.counter_regression:CounterRegression",
     "validity": "tilewright.models.validity:Validity",
 }
-"""Where each is: their libraries take a second to load, so that waits until a model is built."""
+"""Import path of each kind. A model's library takes a second to load, so it is imported only when a
+model is built."""
 
 
 def kinds() -> list[str]:
-    """The names of all model kinds."""
+    """Return the names of all kinds of models, sorted."""
     return sorted(_KINDS)
 
 
 def build(kind: str, seed: int, classify: bool, parameters: dict[str, float]) -> CostModel:
-    """An untrained model. Raises `UnknownName`."""
+    """Build an untrained model.
+
+    Args:
+        kind: name of the kind, as in `kinds`.
+        seed: seed of the random generator.
+        classify: whether the model predicts a probability rather than a number.
+        parameters: hyperparameters by name.
+
+    Raises:
+        UnknownName: there is no such kind.
+    """
     if kind not in _KINDS:
         raise UnknownName("learner", kind, kinds())
     module, _, name = _KINDS[kind].partition(":")
@@ -79,8 +90,11 @@ def load_model(kind: str, classify: bool, columns: Sequence[str], path: Path) ->
 
 
 class ModelLibrary(Learners):
-    """Features and untrained models of this package, for tuners. Tuners know it as
-    `search.cost_model_protocols.Learners`, because `search` does not import `models`."""
+    """Features and untrained models of this package, for use by tuners.
+
+    Tuners only know the base class `search.cost_model_protocols.Learners`, because `search` must
+    not import `models`.
+    """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
         return tree_features(problem.workload, problem.space, configs)

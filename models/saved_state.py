@@ -1,6 +1,6 @@
-"""Saves and loads an explorer's state: models in native formats, arrays as NPZ, a checked index.
+"""Saves and loads the state of an explorer: models in native formats, arrays as NPZ, and an index.
 
-Nothing here is or reads a pickle.
+The index holds a digest of each file. No pickle is written or read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ _ARRAYS = "arrays.npz"
 
 
 class StoreError(TilewrightError):
-    """Saved models that are missing, damaged or of an unknown kind."""
+    """The saved models are missing, damaged or of an unknown kind."""
 
 
 def save_state(state: ExplorerState, folder: Path) -> list[Path]:
-    """Write all models and arrays; returns the files, the index last."""
+    """Write all models and arrays of a state into a folder.
+
+    Returns:
+        Paths of the files written; the index is the last one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     entries, files = {}, []
     for role, model in sorted(state.models.items()):
@@ -55,8 +59,11 @@ def save_state(state: ExplorerState, folder: Path) -> list[Path]:
 
 
 def load_state(folder: Path) -> ExplorerState:
-    """The state saved in a folder. Raises `StoreError` for one of another version, and if a file is
-    missing or has changed."""
+    """Load the state that `save_state` wrote into a folder.
+
+    Raises:
+        StoreError: the state has an unsupported version, or a file is missing or has changed.
+    """
     try:
         index = json.loads((folder / INDEX).read_text())
         if refusal := TUNER_STATE.refusal(folder / INDEX, TUNER_STATE.version_in(index)):

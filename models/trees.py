@@ -1,8 +1,8 @@
-"""Implements boosted trees behind the `CostModel` protocol: XGBoost and LightGBM with native files,
-a random forest, and AutoTVM's cost model.
+"""Boosted trees as cost models: XGBoost, LightGBM, a random forest and AutoTVM's model.
 
-AutoTVM's model is XGBoost on normalised throughput. Boosting stops when the recall of the best
-training rows stops growing (TVM 0.14, autotvm/tuner/xgboost_cost_model.py).
+XGBoost and LightGBM are saved in their native formats. AutoTVM's model is XGBoost on normalised
+throughput. Its boosting stops when the recall of the best training rows stops growing (TVM 0.14,
+autotvm/tuner/xgboost_cost_model.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONE_CLASS_MARGIN = 0.02  # a class never seen is unlikely, not impossible
 
 
 class _Boosted(FittedModel):
-    """What both libraries share: a constant where there is too little to learn from."""
+    """Base class for XGBoost and LightGBM. If the labels are all equal, it predicts a constant."""
 
     kind: str
     suffix: str
@@ -71,7 +71,7 @@ class _Boosted(FittedModel):
 
 
 class XGBoost(_Boosted):
-    """XGBoost, histogram trees, one thread. Saved as UBJSON."""
+    """XGBoost with histogram trees on one thread. Saved as UBJSON."""
 
     kind = "xgboost"
     suffix = ".ubj"
@@ -122,7 +122,7 @@ class XGBoost(_Boosted):
 
 
 class LightGBM(_Boosted):
-    """LightGBM, one thread. Saved as its text format."""
+    """LightGBM on one thread. Saved in its text format."""
 
     kind = "lightgbm"
     suffix = ".txt"
@@ -172,8 +172,11 @@ class LightGBM(_Boosted):
 
 
 def _lightgbm() -> Any:
-    """The library, loaded when a model of this kind is built: its wheel needs the system's libgomp,
-    which small machines lack. Raises `TilewrightError` there."""
+    """Import LightGBM only when it is used: its wheel needs libgomp, which small machines lack.
+
+    Raises:
+        TilewrightError: libgomp is missing.
+    """
     try:
         import lightgbm
     except OSError as error:
@@ -185,7 +188,10 @@ def _lightgbm() -> Any:
 
 
 class Forest(XGBoost):
-    """Bagged deep trees; the mean of their leaves is the prediction. Parameter `trees`."""
+    """Random forest: the mean of deep trees that are fitted to random subsets.
+
+    The parameter `trees` is the number of trees.
+    """
 
     kind = "forest"
 
@@ -204,7 +210,8 @@ class Forest(XGBoost):
 
 
 class AutoTVMRanker(XGBoost):
-    """XGBoost with AutoTVM's parameters and stopping rule. Parameter `plan`: the N of recall@N."""
+    """XGBoost with AutoTVM's parameters and stopping rule. The parameter `plan` is the n of
+    recall@n."""
 
     kind = "autotvm-ranker"
 
@@ -220,7 +227,8 @@ class AutoTVMRanker(XGBoost):
 
 
 class _StopAtRecall(xgb.callback.TrainingCallback):  # type: ignore[misc]
-    """Looks at every second round; stops when average recall@n has not grown for 20 rounds."""
+    """Stops boosting when the average recall@n has not grown for 20 rounds; checks every second
+    round."""
 
     def __init__(self, data: xgb.DMatrix, y: NDArray[np.float64], n: int) -> None:
         super().__init__()
@@ -240,9 +248,16 @@ class _StopAtRecall(xgb.callback.TrainingCallback):  # type: ignore[misc]
 
 
 def average_recall(ranks: NDArray[np.int64], n: int) -> float:
-    """Mean over k < n of the share of the k+1 truly best rows among the k rows predicted best.
+    """Return the mean recall of the best rows, as AutoTVM's `recall_curve` does.
 
-    `ranks` are the true ranks in order of prediction (autotvm/tuner/metric.py, `recall_curve`)."""
+    It is the mean over k < n of the fraction of the k+1 truly best rows that are among the k rows
+    predicted to be best (autotvm/tuner/metric.py).
+
+    Args:
+        ranks: true ranks of the rows, in the order of their predictions, int array of shape
+            (rows,).
+        n: number of values of k.
+    """
     count = min(n, len(ranks))
     k = np.arange(count)
     found = (ranks[None, :count] <= k[:, None]) & (np.arange(count)[None, :] < k[:, None])

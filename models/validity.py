@@ -1,8 +1,9 @@
-"""Implements Model V: how likely a config runs, and below which chance it may be passed over.
+"""Model V: predicts the probability that a config is valid, and vetoes unlikely configs.
 
-The veto threshold is calibrated by cross-validation: a twentieth of the lowest out-of-fold chance
-of any measured valid config. So a good config the model has not seen is hardly ever vetoed. This
-takes four times as long as the model itself, and is computed only where a veto depends on it.
+The veto threshold is calibrated by cross-validation: it is a twentieth of the lowest out-of-fold
+probability of any measured valid config. A good config that the model has not seen is therefore
+hardly ever vetoed. The calibration takes four times as long as the fit, so it is computed only when
+a veto depends on it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ _MARGIN = 0.05
 
 
 class Validity(XGBoost):
-    """An XGBoost classifier that knows its own veto threshold; both live in one UBJSON file.
+    """XGBoost classifier with a veto threshold. Trees and threshold are saved in one UBJSON file.
 
-    Parameters beyond XGBoost's: `calibrate` 0 leaves the threshold at 0 (nothing is vetoed).
+    It takes one parameter beyond those of XGBoost: with `calibrate` 0 the threshold stays 0, so
+    that nothing is vetoed.
     """
 
     kind = "validity"
@@ -45,14 +47,21 @@ class Validity(XGBoost):
 
     @property
     def threshold(self) -> float:
-        """Configs below this chance may be vetoed."""
+        """Probability below which a config may be vetoed. Calibrated on first use after a fit."""
         if self._uncalibrated is not None:
             self.booster.set_attr(threshold=repr(self._threshold(*self._uncalibrated)))
             self._uncalibrated = None
         return float(self.booster.attr("threshold") or 0.0)
 
     def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which configs may not be vetoed, by their chances, both (n,)."""
+        """Return which configs must not be vetoed.
+
+        Args:
+            chance: predicted probability that each config is valid, shape (n,).
+
+        Returns:
+            Bool array of shape (n,).
+        """
         if self._uncalibrated is not None and chance.min(initial=1.0) >= _MARGIN:
             return np.ones(len(chance), np.bool_)  # no threshold is above it
         return np.asarray(chance >= self.threshold)

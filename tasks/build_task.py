@@ -1,6 +1,7 @@
-"""Performs the steps of a build as Prefect tasks, with what it came to as an artifact.
+"""Runner that performs the steps of a build as Prefect tasks.
 
-Networks and graphs are large: Prefect does not search them for futures.
+It reports the result as a Prefect artifact. Networks and graphs are large, so Prefect does not
+search them for futures.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STEPS: tuple[Step, ...] = (
 
 
 class BuildRunner(TrackedRunner):
-    """Performs each step of a build as a task, with a progress that moves."""
+    """Performs each step of a build as a Prefect task, and shows its progress."""
 
     def __init__(self) -> None:
         names = {each: f"{each.__name__} of {{options.model}}" for each in STEPS}
@@ -58,7 +59,7 @@ class BuildRunner(TrackedRunner):
 
 
 def say_built(options: BuildOptions, made: BuiltArtifact) -> None:
-    """What the folder holds, as an artifact of the flow run."""
+    """Create a Prefect artifact that describes the folder of the build."""
     for warning in made.warnings:
         get_run_logger().warning(warning)
     note = built_note(made.manifest, options.out, made.warnings)

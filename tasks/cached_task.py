@@ -1,14 +1,14 @@
-"""Prefect tasks of a run, and stages: tasks whose results Prefect keeps and finds again.
+"""Prefect tasks of a run, and stages: tasks whose results Prefect stores and reuses.
 
-A stage computes its key from all that its result depends on. Prefect looks for the key in the
-result storage. If a record is there, the run of the task ends as `Cached`, otherwise Prefect calls
-the step and stores what it returns, in one file:
+A stage computes a key from everything that its result depends on. Prefect looks up the key in the
+result storage. If there is a record, the task run ends as `Cached`. Otherwise Prefect calls the
+step and stores its result in one file:
 
     cache/<stage>/<key>    the result as JSON, NPZ or a ZIP of native model files (`tasks.codecs`)
 
 The result storage is the `cache` folder of the workspace, unless
-`PREFECT_DEFAULT_RESULT_STORAGE_BLOCK` names another one, which may be remote. A record that is torn
-or damaged does not match its digest, and Prefect computes the result again.
+`PREFECT_DEFAULT_RESULT_STORAGE_BLOCK` names another one, which may be remote. An incomplete or
+damaged record does not match its digest, and Prefect computes the result again.
 """
 
 from __future__ import annotations
@@ -48,17 +48,21 @@ _DIGEST_LENGTH = 64
 
 
 class DamagedRecord(Exception):
-    """A stored result that is not what was written. Prefect takes it for a missing one."""
+    """A stored result is damaged. Prefect treats it as missing."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What the result of a stage depends on.
+    """Everything that the result of a stage depends on.
 
-    `version` counts the stage's own schema. `fingerprint` covers hardware, space, compiler and
-    simulator; it is "" where the target does not matter. `inputs` are digests of data and the
-    options in force. A result that is not `reusable` is neither stored nor looked for, because
-    computing it again gives another one.
+    Attributes:
+        stage: name of the stage.
+        version: version of the stage's own schema.
+        fingerprint: fingerprint of hardware, space, compiler and simulator; "" if the target does
+            not matter.
+        inputs: digests of the input data, and the options.
+        reusable: whether the result may be stored and reused. It is False if computing it again
+            gives a different result.
     """
 
     stage: str
@@ -69,7 +73,7 @@ class Key:
 
     @cached_property
     def text(self) -> str:
-        """The key of the record in the result storage: the stage, and a digest of all the rest."""
+        """Key of the record in the result storage: the stage, and a digest of all other fields."""
         whole: dict[str, Json] = {
             "stage": self.stage,
             "version": self.version,
@@ -80,21 +84,27 @@ class Key:
 
 
 class Record(Generic[T]):
-    """Holds the result of a stage as it is returned to Prefect, which looks into plain values and
-    would take a task for following each one that has returned an equal part of its arguments."""
+    """Wrapper of a stage's result for Prefect.
+
+    Prefect inspects plain values and would draw an edge from each task that returned a value equal
+    to a part of the arguments.
+    """
 
     def __init__(self, value: T) -> None:
         self.value = value
 
 
 class RecordSerializer(Serializer):  # Prefect registers no generic ones
-    """Writes and reads the results of stages for Prefect, which finds it by its type: the digest of
-    the rest, then JSON with the encoded result in Base64."""
+    """Prefect serializer of stage results.
+
+    The format is a digest of the rest, followed by JSON with the encoded result in Base64. Prefect
+    finds the serializer by its `type`.
+    """
 
     type: Literal["tilewright"] = "tilewright"
 
     def dumps(self, obj: Record[Any]) -> bytes:
-        """Return a result as bytes of valid UTF-8, which Prefect puts into JSON."""
+        """Serialise a result as valid UTF-8, which Prefect embeds into JSON."""
         codec, encoded = codecs.encode(obj.value)
         value = base64.b64encode(encoded).decode()
         whole = {STAGE.key: STAGE.written, "codec": codec.name, "value": value}
@@ -102,7 +112,11 @@ class RecordSerializer(Serializer):  # Prefect registers no generic ones
         return digest(text).encode() + text
 
     def loads(self, blob: bytes) -> Record[Any]:
-        """Read what `dumps` wrote. Raises `DamagedRecord`."""
+        """Read what `dumps` wrote.
+
+        Raises:
+            DamagedRecord: the data is damaged or of an unsupported version.
+        """
         said, text = blob[:_DIGEST_LENGTH], blob[_DIGEST_LENGTH:]
         if digest(text).encode() != said:
             raise DamagedRecord("a stored result is damaged")
@@ -114,8 +128,14 @@ class RecordSerializer(Serializer):  # Prefect registers no generic ones
 
 @dataclass(frozen=True)
 class Done(Generic[T]):
-    """A stage that is over; `reused` says that its result was there already. `state` is how the run
-    of its task ended: what later tasks name as the one they follow."""
+    """A finished stage.
+
+    Attributes:
+        key: key of the result.
+        value: the result.
+        reused: whether the result was already stored.
+        state: final state of the task run. Later tasks name it as their predecessor.
+    """
 
     key: Key
     value: T
@@ -124,30 +144,32 @@ class Done(Generic[T]):
 
 
 def unsearched(value: R) -> R:
-    """An argument of a task that Prefect does not search for futures: a large object. The task gets
-    the value itself."""
+    """Wrap a large argument of a task, so that Prefect does not search it for futures.
+
+    The task receives the value itself.
+    """
     return quote(value)  # type: ignore[return-value]  # the engine takes the annotation off
 
 
 RETRIES = (2.0, 10.0)
-"""Seconds before a task is tried again whose failure may pass (`passes`)."""
+"""Waiting times in seconds before a task is retried after a temporary failure (`passes`)."""
 RunName = str | Callable[..., str]
-"""What names the runs of a task: a template, or a function of `parameters`, the task's by name."""
+"""Name of a task's runs: a template, or a function of the task's arguments by name."""
 
 
 def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a Prefect task of a function, whose arguments are plain values to Prefect.
+    """Make a Prefect task of a function, with arguments that Prefect does not inspect.
 
-    Prefect would search them for results of other tasks and flows. Its pages cannot list a task
-    that takes the result of a flow, nor any other task of the same list. What a task follows is
-    named by `wait_for`.
+    Prefect would search the arguments for results of other tasks and flows. Its pages cannot list a
+    task that takes the result of a flow, nor other tasks of the same list. The predecessors of a
+    task are given by `wait_for` instead. Prefect does not store the task's result.
 
     Args:
-        run_name: names the runs of the task.
-        name: the name of the task; that of the function if it is empty.
+        run_name: name of the task's runs.
+        name: name of the task; by default the name of the function.
 
     Returns:
-        A decorator. Prefect does not keep what the task returns.
+        A decorator.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -166,14 +188,14 @@ def step(run_name: RunName, name: str = "") -> Callable[[Callable[P, R]], Callab
 
 
 class Stage(Generic[P, T]):
-    """A step as a task whose result Prefect keeps under a key.
+    """A step as a Prefect task whose result is stored under a key.
 
     Args:
         step: computes the result.
-        run_name: a template for the names of the task's runs, filled by the arguments of the step
-            and by names that the runner knows.
-        key: what the result depends on, from the arguments of the step.
-        told: a line for the log about a result, from it and the arguments of the step.
+        run_name: template for the names of the task's runs, filled with the arguments of the step
+            and with names that the runner knows.
+        key: computes the key from the arguments of the step.
+        told: returns a log line about a result, from the result and the arguments of the step.
     """
 
     def __init__(
@@ -205,8 +227,13 @@ class Stage(Generic[P, T]):
         )(_named_like(step, lambda told, title: _known(told, title)))  # fmt: skip
 
     def run(self, after: Sequence[object], names: Mapping[str, object], *given: Any) -> Done[T]:
-        """Run the stage behind what is in `after`, states and results of other tasks; `names` fill
-        the template of its name, too."""
+        """Run the stage.
+
+        Args:
+            after: states and results of the tasks that this one follows.
+            names: further values for the template of the name.
+            *given: arguments of the step.
+        """
         key = self.key(*given)
         title = self.run_name.format(**names, **self._signature.bind(*given).arguments)
         # Prefect searches what is not quoted for results of other tasks, and takes a new object at
@@ -218,8 +245,7 @@ class Stage(Generic[P, T]):
         return Done(key, value, reused, state)
 
     def is_stored(self, *given: Any) -> bool:
-        """Whether running the stage with these arguments would find its result. Call it in a
-        flow."""
+        """Return whether the result for these arguments is stored. Must be called in a flow."""
         if get_current_settings().tasks.refresh_cache:
             return False
         store: Any = get_result_store().update_for_task(self._task)
@@ -227,22 +253,29 @@ class Stage(Generic[P, T]):
         return found
 
     def show_known(self, after: Sequence[object], told: str, title: str) -> State[None]:
-        """Show a run of it that has nothing to do, since what it would give is recorded: it ends as
-        `Cached`. `told` goes to its log."""
+        """Show a task run that ends as `Cached`, because the trial store already has the result.
+
+        Args:
+            after: states and results of the tasks that this one follows.
+            told: line for the log of the task.
+            title: name of the task run.
+        """
         state: State[None] = self._known(told, title, return_state=True, wait_for=after)
         return state
 
 
 def say(text: str) -> None:
-    """Write a line to the log of the task or flow that this is part of, if it is part of any."""
+    """Write a line to the log of the current task or flow, if there is one."""
     if text and (TaskRunContext.get() or FlowRunContext.get()) is not None:
         get_run_logger().info(text)
 
 
 def passes(_: object, __: object, state: State[Any]) -> bool:
-    """Whether what failed may succeed a little later: a server or a worker that did not answer, a
-    record that another command was just writing. Bad input, wrong numbers and a full disk stay what
-    they are."""
+    """Return whether a failure may be temporary, so that Prefect retries the task.
+
+    Temporary failures are a server or worker that did not answer, and a record that another command
+    was just writing. Bad input, wrong numbers and a full disk are permanent.
+    """
     error = state.data
     if isinstance(error, MlflowException):
         status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
@@ -251,7 +284,7 @@ def passes(_: object, __: object, state: State[Any]) -> bool:
 
 
 def _named_like(step: Callable[..., object], function: Callable[P, R]) -> Callable[P, R]:
-    """Give a function the name of a step, by which Prefect tells tasks from each other."""
+    """Give a function the name of a step, because Prefect distinguishes tasks by name."""
     for name in ("__name__", "__qualname__"):
         setattr(function, name, getattr(step, name))
     return function

@@ -1,10 +1,10 @@
-"""Stores and loads the champion: P, V and A of a comparison's best run, in MLflow's registry.
+"""Champions: the models of a comparison's best run, in MLflow's model registry.
 
-Each tuner has one registered model a role of a workload on a target and space. The alias `champion`
-names the version in force, on the models of the best tuner alone. The files are native (XGBoost's
-UBJSON, LightGBM's text, NPZ) and read as such. Each version has a digest, which tells damage. The
-registry that a user chooses is trusted: XGBoost and LightGBM trust their files, so a crafted one
-can run code. `tasks.register_champion` puts the files there.
+Each tuner has one registered model per role and workload on a target and space. The alias
+`champion` marks the current version, and only the models of the best tuner have it. The files have
+native formats (XGBoost's UBJSON, LightGBM's text, NPZ). Each version has a digest, which detects
+damage. The registry that a user chooses is trusted: XGBoost and LightGBM trust their files, so a
+crafted file can run code. `tasks.register_champion` writes the models.
 """
 
 from __future__ import annotations
@@ -46,20 +46,24 @@ DIGEST = "sha256"
 
 
 class ChampionError(TilewrightError):
-    """A champion that is missing or does not fit."""
+    """A champion is missing or does not fit."""
 
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Where in the registry the models of a workload are, those of all tuners and roles."""
+    """Identifies the registered models of a workload on a target and space, of all tuners and
+    roles."""
 
     target: str
     space: str
     workload: Workload
 
     def name(self, tuner: str, role: str) -> str:
-        """What a model is registered as: `tilewright.vta-pynq.template.conv2d-n1-c16-….default.P`,
-        with the beginning of the workload's id where its epilogue is not the usual one."""
+        """Return the name of a registered model.
+
+        An example is `tilewright.vta-pynq.template.conv2d-n1-c16-….default.P`. If the workload's
+        epilogue is not the default one, the beginning of the workload's ID is added.
+        """
         workload = re.sub("[^a-z0-9]+", "-", str(self.workload).replace("=", ""))
         if self.workload.epilogue != DEFAULT_EPILOGUE:
             workload += f"-{self.workload.id[:6]}"
@@ -67,7 +71,7 @@ class ModelPlace:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What is found again by: equal for all models of this place."""
+        """Tags by which the models are found; they are equal for all models of this workload."""
         return {
             "target": self.target,
             "space": self.space,
@@ -79,8 +83,14 @@ class ModelPlace:
 def load_champion(
     target: Target, space: str, workload: Workload, tuner: str
 ) -> ExplorerState | None:
-    """The champion's models for a workload; None if there is no champion. Raises `ChampionError`
-    if it was learned by another tuner, or from other features than this code computes."""
+    """Load the champion's models for a workload.
+
+    Returns:
+        The state of the tuner, or None if there is no champion.
+
+    Raises:
+        ChampionError: the champion belongs to another tuner or has other features, or is damaged.
+    """
     found = {}
     for name in champions(ModelPlace(target.name, space, workload)):
         role, model = _load(name, target, workload, tuner)
@@ -89,12 +99,12 @@ def load_champion(
 
 
 def registered(target: str, space: str, workload: Workload) -> bool:
-    """Whether a workload has a champion."""
+    """Return whether a workload has a champion."""
     return bool(champions(ModelPlace(target, space, workload)))
 
 
 def champions(place: ModelPlace) -> list[str]:
-    """The names of the models there that have a champion."""
+    """Return the names of the registered models of a workload that have the alias `champion`."""
     of = f"tags.workload_id = '{place.workload.id}'"
     return [
         model.name
@@ -104,12 +114,12 @@ def champions(place: ModelPlace) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """A part of a model's name: `/` and `:` are not allowed, and `.` parts them."""
+    """Return a text as a part of a model's name: without `/`, `:` and the separator `.`."""
     return re.sub(r"[^\w-]+", "-", text)
 
 
 def _load(name: str, target: Target, workload: Workload, tuner: str) -> tuple[str, CostModel]:
-    """A model and its role."""
+    """Load a registered model. Returns its role and the model."""
     registered = MlflowClient().get_model_version_by_alias(name, ALIAS)
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -154,7 +164,7 @@ def _check_meant_for(
 
 
 class ChampionMetadata(BaseModel):
-    """What a champion's metadata say: who learned it from what, and how its file is read."""
+    """Metadata of a champion: who trained it on what, and how its file is read."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -168,14 +178,21 @@ class ChampionMetadata(BaseModel):
 
     @property
     def file(self) -> str:
-        """Where the model's own file is, below the folder of the logged model. Raises
-        `UnknownName`."""
+        """Path of the model's own file within the folder of the logged model.
+
+        Raises:
+            UnknownName: the kind of model is unknown.
+        """
         return file_of(build(self.kind, 0, self.classify, {}))
 
 
 def champion_file(folder: Path) -> tuple[ChampionMetadata, bytes]:
-    """What a logged model's metadata say, and the bytes of its file. Raises `OSError`, and
-    `ValueError` for metadata that cannot be read or are of another version."""
+    """Read the metadata of a logged model and the bytes of its file.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: the metadata is invalid or of an unsupported version.
+    """
     try:
         # not `Model.load`, which would look up the folder as a place of the tracking store
         metadata = Model.from_dict(_yaml(folder)).metadata
@@ -201,13 +218,15 @@ def _yaml(folder: Path) -> dict[str, Json]:
 
 
 def digest_of(about: ChampionMetadata, data: bytes) -> str:
-    """Of a champion's metadata and file: what the registry keeps as the tag `DIGEST` of a version.
-    It carries no secret: it tells damage, not forgery."""
+    """Return the digest of a champion's metadata and file, which the registry stores as a tag.
+
+    It detects damage, but not forgery, since it involves no secret.
+    """
     return digest(canonical([about.model_dump(mode="json", exclude_unset=True), digest(data)]))
 
 
 def features_of(target: Target, problem: Problem) -> str:
-    """Digest of the names of all columns a model of this problem may have."""
+    """Return a digest of the names of all columns that a model of this problem may have."""
     space = problem.space
     flat = np.zeros(1, np.int64) if space.listed is None else np.array(space.listed[:1])
     config = space.unravel(flat)
@@ -225,9 +244,13 @@ def features_of(target: Target, problem: Problem) -> str:
 
 
 def champion_state(task: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
-    """The champion's state, and the task that starts there: another than one that starts from
-    nothing, with trials of its own. None if there is no champion. Raises `ChampionError` if it does
-    not fit."""
+    """Return the champion's state, and the task that starts from it.
+
+    A task that starts from a champion has trials of its own. Returns None if there is no champion.
+
+    Raises:
+        ChampionError: the champion does not fit.
+    """
     state = load_champion(task.target, task.space_name, task.workload, task.tuner)
     if state is None:
         return None
@@ -235,7 +258,11 @@ def champion_state(task: TuningTask) -> tuple[TuningTask, ExplorerState] | None:
 
 
 def check_champions(tasks: Sequence[TuningTask]) -> None:
-    """Raises `ChampionError` unless one of the workloads has a champion."""
+    """Check that at least one of the workloads has a champion.
+
+    Raises:
+        ChampionError: none has.
+    """
     if any(registered(s.target.name, s.space_name, s.workload) for s in tasks):
         return
     first = tasks[0]

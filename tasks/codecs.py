@@ -1,5 +1,5 @@
-"""Encodes the results of stages as bytes: arrays as NPZ, learned models in native formats, the rest
-as JSON."""
+"""Codecs for the results of stages: arrays as NPZ, models in native formats, everything else as
+JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FAST = 1  # of zlib: programs shrink to a quarter, and little more at higher le
 
 @dataclass(frozen=True)
 class Codec(Generic[T]):
-    """How the results of a kind are stored."""
+    """Encoding of one type of results as bytes."""
 
     name: str
     type: Any  # of the values
@@ -63,7 +63,7 @@ class Codec(Generic[T]):
 def _json_codec(
     name: str, kind: Any, to_json: Callable[[T], Json], from_json: Callable[[Json], T]
 ) -> Codec[T]:
-    """A codec for values that are JSON. The order of keys is kept."""
+    """Return a codec for values that are stored as JSON. The order of keys is preserved."""
 
     def encode(value: T) -> bytes:
         return json.dumps(to_json(value), separators=(",", ":"), allow_nan=False).encode()
@@ -72,7 +72,7 @@ def _json_codec(
 
 
 def encode_candidates(candidates: Candidates) -> bytes:
-    """As NPZ, each score an array of its own."""
+    """Serialise candidates as NPZ, with one array per score."""
     scores = {_SCORE + name: values for name, values in candidates.scores.items()}
     return pack_arrays(
         {"configs": candidates.configs, "vetoed": np.array(candidates.vetoed)} | scores
@@ -80,13 +80,13 @@ def encode_candidates(candidates: Candidates) -> bytes:
 
 
 def decode_candidates(data: bytes) -> Candidates:
-    """What `encode_candidates` wrote."""
+    """Read what `encode_candidates` wrote."""
     arrays = unpack_arrays(data)
     return Candidates(arrays["configs"], _named(arrays, _SCORE), int(arrays["vetoed"]))
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """With its programs, so that measuring it lowers nothing again."""
+    """Serialise a batch with its programs, so that measuring it needs no lowering."""
     rows, kept = batch.rows, batch.unmeasured_compiled
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(
@@ -109,7 +109,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """What `encode_batch` wrote."""
+    """Read what `encode_batch` wrote."""
     arrays = unpack_arrays(data)
     return Batch(
         rows=Lowered(
@@ -130,7 +130,8 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def encode_measurements(measured: Measurements) -> bytes:
-    """As NPZ; repeats, rows of unequal length, in the form of programs."""
+    """Serialise measurements as NPZ. Repeats have rows of unequal length and are stored like
+    programs."""
     counters = {_COUNTER + name: values for name, values in measured.counters.items()}
     repeats = {} if measured.repeats is None else {_REPEATS: measured.repeats}
     return pack_arrays(
@@ -146,7 +147,7 @@ def encode_measurements(measured: Measurements) -> bytes:
 
 
 def decode_measurements(data: bytes) -> Measurements:
-    """What `encode_measurements` wrote."""
+    """Read what `encode_measurements` wrote."""
     arrays = unpack_arrays(data)
     return Measurements(
         status=arrays["status"].astype(object),
@@ -159,7 +160,7 @@ def decode_measurements(data: bytes) -> Measurements:
 
 
 def encode_history(history: History) -> bytes:
-    """As NPZ, with `pending` and repeats only if there are any."""
+    """Serialise a history as NPZ. `pending` and repeats are written only if present."""
     return pack_arrays(
         {
             "configs": history.configs,
@@ -178,7 +179,7 @@ def encode_history(history: History) -> bytes:
 
 
 def decode_history(data: bytes) -> History:
-    """What `encode_history` wrote."""
+    """Read what `encode_history` wrote."""
     arrays = unpack_arrays(data)
     return History(
         configs=arrays["configs"],
@@ -197,14 +198,18 @@ def decode_history(data: bytes) -> History:
 
 
 def encode_state(state: ExplorerState) -> bytes:
-    """A ZIP of the files that `models.save_state` writes."""
+    """Serialise a state as a ZIP of the files that `models.save_state` writes."""
     with tempfile.TemporaryDirectory() as folder:
         files = save_state(state, Path(folder))
         return pack_files({path.name: path.read_bytes() for path in files})
 
 
 def decode_state(data: bytes) -> ExplorerState:
-    """What `encode_state` wrote. Raises `StoreError` as `models.load_state`."""
+    """Read what `encode_state` wrote.
+
+    Raises:
+        StoreError: the files are damaged.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name, content in unpack_files(data).items():
             (Path(folder) / name).write_bytes(content)
@@ -225,7 +230,7 @@ def _hidden(arrays: dict[str, NDArray[Any]]) -> Features:
 
 
 def _compiled(configs: Configs | None, hidden: Features | None) -> dict[str, NDArray[Any]]:
-    """Arrays of the programs that were compiled and not measured; empty if none are kept."""
+    """Return arrays of the programs that were compiled and not measured; empty if none are kept."""
     if configs is None or hidden is None:
         return {}
     about = _features(hidden)
@@ -253,7 +258,7 @@ def _kept_programs(arrays: dict[str, NDArray[Any]]) -> Lowered | None:
 
 
 def _text(values: NDArray[np.object_] | tuple[str, ...]) -> NDArray[np.str_]:
-    """As text that can be read back: without halves of characters, which a path may hold."""
+    """Return texts as an array, without surrogate characters, which could not be read back."""
     plain = [str(value).encode("utf-8", "replace").decode() for value in values]
     return np.array(plain, dtype=np.str_)
 
@@ -337,11 +342,15 @@ CODECS: Mapping[str, Codec[Any]] = {
         _json_codec("decided", Decided, _decided_to_json, _decided_from_json),
     )
 }
-"""Every codec by its name, which a stored result carries."""
+"""All codecs by name. A stored result contains the name of its codec."""
 
 
 def encode(value: object) -> tuple[Codec[Any], bytes]:
-    """Return how a value is stored, and its bytes. Raises `TypeError` if no codec knows it."""
+    """Return the codec of a value and its encoded bytes.
+
+    Raises:
+        TypeError: no codec supports the value.
+    """
     for codec in CODECS.values():
         if isinstance(value, codec.type):
             data = codec.encode(value)
@@ -351,7 +360,7 @@ def encode(value: object) -> tuple[Codec[Any], bytes]:
 
 
 def decode(name: str, data: bytes) -> Any:
-    """Return the value that was encoded by the codec of a name."""
+    """Decode bytes with the codec of the given name."""
     content = digest(data)
     value = _RECENT.value(content)
     if value is None:
@@ -361,19 +370,19 @@ def decode(name: str, data: bytes) -> Any:
 
 
 def digest_of(value: object) -> str:
-    """Return a digest of the content of a value, by its codec."""
+    """Return a digest of a value's encoded contents."""
     return _RECENT.digest(value) or digest(encode(value)[1])
 
 
 class _Recent:
-    """The values that were last encoded or decoded, with the digests of their bytes."""
+    """Cache of the values that were last encoded or decoded, by the digests of their bytes."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, object] = OrderedDict()
         self._changing = threading.Lock()
 
     def remember(self, value: object, content: str) -> None:
-        """Keep a value instead of the oldest."""
+        """Add a value and drop the oldest one."""
         if value is None:
             return
         with self._changing:
@@ -383,12 +392,12 @@ class _Recent:
                 self._held.popitem(last=False)
 
     def value(self, content: str) -> object | None:
-        """Return the value of some content."""
+        """Return the value with the given digest, or None."""
         with self._changing:
             return self._held.get(content)
 
     def digest(self, value: object) -> str | None:
-        """Return the digest of a value that is this object."""
+        """Return the digest of a cached object, or None."""
         with self._changing:
             return next((name for name, held in self._held.items() if held is value), None)
 

@@ -1,6 +1,6 @@
-"""Performs the steps of a co-design run as Prefect tasks, and records its run in MLflow.
+"""Runner that performs the steps of a co-design run as Prefect tasks and records the run in MLflow.
 
-Problems and evaluators hold many machines: Prefect does not search them for futures.
+Problems and evaluators hold many machines, so Prefect does not search them for futures.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 from tilewright.tuning.output_dir import identity
 
 EVERY = "measurements"
-"""The metric that every step of a run's curves has."""
+"""Metric that every step of a run's curves has."""
 
 
 class CodesignRunner(TrackedRunner):
-    """Performs the steps of a co-design run; a context, which ends the run in MLflow as what it
-    was: finished, failed, or stopped by a person."""
+    """Performs the steps of a co-design run.
+
+    Use it as a context manager, which ends the MLflow run as finished, failed or stopped by the
+    user.
+    """
 
     def __init__(self, emit: Listener, *, system_metrics: bool = False) -> None:
         own: dict[Step, Step] = {
@@ -58,7 +61,7 @@ class CodesignRunner(TrackedRunner):
     def _search_designs(
         self, options: CodesignOptions, problem: CodesignProblem, store: TrialStore, emit: Listener
     ) -> BudgetedEvaluator:
-        """Measure machines and schedules, with a progress that moves and curves in MLflow."""
+        """Measure machines and schedules, with a progress bar in Prefect and curves in MLflow."""
         shown = Progress("search", options.trials, f"of {counted(options.trials, 'measurement')}")
         with tracking.StepLog(self.run_id, every=EVERY) as log:
 
@@ -90,7 +93,7 @@ class CodesignRunner(TrackedRunner):
 
 
 def logged(listen: Listener) -> Listener:
-    """Logs what is worth a line of the flow run's log, then passes it on."""
+    """Return a listener that logs important events to the flow run, and passes all events on."""
 
     def hear(event: Event) -> None:
         text = ""
@@ -114,7 +117,7 @@ def _write_results(options: CodesignOptions, outcome: CodesignOutcome, wall: flo
 
 @step("the front in Prefect")
 def _show_front(subject: str, run_id: str, outcome: CodesignOutcome) -> None:
-    """The front as a table and a note in Prefect."""
+    """Show the Pareto front as a table and a note in Prefect."""
     if outcome.front:
         create_table_artifact(key="front", table=front_rows(outcome), description=plain(subject))
     links = {"this run in MLflow": tracking.run_url(run_id)}
@@ -125,7 +128,7 @@ def _show_front(subject: str, run_id: str, outcome: CodesignOutcome) -> None:
 
 @step("the run in MLflow")
 def _log_run(options: CodesignOptions, run_id: str, outcome: CodesignOutcome) -> None:
-    """What the curves do not say, and all files, to MLflow."""
+    """Log final figures and all files to MLflow."""
     summary, best = outcome.summary, outcome.summary["best"]
     figures = {"compiles": float(summary["compiles"]), "wall_seconds": summary["wall_seconds"]}
     if best is not None:
@@ -139,7 +142,7 @@ def _log_run(options: CodesignOptions, run_id: str, outcome: CodesignOutcome) ->
 
 
 def curves(event: SearchProgress) -> dict[str, float]:
-    """A step of a run's curves in MLflow; what is infinite is left out there."""
+    """Return one step of a run's curves in MLflow. MLflow leaves out infinite values."""
     return {
         EVERY: float(event.trials),
         "latency/best_milliseconds": 1e3 * event.latency,

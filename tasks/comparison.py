@@ -1,9 +1,8 @@
-"""Performs the steps of a comparison of tuners as Prefect tasks.
+"""Runners that perform the steps of a comparison of tuners as Prefect tasks.
 
-Every comparison has one run in MLflow (`tasks.log_comparison`). A comparison on networks makes each
-run a flow of its own.
-
-Plans and comparisons hold tables of many runs: Prefect does not search them for futures.
+Every comparison has one run in MLflow (`tasks.log_comparison`). In a comparison on networks, each
+run of a network is a flow of its own. Plans and comparisons hold tables of many runs, so Prefect
+does not search them for futures.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ from tilewright.tuning.outputs import Summary
 
 
 class _Recorded(TrackedRunner):
-    """A runner of the steps of a comparison with one run in MLflow, one progress bar and one
-    leaderboard in Prefect."""
+    """Base class of runners of a comparison, with one MLflow run, one progress bar and one
+    leaderboard."""
 
     def __init__(self, options: CompareOptions, emit: Listener, own: Mapping[Step, Step]) -> None:
         super().__init__(emit, own)
@@ -110,8 +109,10 @@ class _Recorded(TrackedRunner):
 
 
 class WorkloadsRunner(_Recorded):
-    """Performs the steps of a comparison on workloads as tasks; a context, which ends the run in
-    MLflow."""
+    """Performs the steps of a comparison on workloads as tasks.
+
+    Use it as a context manager, which ends the run in MLflow.
+    """
 
     def __init__(self, options: CompareOptions) -> None:
         own: dict[Step, Step] = {
@@ -140,11 +141,15 @@ class WorkloadsRunner(_Recorded):
 
 
 TuneNetwork = Callable[[TuningOptions, Listener, str], Summary]
-"""Performs a run of a network in a flow of its own; gets the ID of the comparison's MLflow run."""
+"""Function that tunes a network in a flow of its own. It gets the options, a listener and the ID of
+the comparison's MLflow run."""
 
 
 class NetworksRunner(_Recorded):
-    """Performs the steps of a comparison on networks; a context, which ends the run in MLflow."""
+    """Performs the steps of a comparison on networks.
+
+    Use it as a context manager, which ends the run in MLflow.
+    """
 
     def __init__(self, options: CompareOptions, listen: Listener, tune: TuneNetwork) -> None:
         own: dict[Step, Step] = {

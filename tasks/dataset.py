@@ -1,8 +1,8 @@
-"""Performs the steps of building a dataset as Prefect tasks: a plan, and a file of rows after the
-other.
+"""Runner that performs the steps of building a dataset as Prefect tasks.
 
-Prefect caches none of it: what is finished lies in the dataset's own folder. A plan
-has thousands of cells: Prefect does not search them for futures.
+The steps are making a plan and measuring one file of rows after the other. Prefect caches nothing,
+since the dataset's folder holds the finished files. A plan has thousands of cells, so Prefect does
+not search it for futures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.tasks.tracked_runner import Step, TrackedRunner, as_task
 
 
 class DatasetRunner(TrackedRunner):
-    """Performs the steps of building a dataset."""
+    """Performs the steps of building a dataset as Prefect tasks."""
 
     def __init__(self, emit: Listener) -> None:
         own: dict[Step, Step] = {
@@ -40,6 +40,6 @@ def _part_title(parameters: Mapping[str, Any]) -> str:
 
 
 def say_built(about: DatasetMetadata, out: Path) -> None:
-    """How large the dataset is, as an artifact of the flow run."""
+    """Create a Prefect artifact that reports the size of the dataset."""
     line = plain(dataset_line(about, out))
     create_markdown_artifact(key="dataset", markdown=line, description=plain(str(out)))

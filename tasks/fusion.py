@@ -1,5 +1,7 @@
-"""Decides what is fused, as a stage in the flow, whose workloads have flows of their own. Caches
-the result under what decides it, and records its curves in MLflow."""
+"""Stage that decides what is fused, in the flow of the network.
+
+The result is cached under everything that it depends on, and its curves are recorded in MLflow.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,22 @@ if TYPE_CHECKING:
 
 VERSION = 2
 EVERY = "fusion/evaluations"
-"""The metric that every step of the curves has."""
+"""Metric that every step of the curves has."""
 
 
 def decide_fusion(
     after: Sequence[object], asked: ToDecide, model: str, run_id: str
 ) -> Done[Decided]:
-    """What is fused, decided behind the tasks `after`; from the cache if that was done under the
-    same conditions, `model` being what the model was imported to. Raises as
-    `tilewright.fusion.decide_fusion`."""
+    """Decide what is fused, or reuse an earlier decision under the same conditions.
+
+    Args:
+        after: tasks that this one follows.
+        asked: the tuned run.
+        model: key of the imported model.
+        run_id: MLflow run of the network.
+
+    Raises the errors of `tilewright.fusion.decide_fusion`.
+    """
     key = _key(asked, model)
     decided = None
     if not _DECISION.is_stored(asked.network, key, None):
@@ -34,7 +43,7 @@ def decide_fusion(
 
 
 def figures(decided: Decided) -> dict[str, float]:
-    """What it came to, as metrics of the network's run."""
+    """Return the decision as metrics of the network's run."""
     said = decided.summary
     found = {f"fusion/{name}_cycles": float(n) for name, n in said["cycles"].items()}
     found |= {f"fusion/{name}_dram_bytes": float(n) for name, n in said["dram_bytes"].items()}
@@ -43,7 +52,8 @@ def figures(decided: Decided) -> dict[str, float]:
 
 
 def keep_decision(network: str, key: Key, decided: Decided | None) -> Decided:
-    """Keep what was decided, or find what was decided before."""
+    """Return the new decision, so that Prefect stores it. Not called if an earlier one is
+    stored."""
     assert decided is not None, "what the cache has is not decided again"
     return decided
 
@@ -74,8 +84,11 @@ def _decided(asked: ToDecide, run_id: str) -> Decided:
 
 
 def _key(asked: ToDecide, model: str) -> Key:
-    """All that decides it: what was tuned and how what else it takes is tuned, from where on
-    (`starts`), and, of a search, the models that guide it."""
+    """Return the key of a decision.
+
+    It covers the tuned schedules, how further workloads are tuned and from which state (`starts`),
+    and the models that guide a search.
+    """
     options = asked.options
     schedules: list[Json] = [
         [each.workload.id, each.chosen.space, list(each.chosen.config)]
@@ -100,7 +113,7 @@ def _key(asked: ToDecide, model: str) -> Key:
 
 
 def _models(mode: str) -> str:
-    """The digest of the models that guide a search; "" of modes that have none."""
+    """Return the digest of the models that guide a search; "" if the mode uses none."""
     if mode != "learned":
         return ""
     from tilewright.fusion.learned.pretrained import shipped_digest  # loads TVM

@@ -1,4 +1,4 @@
-"""Loads the results of earlier runs from MLflow."""
+"""Reads the results of earlier runs from MLflow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 
 
 def side_of_run(run_id: str) -> Side:
-    """The run of a network with this id, read from the files it was logged with. Raises
-    `DiffError` if there is none, or it has not ended well."""
+    """Read the MLflow run of a network, from its logged files.
+
+    Raises:
+        DiffError: there is no such run, or it has not finished successfully.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name in (SUMMARY, SCHEDULES):
             try:

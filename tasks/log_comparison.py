@@ -1,13 +1,11 @@
-"""Records a comparison of tuners in MLflow: one run for its folder, and below it the runs that are
-compared.
+"""Records a comparison of tuners in MLflow: one run for its folder, and child runs.
 
-The run of the comparison has the leaderboards as its description and their figures as metrics, and
-`comparison.json` among its artifacts. A later call on the same folder continues it. Below it are
-the runs of networks (`tasks.log_results`), or one run per tuner and seed on all workloads.
-
-Settings of these are parameters and figures are metrics, so that the compare page and its parallel
-coordinates show which settings won. A seed's run is written in three calls: SQLite takes about
-nine such runs a second.
+The run of the comparison has the leaderboards as its description, their figures as metrics, and
+`comparison.json` among its artifacts. A later call on the same folder continues it. Its children
+are the runs of networks (`tasks.log_results`), or one run per tuner and seed on all workloads.
+Their settings are parameters and their figures are metrics, so that MLflow's compare page and its
+parallel coordinates show which settings are best. The run of a seed is written in three calls:
+SQLite manages about nine such runs per second.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ _METRICS = {
     "tuned_cycles": "tuned_cycles",
     "tuned_seconds": "tuned_seconds",
 }
-"""The metric of each figure that the leaderboard has."""
+"""Name of the metric of each figure of the leaderboard."""
 
 
 def comparison_name(options: CompareOptions) -> str:
@@ -105,8 +103,10 @@ def open_comparison(
 
 @contextmanager
 def comparison_run(options: CompareOptions, runs: int) -> Iterator[str]:
-    """Open the run of a comparison's folder for the time of the context, which gets its ID. An
-    error that leaves the context ends the run as failed or stopped."""
+    """Open the run of a comparison's folder for a `with` block, which receives its ID.
+
+    If the block raises an error, the run ends as failed or stopped.
+    """
     run_id = open_comparison(options, runs, {}, {})
     try:
         yield run_id
@@ -125,8 +125,17 @@ def log_leaderboards(
     network_runs: Sequence[NetworkRun] = (),
     files: Sequence[Path] = (),
 ) -> None:
-    """Write the leaderboards of a finished comparison to its run: as description, metrics and
-    `files`."""
+    """Write the leaderboards of a finished comparison to its MLflow run.
+
+    Args:
+        run_id: run of the comparison.
+        options: options of the comparison.
+        runs: number of runs.
+        links: links for the description, by name.
+        boards: the leaderboards.
+        network_runs: the compared runs of networks, if any.
+        files: files to log as artifacts.
+    """
     tracking.describe_run(run_id, comparison_note(options, runs, links, boards, network_runs))
     figures = {}
     for board in boards:
@@ -148,9 +157,16 @@ def log_workload_runs(
     runs: Sequence[TunerRun],
     progress: Callable[[int], None] = lambda done: None,
 ) -> dict[tuple[str, int], str]:
-    """Write a run per tuner and seed below the run `parent` of a comparison on workloads.
+    """Write one child run per tuner and seed of a comparison on workloads.
 
-    Runs that are there from an earlier call are not written again. `progress` is told of every run.
+    Runs that an earlier call wrote are not written again.
+
+    Args:
+        parent: run of the comparison.
+        plan: plan of the comparison.
+        results: results of all runs.
+        runs: runs of tuners.
+        progress: called with 1 after every run.
 
     Returns:
         The ID of the run of each tuner and seed.
@@ -216,7 +232,7 @@ def _open(
     client: MlflowClient, parent: str, key: str, tuner: str, seed: int, plan: ComparisonPlan,
     runs: Sequence[TunerRun],
 ) -> str:  # fmt: skip
-    """Create a run that says it began as long ago as its runs took."""
+    """Create a run whose start time is as long ago as its runs took."""
     begun = int((time.time() - sum(run.wall_seconds for run in runs)) * 1000)
     workloads = counted(len(plan.test_bed.workloads), "workload")
     note = (
@@ -258,11 +274,11 @@ def _figures(values: Mapping[str, float]) -> list[Metric]:
 
 
 def _steps(results: Results) -> NDArray[np.int64]:
-    """Trials at which a point is logged: 40 of a run, dense at its beginning."""
+    """Return the trial numbers at which a point is logged: at most 40, dense at the beginning."""
     spaced = np.geomspace(1, results.trials, min(results.trials, 40))
     return np.unique(spaced.round().astype(np.int64))
 
 
 def _plain(name: str, otherwise: str = "-") -> str:
-    """The name with the characters MLflow allows in the name of a metric."""
+    """Return a name with only the characters that MLflow allows in the name of a metric."""
     return re.sub(r"[^A-Za-z0-9_\-. :/]", " ", name).strip() or otherwise

@@ -1,6 +1,8 @@
-"""Performs the last stage: records a run in MLflow and Prefect, with links from each to the
-other. A picture is drawn once: a night in which nothing changed draws none, and does not load what
-draws."""
+"""Last stage of a run: records the results in MLflow and Prefect, with links between the two.
+
+Pictures are cached stages. If nothing changed since the last run, no picture is drawn, and
+matplotlib is not loaded.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,18 @@ def open_network_run(
     options: TuningOptions, about: Mapping[str, Json], params: Mapping[str, Json], workloads: int,
     parent: str | None = None,
 ) -> str:  # fmt: skip
-    """The MLflow run of a network of so many workloads, linked with its flow run. `about`
-    identifies it; `parent` is the run of the comparison that it is part of, if any."""
+    """Open the MLflow run of a network, and link it with the flow run.
+
+    Args:
+        options: options of the run.
+        about: values that identify the run.
+        params: parameters of the run.
+        workloads: number of workloads.
+        parent: run of the comparison that it belongs to, if any.
+
+    Returns:
+        The ID of the run.
+    """
     title = title_of(params)
     name = run_description.run_name(title, options.tuner, options.seed, options.trials)
     run_id = tracking.open_run(
@@ -84,7 +96,8 @@ def open_network_run(
 
 
 def log_network_dataset(run_id: str, model: Model) -> None:
-    """Say which network, or lone workload, a run tuned, with the digest of its content."""
+    """Log the tuned network or single workload as a dataset of the run, with the digest of its
+    contents."""
     read = tracking.source_dataset(model.name, model.source, model.digest)
     tracking.log_dataset(run_id, read, "network")
 
@@ -92,7 +105,7 @@ def log_network_dataset(run_id: str, model: Model) -> None:
 def open_workload_run(
     options: TuningOptions, task: TuningTask, parent: str, params: Mapping[str, Json]
 ) -> str:
-    """The child run of one workload."""
+    """Open the child run of one workload, and return its ID."""
     workload, names = task.workload, task.names
     about = {"parent": parent, "workload": workload.id}
     name = layer(names, workload)
@@ -115,7 +128,7 @@ def open_workload_run(
 
 
 def title_of(params: Mapping[str, Json]) -> str:
-    """What a network's run is called."""
+    """Return the title of a network's run."""
     return run_description.network_title(
         *(str(params[name]) for name in ("network", "target", "tuner"))
     )
@@ -130,8 +143,10 @@ def log_artifacts(
     version: str,
     session: Session,
 ) -> None:
-    """Trials, convergence plot, final figures and learned models of one workload, to MLflow.
-    `version` identifies what the models of the `session` learned from."""
+    """Log the trials, convergence plot, final figures and learned models of one workload to MLflow.
+
+    `version` identifies what the models of `session` learned from.
+    """
     trials = outputs.trials_of(folder, [tuned])
     row = tuned.summary()
     known = {
@@ -163,8 +178,11 @@ def log_network_artifacts(
     run_id: str,
     remark: str,
 ) -> None:
-    """Write the output directory, hand the same files to MLflow, a table and a summary to Prefect,
-    which begins with the `remark`, if there is any."""
+    """Write the output directory, log its files to MLflow, and create Prefect artifacts.
+
+    The Prefect artifacts are a table and a summary, which begins with `remark` if that is not
+    empty.
+    """
     summary, tuned = found.summary, found.workloads
     written = outputs.write_outputs(folder, target, found)
     picture = network_picture(summary["network"], tuned, outputs.trials_of(folder, tuned))
@@ -194,8 +212,10 @@ def log_network_artifacts(
 
 
 def _network_figures(summary: outputs.Summary) -> dict[str, float]:
-    """What its workloads have as figures of their own, under the same names: the share of valid
-    trials of all, and how wrong models were in the mean."""
+    """Return metrics of the network from those of its workloads.
+
+    They are the fraction of valid trials over all workloads and the mean errors of the models.
+    """
     rows = summary["workloads"]
     trials, invalid = (sum(row[name] for row in rows) for name in ("trials", "invalid_trials"))
     errors = [row["model_errors"] for row in rows if "model_errors" in row]
@@ -210,7 +230,7 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
 
 
 def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]:
-    """What a run comes to as metrics: cycles, milliseconds and the gain, where they are known."""
+    """Return the known results of a run as metrics: cycles, milliseconds and the gain."""
     found = {
         "gain": gain,
         "baseline_cycles": row["baseline_cycles"],
@@ -233,7 +253,7 @@ def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]
 
 
 def _ends(row: WorkloadRow | Total) -> dict[str, float]:
-    """Of the 95 % intervals that a target has which gives other numbers each time."""
+    """Return the ends of the 95 % intervals, if the target's measurements vary."""
     if "validation" not in row:
         return {}
     time, gain = row["validation"]["tuned_interval"], row["validation"]["gain_interval"]
@@ -262,7 +282,7 @@ def _tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) -> Dataset:
-    """The table of trials, which the run has as a dataset too, and a plot of it."""
+    """Log the table of trials, also as a dataset, and the convergence plot."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / output_dir.TRIALS
         table.write_bytes(outputs.parquet(trials))
@@ -278,7 +298,8 @@ def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) ->
 def _log_models(
     run_id: str, tuned: TunedWorkload, read: Dataset, version: str, models: Sequence[LearnedModel]
 ) -> None:
-    """Each in the flavour of its library, with how wrong it was on trials that it had not seen."""
+    """Log each model in the flavour of its library, with its error on trials that it had not
+    seen."""
     workload = tuned.workload
     tags = {"workload": str(workload), "workload_id": workload.id, "tuner": tuned.task.tuner,
             "target": tuned.task.target.name, "dataset_digest": read.digest}  # fmt: skip
@@ -294,16 +315,16 @@ def _log_models(
 
 _SOURCES = ("run_pictures.py", "plot_style.py")
 _OF_THE_RUN = ("wall_seconds", "reused_trials", "timed_again", "model_errors")
-"""Of a workload's row, what no picture shows."""
+"""Fields of a workload's row that do not influence its picture."""
 
 
 def workload_picture(layer: str, tuned: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """As `reports.run_pictures.convergence`."""
+    """Return the convergence plot of a workload, from the cache if nothing changed."""
     return _WORKLOAD.run([], {"layer": layer}, tuned, trials).value
 
 
 def network_picture(network: str, tuned: Sequence[TunedWorkload], trials: pd.DataFrame) -> bytes:
-    """As `reports.run_pictures.network_convergence`."""
+    """Return the convergence plot of a network, from the cache if nothing changed."""
     return _NETWORK.run([], {}, network, tuned, trials).value
 
 
@@ -347,7 +368,7 @@ def _shown(tuned: TunedWorkload) -> Json:
 
 @once
 def _code() -> str:
-    """Changes when pictures may."""
+    """Return a digest of the code that draws pictures."""
     here = Path(str(reports.__file__)).parent
     return digest(
         version("matplotlib").encode() + b"".join((here / f).read_bytes() for f in _SOURCES)

@@ -1,8 +1,8 @@
 """Logs learned models with a run in MLflow, in the flavour of their library.
 
-A model has a signature of named features, an example, what it predicts in which unit, and what it
-learned from. Boosters are saved in their library's own format, all other models as the file that
-they save. No pickle is involved.
+A logged model has a signature of named features, an example, the predicted quantity with its unit,
+and its training data. Boosted trees are saved in their library's own format, and all other models
+as the file that they save. No pickle is involved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 EXAMPLES = 5
-"""Rows of features that are logged with a model."""
+"""Number of rows of features that are logged as an example."""
 MODEL_ROLES = ROLES | {
     "draft": "The draft that Model A builds on",
     "shared_draft": "The draft of other workloads of the run",
@@ -48,13 +48,20 @@ VERSION_TAG = "tilewright.version"
 CHANCE, LATENCY = "chance of valid", "log2 {unit}"
 CORRECTION = "log2 ({unit} / estimate)"
 OWN_SCORE = "score of the tuner's own"
-"""What models predict, with its unit: the column that their signature has as output."""
+"""Predicted quantities with units. They name the output column of the signature."""
 
 
 @dataclass(frozen=True)
 class LearnedModel:
-    """A model of a run: its role, what it predicts, with the unit, and rows of features that it was
-    asked about; none where its tuner asks it within its own search only."""
+    """A model of a run.
+
+    Attributes:
+        role: role of the model.
+        model: the model.
+        predicts: predicted quantity with its unit.
+        features: rows of features that it predicted; None if the tuner uses the model only within
+            its own search.
+    """
 
     role: str
     model: CostModel
@@ -63,7 +70,7 @@ class LearnedModel:
 
     @property
     def signature(self) -> ModelSignature:
-        """Columns of features by name, and what is predicted."""
+        """MLflow signature: names of the feature columns, and the predicted quantity."""
         inputs, output = (
             Schema([*(ColSpec(DataType.double, name) for name in names)])
             for names in (self.model.columns, [self.predicts])
@@ -72,7 +79,7 @@ class LearnedModel:
 
     @property
     def example(self) -> pd.DataFrame | None:
-        """The first rows of the features; their names are the columns."""
+        """First rows of the features as a data frame, or None without features."""
         if self.features is None or not len(self.features):
             return None
         rows = self.features.rows(np.arange(min(EXAMPLES, len(self.features))))
@@ -80,7 +87,7 @@ class LearnedModel:
 
 
 def learned_models(task: Task, session: Session) -> list[LearnedModel]:
-    """The models of a session as they are now, with features of its valid trials."""
+    """Return the models of a session in their present state, with features of the valid trials."""
     state, history, problem = session.models, session.history, task.problem
     asked = task.explorer.model_inputs(problem, state, history, trials_of(problem, history))
     unit = "cycles" if (history.cycles > 0).any() else "seconds"
@@ -95,16 +102,17 @@ def learned_models(task: Task, session: Session) -> list[LearnedModel]:
 
 
 def model_name(role: str, names: tuple[str, ...], workload: Workload) -> str:
-    """What a model is logged as, unlike that of any other workload: `P conv1 520d58bc76c3`. MLflow
-    allows no marks of paths in it."""
+    """Return the unique name of a logged model, such as `P conv1 520d58bc76c3`.
+
+    Characters of paths are replaced, since MLflow does not allow them.
+    """
     title = re.sub(r"[^\w×→@ +-]+", "-", layer_name(names, workload))
     return f"{role} {title} {workload.id}"
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """How a model is logged: its name, whose run it comes from, what identifies the version, and
-    what else is said of it."""
+    """Description of a logged model: its name, run, version ID, tags and metadata."""
 
     name: str
     run_id: str
@@ -114,17 +122,24 @@ class ModelEntry:
 
 
 class _Model(Model):
-    """A model to log. MLflow would load it once more from the temporary folder it is made in, to
-    predict its example: a place outside of the workspace, which is refused, with a page of
-    warning."""
+    """MLflow model that skips MLflow's check of the example.
+
+    For that check MLflow would load the model from a temporary folder outside of the workspace.
+    That is refused, with a long warning.
+    """
 
     def get_serving_input(self, path: str) -> None:
-        """Nothing to try; the example itself is logged all the same."""
+        """Return no input, so that nothing is checked. The example itself is logged anyway."""
 
 
 def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) -> str:
-    """The id of the model, logged; one of the same version, if there is any, is not logged twice
-    and others of its name in the run are replaced. Raises `MlflowException`."""
+    """Log a model, unless the same version is already logged, and return its ID.
+
+    Other versions of the same name in the run are deleted.
+
+    Raises:
+        MlflowException: the server fails.
+    """
     experiment = str(client.get_run(entry.run_id).info.experiment_id)
     wanted = f"source_run_id = '{entry.run_id}' AND name = '{entry.name}'"
     known = list(client.search_logged_models([experiment], filter_string=wanted))
@@ -158,35 +173,46 @@ def log_model(client: MlflowClient, entry: ModelEntry, learned: LearnedModel) ->
 lightgbm, xgboost = lazy_module("lightgbm"), lazy_module("xgboost")
 
 BOOSTER_FILES = {".ubj": "model.ubj", ".txt": "model.lgb"}
-"""Where a flavour keeps a booster, by the suffix of the model's own file."""
+"""Path of a booster in an MLflow flavour, by the suffix of the model's own file."""
 
 
 @dataclass(frozen=True)
 class Flavoured:
-    """What `mlflow.models.Model.log` takes: the flavour and its arguments. Requirements are named:
-    inferring them would load the model in a new process for ten seconds."""
+    """Flavour and arguments for `mlflow.models.Model.log`.
+
+    Requirements are named explicitly: MLflow would need ten seconds to infer them by loading the
+    model in a new process.
+    """
 
     flavour: ModuleType
     arguments: dict[str, object]
 
 
 def booster_of(model: CostModel) -> Any:
-    """The boosted trees of a model, an object of their library; None if it is of another kind.
-    Those of a veto hold its threshold, which may not have been needed yet."""
+    """Return the booster object of a model, or None if the model has no boosted trees.
+
+    The booster of Model V also stores its threshold, which is calibrated here if necessary.
+    """
     if isinstance(model, VetoModel):
         _ = model.threshold
     return model.booster if isinstance(model, Boosted) else None
 
 
 def survey_no_packages() -> None:
-    """MLflow reads the file lists of all installed packages, for a second, to find the modules of
-    those that a model requires: here the names are the distributions' own."""
+    """Prevent MLflow from reading the file lists of all installed packages, which takes a second.
+
+    MLflow does this to find the distributions of modules. The requirements here already name
+    distributions.
+    """
     if requirements_utils._MODULES_TO_PACKAGES is None:
         requirements_utils._MODULES_TO_PACKAGES = {}  # type: ignore[assignment]
 
 
 def flavoured(model: CostModel, folder: Path) -> Flavoured:
-    """Any model; one that is no booster is saved in `folder` and read by `tasks.native_flavor`."""
+    """Return flavour and arguments for a model.
+
+    A model without booster is saved in `folder`, and `tasks.native_flavor` reads it.
+    """
     survey_no_packages()
     booster = booster_of(model)
     if booster is not None and model.kind == "lightgbm":
@@ -211,5 +237,5 @@ def flavoured(model: CostModel, folder: Path) -> Flavoured:
 
 
 def file_of(model: CostModel) -> str:
-    """Where a logged model keeps its file, below its folder."""
+    """Return the path of a model's file within the folder of the logged model."""
     return BOOSTER_FILES.get(model.suffix, f"data/{model.kind}{model.suffix}")

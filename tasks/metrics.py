@@ -1,6 +1,8 @@
-"""Records curves that MLflow draws over the measurements of a run. Their section is the common
-first word: `cycles/best`, or `seconds/best` where no cycles are counted. Baseline, bound and
-roofline are levels, equal at every step."""
+"""Curves of a run over its measurements, for MLflow.
+
+MLflow groups curves by the first word of their names: `cycles/best`, or `seconds/best` if no cycles
+are counted. Baseline, bound and roofline are constant at all steps.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tilewright.tuning.run_figures import network_best_so_far, unit_of
 
 
 def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
-    """A step of one workload's curves, of what is known."""
+    """Return one step of a workload's curves, of all known latencies."""
     known = {name: each for name, each in latencies.items() if each is not None}
     if all(each.cycles > 0 for each in known.values()):
         return {f"cycles/{name}": float(each.cycles) for name, each in known.items()}
@@ -26,8 +28,17 @@ def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
 def network_curves(
     trials: pd.DataFrame, tuned: Sequence[TunedWorkload], total: Total
 ) -> list[dict[str, float]]:
-    """The same of all workloads together, each as often as an inference runs it: a step a round,
-    NaN until each has a valid trial. The measurements up to it are those of all workloads."""
+    """Return the curves of a whole network, one step per round.
+
+    The latency of a step is that of an inference: the best latency of each workload times its
+    count. It is NaN until each workload has a valid trial. Steps are numbered by the measurements
+    of all workloads.
+
+    Args:
+        trials: trials of all workloads.
+        tuned: the tuned workloads.
+        total: total latencies of the network.
+    """
     unit = unit_of(trials)
     counted = unit == "cycles"
     counts = {each.workload.id: each.count for each in tuned}

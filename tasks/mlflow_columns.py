@@ -1,10 +1,9 @@
-"""Sets how MLflow shows the list of runs: the columns, and the chart of best cycles with its
-levels.
+"""Sets how MLflow shows the list of runs: its columns, and the chart of best cycles.
 
-MLflow stores a saved view as a tag of the experiment, `mlflow.sharedViewState` and a key, in JSON
-as its page writes it (3.17). It is in the page's list of views, and a link with the key opens it.
-Which columns the page shows without either is fixed in MLflow, so the experiment's description has
-that link. A page that cannot read the tag shows its usual columns.
+MLflow stores a saved view as a tag of the experiment, `mlflow.sharedViewState` and a key, as JSON
+in the format of its page (3.17). The view appears in the page's list of views, and a link with the
+key opens it. The columns of the default view are fixed in MLflow, so the experiment's description
+contains that link. A page that cannot read the tag shows its default columns.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from tilewright.services.mlflow_server import VIEW_KEY
 
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 NAME = "tuner, gain and bound"
-"""What the view is called in MLflow's list."""
+"""Name of the view in MLflow's list."""
 _PARAMS = ("tuner", "seed", "trials")
 _METRICS = ("tuned_ms", "gain", "bound_ms", "tuned_cycles")
 _CURVES = ("cycles/best", "cycles/baseline", "cycles/bound")
 
 
 def runs_view() -> str:
-    """The view, as MLflow reads it."""
+    """Return the view in MLflow's format."""
     columns = [f"params.`{name}`" for name in _PARAMS]
     columns += [f"metrics.`{name}`" for name in _METRICS]
     view: dict[str, Json] = {
@@ -37,7 +36,7 @@ def runs_view() -> str:
 
 
 def description(address: str) -> str:
-    """What the experiment says of itself, in Markdown; `address` is that of the view."""
+    """Return the description of the experiment in Markdown. `address` is the link to the view."""
     return f"[Runs with tuner, seed, trials, tuned ms, gain and bound]({address})"
 
 

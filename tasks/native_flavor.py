@@ -1,6 +1,6 @@
-"""Lets MLflow serve models that none of its flavours knows, from their own file, `<kind>.npz`.
+"""MLflow loader of models that have no flavour of their own, from their file `<kind>.npz`.
 
-MLflow calls `_load_pyfunc` of the module a model names as its loader; no pickle is involved.
+MLflow calls `_load_pyfunc` of the loader module that a model names. No pickle is involved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.targets.features import Features
 
 
 class NativePredictor:
-    """A model that answers data frames."""
+    """A cost model with MLflow's prediction interface."""
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
@@ -25,7 +25,7 @@ class NativePredictor:
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, object] | None = None
     ) -> NDArray[np.float64]:
-        """What `CostModel.predict` says of each row."""
+        """Return the prediction of `CostModel.predict` for each row."""
         rows = model_input.to_numpy(dtype=np.float64)
         return self.model.predict(Features.of(rows, list(map(str, model_input.columns))))
 

@@ -59,9 +59,21 @@ def register_champion(
     logged: Mapping[tuple[str, int], str],
     progress: Callable[[str], None] = lambda workload: None,
 ) -> list[RegisteredModel]:
-    """Register the models of the best run on every workload: of the best tuner that learns P and
-    V, the seed that came nearest the optimum, or there first. Runs are repeated to get at their
-    models. `logged` has the MLflow run of each tuner and seed. Empty if no tuner learns both."""
+    """Register the models of the best run on every workload.
+
+    The tuner is the best one that has Models P and V. The seed is the one that came nearest to the
+    optimum, or reached it first. The runs are repeated to get their models.
+
+    Args:
+        plan: plan of the comparison.
+        results: results of all runs.
+        rows: the leaderboard, best tuner first.
+        logged: MLflow run ID of each tuner and seed.
+        progress: called with the name of each workload.
+
+    Returns:
+        The registered models; empty if no tuner has both models.
+    """
     registered: list[RegisteredModel] = []
     for row in rows:
         tuner_config = plan.tuner_configs[results.tuners.index(row.tuner)]
@@ -85,7 +97,7 @@ def _best_seed(results: Results, tuner: str, workload: str) -> int:
 
 
 def _learned(plan: ComparisonPlan, job: ComparisonJob) -> dict[str, LearnedModel]:
-    """A run's models by role, by running it again."""
+    """Repeat a run, and return its models by role."""
     workload = dict(plan.test_bed.workloads)[job.workload]
     explorer = job.tuner_config.explorer
     task = make_task(plan.test_bed.open(job.workload), workload, explorer, job.seed)
@@ -127,13 +139,13 @@ def _register(
 
 
 def _dethrone(client: MlflowClient, place: ModelPlace) -> None:
-    """A workload has the champions of one tuner: earlier ones keep their versions only."""
+    """Remove the alias `champion` from the models of a workload. Their versions remain."""
     for name in champions(place):
         client.delete_registered_model_alias(name, ALIAS)
 
 
 def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) -> None:
-    """A registered model of this name, there or new."""
+    """Create a registered model unless it exists."""
     try:
         client.create_registered_model(name, tags=tags, description=text)
     except MlflowException as error:
@@ -142,7 +154,7 @@ def provide(client: MlflowClient, name: str, text: str, tags: dict[str, str]) ->
 
 
 def _digest(model_id: str) -> str:
-    """Of a model as it was logged."""
+    """Return the digest of a logged model."""
     with tempfile.TemporaryDirectory() as folder:
         uri = f"models:/{model_id}"
         local = mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=folder)
@@ -150,7 +162,7 @@ def _digest(model_id: str) -> str:
 
 
 def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, digest: str) -> str:
-    """Put a logged model into the registry, as the champion."""
+    """Add a logged model to the registry as the champion, and return its version."""
     source, tags = f"models:/{model_id}", {DIGEST: digest}
     made = client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
     client.set_registered_model_alias(name, ALIAS, made.version)
@@ -158,7 +170,7 @@ def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, di
 
 
 def _about(plan: ComparisonPlan, job: ComparisonJob, workload: Workload) -> dict[str, Json]:
-    """What a model is for."""
+    """Return metadata about the tuner, workload and target of a model."""
     target, tuner_config = plan.test_bed.open(job.workload), job.tuner_config
     return {
         "tuner": tuner_config.tuner,
@@ -171,7 +183,7 @@ def _about(plan: ComparisonPlan, job: ComparisonJob, workload: Workload) -> dict
 
 
 def _kind(model: CostModel) -> dict[str, Json]:
-    """What a model is built from, before its file is read."""
+    """Return metadata that is needed to build a model before its file is read."""
     return {
         "kind": model.kind,
         "classify": bool(getattr(model, "classify", False)),

@@ -1,10 +1,9 @@
-"""Compares a finished run with the last one that answered the same question, and reports the result
-in Prefect and MLflow.
+"""Compares a finished run with the last comparable run, and reports the result.
 
-It reads MLflow, where the results of every run stay as they were: an output directory holds those
-of its last run only. Candidates are successful runs with the same network, target, space, epilogue
-and layers that ended before this flow run started for the first time. It takes the last with the
-same settings, else the last of any.
+The earlier results are read from MLflow, since an output directory holds only those of its last
+run. Candidates are successful runs with the same network, target, space, epilogue and layers that
+ended before this flow run started for the first time. The last one with the same settings is
+chosen, or else the last one with any settings. The result is reported in Prefect and MLflow.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tilewright.tuning.regression_options import WatchOptions
 FIRST, NO_COMPARISON = "first", "cannot compare"
 WATCH_TAG, AGAINST_TAG = "tilewright.watch", "tilewright.compared_with"
 MORE = "change_since_last_run"
-"""The metric: by which share latency is more than that of the run before."""
+"""Metric: fraction by which the latency exceeds that of the previous run."""
 REGRESSION = "tilewright.regression"
 EVENTS = {
     WORSE: REGRESSION,
@@ -44,12 +43,18 @@ EVENTS = {
     FIRST: "tilewright.first-run",
     NO_COMPARISON: "tilewright.no-comparison",
 }
-"""What Prefect's automations hear, by the verdict."""
+"""Events for Prefect's automations, by verdict."""
 
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """What the watch says of a run: one of `EVENTS`, in a sentence, and why."""
+    """Result of comparing a run with an earlier one.
+
+    Attributes:
+        word: the verdict, a key of `EVENTS`.
+        sentence: the verdict as a sentence.
+        reasons: why the run is worse.
+    """
 
     word: str
     sentence: str
@@ -63,7 +68,7 @@ class WatchedRun:
 
 @step("regression watch")
 def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedRun:
-    """Hold the run in a folder, which has ended, against the last one like it, and tell Prefect and
+    """Compare the finished run in a folder with the last comparable run, and report to Prefect and
     MLflow."""
     run_id = summary["mlflow_run_id"]
     title = network_title(summary["network"], summary["target"], summary["tuner"])
@@ -98,8 +103,8 @@ def _told(
     baseline: str | None = None,
     verdict: DiffVerdict | None = None,
 ) -> WatchedRun:
-    """The verdict as an artifact, a tag, lines of the log, and an event; in MLflow as tags and a
-    metric."""
+    """Report the verdict as an artifact, a tag, log lines and an event in Prefect, and as tags and
+    a metric in MLflow."""
     create_markdown_artifact(key="regression-watch", markdown=page, description=watched.word)
     logger = get_run_logger()
     (logger.warning if watched.worse else logger.info)(f"regression watch: {watched.sentence}")
@@ -134,7 +139,7 @@ def _tag_flow_run(tag: str) -> None:
 
 
 def _emit(summary: Summary, watched: WatchedRun, verdict: DiffVerdict | None) -> None:
-    """The event is about the network on the target; its flow run is related to it."""
+    """Emit a Prefect event about the network on the target, related to the flow run."""
     flow_run_id = str(flow_run.id)
     about = {name: str(summary[name]) for name in ("network", "target", "tuner")}
     emit_event(

@@ -1,5 +1,4 @@
-"""Shows in Prefect how a run goes: a bar that moves while it measures, how much of it was reused,
-and lines in the log of its flow run."""
+"""Progress of a run in Prefect: a progress bar, the share of reused results, and log lines."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import cycles_of
 
 _ALWAYS = "time_again"
-"""The stage that nothing can stand for: it looks whether what is kept still holds."""
+"""Stage that is never cached, since it checks whether stored results are still valid."""
 
 
 class RunProgress:
-    """Hears what happens in a run, from whichever thread."""
+    """Collects the events of a run, from any thread."""
 
     def __init__(self) -> None:
         self._began: Counter[str] = Counter()
@@ -41,7 +40,7 @@ class RunProgress:
         self._shown: Progress | None = None
 
     def hearing(self, listen: Listener) -> Listener:
-        """Hears of each event before `listen` does."""
+        """Return a listener that records each event before it passes it to `listen`."""
 
         def hear(event: Event) -> None:
             self._hear(event)
@@ -50,17 +49,17 @@ class RunProgress:
         return hear
 
     def show(self, trials: int) -> None:
-        """Move a progress artifact of the flow run from now on, over so many trials."""
+        """Start a progress bar of the flow run for this number of trials."""
         self._shown = Progress("trials", trials, f"of {counted(trials, 'trial')}")
 
     def end(self) -> None:
-        """All trials are done, be they fewer than were allowed."""
+        """Complete the progress bar, even if fewer trials were made than allowed."""
         if self._shown is not None:
             self._shown.end()
 
     def remark(self, summary: Summary) -> str:
-        """What to say of a run that had nothing to do, when all its workloads are tuned; empty of
-        any other."""
+        """Return a remark about a finished run in which everything was already recorded; "" for
+        other runs."""
         rows = summary["workloads"]
         trials = sum(row["trials"] for row in rows)
         done = self._began - self._reused
@@ -86,12 +85,11 @@ class RunProgress:
 
 
 PROGRESS_SECONDS = 2.0
-"""Between two updates, a call of the server each."""
+"""Minimum time between two updates, each of which is a call of the server."""
 
 
 class Progress:
-    """A progress artifact of the flow run, or of the task, that makes it; may be moved on by any
-    thread."""
+    """A Prefect progress artifact of the current flow run or task. Any thread may update it."""
 
     def __init__(self, key: str, of: int, what: str) -> None:
         self.of = max(of, 1)
@@ -100,7 +98,7 @@ class Progress:
         self._id, self._told, self._turn = made, time.monotonic(), threading.Lock()
 
     def show(self, done: int) -> None:
-        """So many are done. Told to the server every few seconds."""
+        """Report that `done` items are done. The server is updated every few seconds."""
         with self._turn:
             if time.monotonic() - self._told < PROGRESS_SECONDS:
                 return
@@ -108,7 +106,7 @@ class Progress:
         self._tell(done)
 
     def end(self) -> None:
-        """All there was to do is done, also where that was less than was allowed."""
+        """Complete the progress bar, even if fewer items were done than allowed."""
         self._tell(self.of)
 
     def _tell(self, done: int) -> None:
@@ -116,7 +114,7 @@ class Progress:
 
 
 def logged(listen: Listener) -> Listener:
-    """Logs what is worth a line, then passes it on."""
+    """Return a listener that logs important events, and passes all events on."""
 
     def hear(event: Event) -> None:
         text = line(event)
@@ -128,7 +126,7 @@ def logged(listen: Listener) -> Listener:
 
 
 def line(event: Event) -> str:
-    """An event in a line of text; "" for those that are not logged."""
+    """Return a log line about an event, or "" if it is not logged."""
     if isinstance(event, Note):
         return event.text
     if isinstance(event, RoundDone):

@@ -1,5 +1,4 @@
-"""Describes a run to Prefect and MLflow: the parameters that identify it, and its tags; those of
-tasks that take turns at a board."""
+"""Parameters that identify a run in Prefect and MLflow, its tags, and tags that serialise tasks."""
 
 from __future__ import annotations
 
@@ -19,20 +18,23 @@ Params = dict[str, Json]
 
 
 def tag_flow_run(params: Params) -> None:
-    """Tag the flow run that this is part of. Its tasks have no tags but those of boards: Prefect
-    asks the server for a place in the queue of each of them."""
+    """Tag the current flow run.
+
+    Its tasks have no tags, except on boards, because Prefect asks the server for a slot in the
+    queue of each tag.
+    """
     tags = {*flow_run.tags, *(str(params[name]) for name in ("network", "target", "tuner"))}
     with get_client(sync_client=True) as client:
         client.update_flow_run(UUID(str(flow_run.id)), tags=sorted(tags))
 
 
 def board_of(target: str) -> str:
-    """The tag of tasks that measure on a board, by its name as a target; "" on any other target."""
+    """Return the tag of tasks that measure on a board; "" for any other target."""
     return target if kind_of(target)[0].make_on is not None else ""
 
 
 def take_turns(tag: str) -> None:
-    """Let one task with this tag run at a time, unless its limit has been set otherwise."""
+    """Allow only one task with this tag to run at a time, unless its limit is set already."""
     with get_client(sync_client=True) as client:
         try:
             client.read_concurrency_limit_by_tag(tag)
@@ -41,7 +43,8 @@ def take_turns(tag: str) -> None:
 
 
 def params_of(options: TuningOptions, network: TuningNetwork) -> Params:
-    """What identifies a run to MLflow: equal parameters, one run."""
+    """Return the parameters that identify a run in MLflow. Runs with equal parameters are the same
+    run."""
     explorer = tuning_task_of(options, network.subgraphs[0].workload).explorer
     chosen = {f"tuner.{k}": v for k, v in explorer.options.model_dump(mode="json").items()}
     return {

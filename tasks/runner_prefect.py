@@ -1,7 +1,7 @@
-"""Performs the steps of a run as Prefect tasks, which Prefect caches, and tells MLflow.
+"""Runners that perform the steps of a run as cached Prefect tasks, and log to MLflow.
 
-`NetworkRunner` performs the steps of a network, `WorkloadRunner` those of one of its workloads, in
-a flow of its own.
+`NetworkRunner` performs the steps of a network. `WorkloadRunner` performs those of one of its
+workloads, in a flow of its own.
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ MEASURING = {
 
 
 class PrefectRunner(TrackedRunner):
-    """Runs the steps in `tasks.steps_prefect` as tasks whose results Prefect keeps. A task follows
-    the one before it, `before`, also where it takes nothing of it: so Prefect's graph has an
-    edge."""
+    """Runs the steps in `tasks.steps_prefect` as tasks whose results Prefect stores.
+
+    Each task waits for the previous one, `before`, even if it does not use its result, so that
+    Prefect's graph shows an edge.
+    """
 
     def __init__(
         self, emit: Listener, own: Mapping[Step, Step], *, system_metrics: bool = False
@@ -87,8 +89,10 @@ class PrefectRunner(TrackedRunner):
 
 
 class NetworkRunner(PrefectRunner):
-    """Performs the steps of a network; `parent` is the MLflow run of the comparison that it is part
-    of, if any."""
+    """Performs the steps of a network.
+
+    `parent` is the MLflow run of the comparison that the run belongs to, if any.
+    """
 
     def __init__(
         self,
@@ -125,7 +129,7 @@ class NetworkRunner(PrefectRunner):
         self, flow: Callable[..., Flow[TunedWorkload]], options: TuningOptions, task: TuningTask,
         *given: Any,
     ) -> Flow[TunedWorkload]:  # fmt: skip
-        """In a Prefect flow of its own."""
+        """Run the steps of a workload in a Prefect flow of its own."""
 
         def steps() -> Flow[TunedWorkload]:
             tag_flow_run(self.params)
@@ -141,8 +145,11 @@ class NetworkRunner(PrefectRunner):
         session: Session, store: TrialStore, most_trials: int, shared: bool = False,
         limit: TimeLimit | None = None,
     ) -> Flow[TunedWorkload]:  # fmt: skip
-        """With a run in MLflow; without one where the same command has ended well before, and the
-        record has it all."""
+        """Tune a workload with an MLflow run.
+
+        No MLflow run is made if the same command has finished before and the trial store has all
+        trials.
+        """
         given = (options, task, session, store, most_trials, shared, limit)
         if self._repeats and not shared and _is_recorded(options, task, store, self.emit):
             return (yield from flow(WorkloadRunner(task, self.emit), *given))
@@ -184,7 +191,7 @@ class NetworkRunner(PrefectRunner):
         self, options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask],
         emit: Listener,
     ) -> None:  # fmt: skip
-        """Opens the network's run."""
+        """Open the MLflow run of the network, and write `run.json`."""
         retire_dead_runs(options, current=str(flow_run.id))
         self.params = params_of(options, network)
         about = self.params | {"model": self._imported, "folder": identity(options.folder)}
@@ -234,8 +241,8 @@ class NetworkRunner(PrefectRunner):
 
 
 class WorkloadRunner(PrefectRunner):
-    """Performs the steps of a workload; tells them to a run in MLflow that is open, if there is
-    one: `run_id` and its `log`."""
+    """Performs the steps of a workload, and logs them to an open MLflow run (`run_id` and its
+    `log`), if there is one."""
 
     def __init__(
         self,
@@ -274,18 +281,18 @@ class WorkloadRunner(PrefectRunner):
         return value
 
     def _note_round(self, step: Step, given: Sequence[object]) -> None:
-        """Note the index of the round that a step is part of."""
+        """Remember the index of the round that a step belongs to."""
         for session in given:
             if isinstance(session, Session):
                 retrains = step is round_steps.retrain_models
                 self._round = session.unlearned[0].round - 1 if retrains else session.history.round
 
     def _turns(self, step: Step) -> AbstractContextManager[object]:
-        """On a board, the end of whatever else measures there."""
+        """Return a context that waits until no other task measures on the same board."""
         return tags(self._board) if self._board and step in MEASURING else nullcontext()
 
     def _show_known(self, step: Step, place: int, told: str) -> None:
-        """Show the task of a step of a round that has nothing to do."""
+        """Show the task of a step of a round whose result is already recorded."""
         stage = STAGES[step]
         title = stage.run_name.format(layer=self.layer, round=place)
         self.before = [stage.show_known(self.before, told, title)]
@@ -319,7 +326,7 @@ class WorkloadRunner(PrefectRunner):
         log_steps.log_round(task, done, emit)
 
     def _show_recorded(self, done: Round) -> None:
-        """Show the tasks of a round that the trial store has: all but what is learned from it."""
+        """Show the tasks of a round that was read from the trial store, except for retraining."""
         measured, best = done.measured, done.best
         valid = f"{counted(len(measured), 'trial')}, {int(measured.valid.sum())} valid"
         told: dict[Step, str] = {
@@ -366,16 +373,23 @@ class WorkloadRunner(PrefectRunner):
 def _measure_leaders(
     layer: str, task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
-    """Measure a block of the final choice, or its report (`tuning.final_validation`). The result is
-    kept in the trial store only."""
+    """Measure a block of the final choice, or its report (`tuning.final_validation`).
+
+    The result is stored only in the trial store.
+    """
     return measure_leaders(task, block, contenders, turns)
 
 
 def _is_recorded(
     options: TuningOptions, task: TuningTask, store: TrialStore, emit: Listener
 ) -> bool:
-    """Whether the record has all trials of the run whose results the folder holds. Raises
-    `RunInUse`, `TrialStoreError` and `UnsafeFile`."""
+    """Return whether the trial store has all trials of the run whose results the folder holds.
+
+    Raises:
+        RunInUse: another command works on the output directory.
+        TrialStoreError: the trials cannot be read.
+        UnsafeFile: a path is not a plain file.
+    """
     made = trials_made(options.folder).get(task.workload.id)
     if made is None:
         return False

@@ -1,5 +1,7 @@
-"""Lists the tracked runs of a workspace, one row per run of a network, from MLflow; and defines the
-tags by which runs are found and compared."""
+"""Table of the tracked runs of a workspace from MLflow, one row per run of a network.
+
+The module also defines the tags by which runs are found and compared.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,14 @@ _NO_SETTING = (*_QUESTION, "target_fingerprint")
 
 
 def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
-    """The tags of the run of a network with these parameters. Whatever lowers and measures may
-    change between two of a kind: that is what is watched."""
+    """Return the tags by which comparable runs are found.
+
+    The code that lowers and measures may differ between comparable runs, since its effect is what
+    the comparison should show.
+
+    Args:
+        params: parameters of the run of a network.
+    """
     question = {name: params.get(name, "") for name in _QUESTION}
     settings = {name: value for name, value in params.items() if name not in _NO_SETTING}
     return {
@@ -35,9 +43,9 @@ def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
 
 
 GAIN_OVER = "gain_over"
-"""The tag that says what `gain` is over."""
+"""Tag with the latency to which `gain` refers."""
 FOLDER_TAG = "tilewright.folder"
-"""The tag that names the output directory, on the machine that ran it."""
+"""Tag with the path of the output directory, on the machine of the run."""
 PARAMS = {"network": str, "target": str, "tuner": str, "seed": int, "trials": int}
 METRICS = (
     "baseline_cycles", "fallback_cycles", "tuned_cycles", "bound_cycles",
@@ -50,17 +58,21 @@ _PAGE = 1000
 
 
 def runs_table(workspace: Workspace) -> pd.DataFrame:
-    """All tracked runs of networks, the latest first, with the columns of `COLUMNS`; empty for a
-    workspace without any. Figures that a run does not have are NaN. Reads the server that
-    `MLFLOW_TRACKING_URI` names, else the workspace's own database. Raises `MlflowException` if
-    the server does not answer."""
+    """Return all tracked runs of networks, latest first, with the columns `COLUMNS`.
+
+    The table is empty for a workspace without runs. Missing figures are NaN. The runs are read from
+    the server in `MLFLOW_TRACKING_URI`, or else from the workspace's own database.
+
+    Raises:
+        MlflowException: the server does not answer.
+    """
     client = tracking_client(workspace)
     rows = [] if client is None else [row_of(run) for run in network_runs(client)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def tracking_client(workspace: Workspace) -> MlflowClient | None:
-    """Reads the runs of a workspace; None where there is no database yet."""
+    """Return a client for the runs of a workspace; None if there is no database yet."""
     named = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not workspace.mlflow_database.is_file() and named in ("", workspace.mlflow_address):
         return None
@@ -68,8 +80,15 @@ def tracking_client(workspace: Workspace) -> MlflowClient | None:
 
 
 def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
-    """The runs of networks, the latest first; `also` is a further condition in MLflow's syntax.
-    Raises `MlflowException`."""
+    """Return the runs of networks, latest first.
+
+    Args:
+        client: MLflow client.
+        also: further condition in MLflow's filter syntax.
+
+    Raises:
+        MlflowException: the server fails.
+    """
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return []
@@ -90,7 +109,7 @@ def network_runs(client: MlflowClient, also: str = "") -> list[Run]:
 
 
 def row_of(run: Run) -> Mapping[str, object]:
-    """A row of `runs_table`."""
+    """Return a run as a row of `runs_table`."""
     begun, ended = run.info.start_time, run.info.end_time
     params = {name: kind(run.data.params.get(name, 0)) for name, kind in PARAMS.items()}
     return {

@@ -1,4 +1,7 @@
-"""Closes runs whose process was killed or whose end was lost: the next run tells the server."""
+"""Marks runs as crashed whose process was killed or whose end was not recorded.
+
+The next run on the same output directory does this.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +37,37 @@ MESSAGE = "its process was killed; a later run on the same folder resumes it"
 
 
 class OutputOptions(Protocol):
-    """Of a run that has an output directory; its class is a model of pydantic's."""
+    """Options of a run that has an output directory. The class is a pydantic model."""
 
     __pydantic_fields__: ClassVar[dict[str, FieldInfo]]
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Output directory of the run."""
         ...
 
     @classmethod
     def model_validate(cls, obj: Any) -> Self:
-        """The options that a flow run was given. Raises `ValueError`."""
+        """Return the options that a flow run was given.
+
+        Raises:
+            ValueError: they are invalid.
+        """
         ...
 
 
 def retire_dead_runs(options: OutputOptions, current: str) -> int:
-    """Mark every unfinished run on this output directory as crashed, but the `current` one, and
-    every unfinished task. The caller owns the output directory, so none of them can be alive.
-    Returns how many runs."""
+    """Mark all unfinished runs and tasks on an output directory as crashed, except the current run.
+
+    The caller owns the output directory, so none of them can still be running.
+
+    Args:
+        options: options of the current run.
+        current: ID of the current flow run.
+
+    Returns:
+        Number of runs that were marked.
+    """
     unfinished = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=UNFINISHED))
     )
@@ -72,8 +87,11 @@ def retire_dead_runs(options: OutputOptions, current: str) -> int:
 def _unfinished_tasks(
     client: SyncPrefectClient, options: OutputOptions, current: str
 ) -> list[UUID]:
-    """Of whichever run: tasks report their end through a queue of the server, where a full disk or
-    a killed server loses it, and the run may have ended well."""
+    """Return the unfinished tasks of all runs on the output directory.
+
+    The run of such a task may have finished successfully: tasks report their end through a queue of
+    the server, which a full disk or a killed server can lose.
+    """
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
     tasks = client.read_task_runs(task_run_filter=TaskRunFilter(state=state))
     owners = {task.flow_run_id for task in tasks if task.flow_run_id is not None}
@@ -87,12 +105,12 @@ def _unfinished_tasks(
 
 
 def _like() -> FlowFilter:
-    """Runs of the flow that asks, and of the flows of workloads below those."""
+    """Return a filter for runs of the current flow and of the workload flows below it."""
     return FlowFilter(name=FlowFilterName(any_=[str(flow_run.flow_name), WORKLOAD_FLOW]))
 
 
 def _about_to_start(run: FlowRun) -> bool:
-    """A deployment's run is pending before it has a process; a subflow is not for long."""
+    """Return whether a run waits for its process. Runs of deployments do; subflows do not."""
     pending = run.state_type == StateType.PENDING
     return pending and run.parent_task_run_id is None
 
@@ -119,7 +137,7 @@ PAGE = 200
 
 
 def ended_before(seconds: float) -> list[UUID]:
-    """The runs, subflows among them, that ended before a time in seconds of the epoch."""
+    """Return the IDs of flow runs and subflows that ended before a Unix time."""
     ended = FlowRunFilterEndTime.model_validate(
         {"before_": datetime.fromtimestamp(seconds, UTC), "is_null_": False}
     )
@@ -136,7 +154,7 @@ def ended_before(seconds: float) -> list[UUID]:
 
 
 def delete_runs(runs: list[UUID]) -> None:
-    """Delete these records, with those of their tasks."""
+    """Delete the records of these runs and of their tasks."""
     with get_client(sync_client=True) as client:
         for run in runs:
             client.delete_flow_run(run)

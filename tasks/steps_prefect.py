@@ -1,10 +1,9 @@
-"""Lists the steps whose results Prefect keeps: what each depends on, how its task is shown, and
-the line that it logs.
+"""Stages: the steps whose results Prefect stores, with their keys, names and log lines.
 
 The steps themselves are in `search.round_steps`, `tuning.network` and `tuning.verification`. The
-runners of `tasks.runner_prefect` look here for the step that they are to run. Each stage may run in
-another process than the one before: its arguments are all it needs. A line in the log is made of
-the result, so that a step whose result was cached logs the same line.
+runners of `tasks.runner_prefect` look up stages here. Each stage may run in another process than
+the one before, since its arguments are its complete input. The log line depends only on the result,
+so a cached step logs the same line.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LEARNER_PACKAGES = ("xgboost-cpu", "lightgbm", "numpy")
 
 
 def _model_key(source: str, input_shapes: InputShapes) -> Key:
-    """It changes with the content of the file."""
+    """Return the key of importing a model, which includes a digest of the file's contents."""
     shapes = {name: list(shape) for name, shape in input_shapes.items()}
     inputs: dict[str, Json] = {
         "source": source, "content": network.source_digest(source), "shapes": shapes,
@@ -112,8 +111,7 @@ def _lower_key(task: TuningTask, session: Session, kept: Candidates, n: int) -> 
 
 
 def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
-    """Measurements of the same configs are the same, unless the target gives other numbers each
-    time."""
+    """Return the key of measuring a batch. The result is reused only on a deterministic target."""
     target = task.target
     inputs: dict[str, Json] = {
         "workload": task.workload.id, "configs": digest(batch.rows.configs.tobytes()),
@@ -122,16 +120,17 @@ def _measure_key(task: TuningTask, batch: Batch, known: Known) -> Key:
 
 
 ERRORS = {"P_rmse": "P {} log2", "A_rmse": "A {} log2", "V_brier": "V {} (Brier)"}
-"""How the errors of `search.model_errors` are written."""
+"""Text for each error of `search.model_errors`."""
 
 
 def _model_line(found: Model, *_: object) -> str:
-    """`digits_cnn, content 2c26b46b68ff`."""
+    """Return a log line such as `digits_cnn, content 2c26b46b68ff`."""
     return f"{found.name}, content {found.digest[:12]}"
 
 
 def _extracted_line(found: Extracted, *_: object) -> str:
-    """`12 workloads, 99.9 % of the network's 1,814,073,344 multiply-accumulates`."""
+    """Return a line such as `12 workloads, 99.9 % of the network's 1,814,073,344
+    multiply-accumulates`."""
     share = found.macs["offloaded"] / max(found.macs["total"], 1)
     return (
         f"{_count(len(found.subgraphs), 'workload')}, {percent(share)} of the network's "
@@ -140,7 +139,7 @@ def _extracted_line(found: Extracted, *_: object) -> str:
 
 
 def _baselines_line(found: Baselines, *_: object) -> str:
-    """`baseline 1,124 cycles, fallback 12,049 cycles`."""
+    """Return a log line such as `baseline 1,124 cycles, fallback 12,049 cycles`."""
     parts = []
     if found.baseline is not None:
         parts.append(f"baseline {latency_text(found.baseline.latency)}")
@@ -150,19 +149,19 @@ def _baselines_line(found: Baselines, *_: object) -> str:
 
 
 def _mismatches_line(count: int | None, *_: object) -> str:
-    """`0 of its outputs differ from the integer reference`."""
+    """Return a log line such as `0 of its outputs differ from the integer reference`."""
     if count is None:
         return "the target cannot run a schedule on data"
     return f"{count} of its outputs differ from the integer reference"
 
 
 def _generated_line(candidates: Candidates, *_: object) -> str:
-    """`1,500 candidates`."""
+    """Return a log line such as `1,500 candidates`."""
     return _count(len(candidates), "candidate")
 
 
 def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: object) -> str:
-    """`kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
+    """Return a line such as `kept 64 candidates, vetoed 12 with a chance of valid below 0.31`."""
     text = f"kept {_count(len(kept), 'candidate')}, vetoed {whole(kept.vetoed)}"
     if not kept.vetoed:
         return text
@@ -171,25 +170,26 @@ def _filtered_line(kept: Candidates, task: TuningTask, session: Session, *_: obj
 
 
 def _lowered_line(batch: Batch, *_: object) -> str:
-    """`lowered 64 configs, chose 16; 7 failed to compile: 5 × accumulator exceeded, 2 × …`."""
+    """Return a line such as `lowered 64 configs, chose 16; 7 failed to compile: 5 × …, 2 × …`."""
     chosen = len(batch.rows)
     text = f"lowered {_count(batch.unmeasured_count + chosen, 'config')}, chose {whole(chosen)}"
     return text + _failed(batch.reasons, "failed to compile")
 
 
 def _simulated_line(measured: Measurements, *_: object) -> str:
-    """`16 trials, 14 valid; 2 failed: 2 × input tiles exceed the scratchpad`."""
+    """Return a line such as `16 trials, 14 valid; 2 failed: 2 × input tiles exceed the
+    scratchpad`."""
     valid = f"{_count(len(measured), 'trial')}, {whole(int(measured.valid.sum()))} valid"
     return valid + _failed(map(str, measured.reason[~measured.valid]), "failed")
 
 
 def _learned_line(models: ExplorerState, *_: object) -> str:
-    """`models: A, P, V`."""
+    """Return a log line such as `models: A, P, V`."""
     return f"models: {', '.join(sorted(models.models))}" if models.models else ""
 
 
 def round_line(done: Round) -> str:
-    """The best so far, and how right the models were about a round."""
+    """Return a log line about a round: the best latency so far, and the errors of the models."""
     found = done.model_errors
     errors = [form.format(decimal(found[name])) for name, form in ERRORS.items() if name in found]
     text = "nothing valid so far"
@@ -199,14 +199,15 @@ def round_line(done: Round) -> str:
 
 
 def latency_text(latency: Latency) -> str:
-    """`1,124 cycles`; `0.850 ms` where none are counted."""
+    """Return a latency as text: `1,124 cycles`, or `0.850 ms` if no cycles are counted."""
     if latency.cycles > 0:
         return f"{whole(latency.cycles)} cycles"
     return f"{milliseconds(latency.seconds)} ms"
 
 
 def _failed(reasons: Iterable[str], how: str) -> str:
-    """How often each reason occurs, the most frequent first; those that are "" do not count."""
+    """Return a text that counts each failure reason, most frequent first. Empty reasons are
+    ignored."""
     counts = Counter(reason for reason in reasons if reason)
     if not counts:
         return ""
@@ -261,4 +262,4 @@ _STAGES: tuple[Stage[..., Any], ...] = (
     Stage(verification.verify_schedule, "{layer}: verify", _verify_key, _mismatches_line),
 )
 STAGES: Mapping[Callable[..., object], Stage[..., Any]] = {each.step: each for each in _STAGES}
-"""The stage of each step whose result is kept."""
+"""The stage of each step whose result is stored."""

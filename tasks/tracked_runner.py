@@ -1,4 +1,4 @@
-"""Performs some steps of a flow as Prefect tasks, with a run in MLflow."""
+"""Base class of runners that perform some steps as Prefect tasks and have a run in MLflow."""
 
 from __future__ import annotations
 
@@ -19,15 +19,27 @@ Step = Callable[..., Any]
 
 
 def as_task(work: Step, run_name: RunName, body: Step | None = None) -> Step:
-    """A Prefect task named like the step `work`, which calls it or `body`; its runs are named by
-    what the step is given."""
+    """Return a Prefect task with the name of the step `work`, which calls `body` or else `work`.
+
+    Args:
+        work: the step.
+        run_name: names the runs of the task from the arguments of the step.
+        body: function to call instead of `work`.
+    """
     return wraps(work)(step(run_name, work.__name__)(body or work))
 
 
 class TrackedRunner(LocalRunner):
-    """Runs the steps in `own` with the implementation that is registered for each. A context: it
-    ends the run `run_id` in MLflow, if one was opened, as finished, failed, or stopped by a
-    person. With `system_metrics`, the run has figures of the machine."""
+    """Runs the steps in `own`, each with the implementation that is registered for it.
+
+    Use it as a context manager, which ends the MLflow run `run_id`, if one was opened, as finished,
+    failed or stopped by the user.
+
+    Args:
+        emit: receives the events.
+        own: implementations by step; other steps are called directly.
+        system_metrics: whether to log system metrics to the MLflow run.
+    """
 
     def __init__(
         self, emit: Listener, own: Mapping[Step, Step], *, system_metrics: bool = False
@@ -39,8 +51,7 @@ class TrackedRunner(LocalRunner):
         self._monitor: SystemMetricsMonitor | None = None
 
     def belong_to(self, run_id: str) -> None:
-        """Record the steps in the MLflow run `run_id`, with system metrics from now on if they
-        were requested."""
+        """Use the MLflow run `run_id` from now on, with system metrics if they were requested."""
         self.run_id = run_id
         self._monitor = tracking.start_monitor(run_id, self.system_metrics)
 
@@ -63,5 +74,5 @@ class TrackedRunner(LocalRunner):
         return done
 
     def announce(self, step: Step) -> None:
-        """Say that a step begins."""
+        """Report that a step begins."""
         self.emit(StageBegan(step.__name__))

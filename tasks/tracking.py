@@ -1,9 +1,9 @@
-"""Records runs in MLflow, through its client with explicit run ids: one run a network, a child run
-a workload.
+"""Records runs in MLflow, through its client with explicit run IDs.
 
-A run is found again by a tag that says what it is about. A command that was killed resumes its run
-instead of starting a second one, and logs only the steps that are missing. One that is repeated
-after it ended well is a run of its own, which names the first.
+There is one run per network, with one child run per workload. A tag identifies what a run is about.
+A command that was killed therefore resumes its run instead of starting a second one, and logs only
+the missing steps. A command that is repeated after it finished gets a new run, which refers to the
+first one.
 """
 
 from __future__ import annotations
@@ -49,27 +49,29 @@ from tilewright.tasks.mlflow_columns import VIEW_TAG, description, runs_view
 
 KEY_TAG = "tilewright.key"
 REPEATS_TAG = "tilewright.repeats"
-"""On the run of a command that had ended well before: the id of the first such run."""
+"""Tag with the ID of the first run of the same command, if that run finished."""
 PAGE_KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""Opens the experiment on its training runs, not on traces of language models."""
+"""Tag that makes MLflow open the experiment on its training runs rather than on traces of language
+models."""
 STEP_METRIC = "trials"
-"""Logged at every step, and what steps count: so curves of runs with rounds of any size compare."""
+"""Metric that is logged at every step and numbers the steps, so that runs with different batch
+sizes are comparable."""
 KEPT_SECONDS = 1.0
 _DIGEST = 12  # characters of one that MLflow shows; the profile has all
 FULL_BATCH = 500  # metrics; MLflow takes a thousand at a time
 
 
 class TrackingError(TilewrightError):
-    """A setting of MLflow that cannot be read."""
+    """A setting of MLflow cannot be read."""
 
 
 def connect() -> None:
-    """Open the tracking store, which takes a second, before it is needed."""
+    """Open the tracking store in advance, since this takes a second."""
     _client()
 
 
 def run_key(about: Mapping[str, Json]) -> str:
-    """The tag that identifies a run: a digest of what it is about."""
+    """Return the tag that identifies a run: a digest of what it is about."""
     return digest(canonical(dict(about)))[:24]
 
 
@@ -83,11 +85,18 @@ def open_run(
     reopen: bool = False,
     fresh: bool = False,
 ) -> str:
-    """The id of an unfinished run with this key, set running; else of a new one, as always if
-    `fresh` is asked. A run below a `parent` belongs to it, also where it had ended, and so does one
-    that is to `reopen`.
+    """Resume the unfinished run with this key, or create a new one, and return its ID.
 
-    Tags are brought up to date, parameters are written once.
+    Tags are updated; parameters are written once.
+
+    Args:
+        name: name of the run.
+        key: key of the run.
+        params: parameters of the run.
+        tags: tags of the run.
+        parent: parent run. A run with a parent is resumed even if it had finished.
+        reopen: whether to resume the run even if it had finished.
+        fresh: whether to always create a new run.
     """
     client = _client()
     held = None if fresh else _latest(key)
@@ -105,7 +114,7 @@ def open_run(
 def _create(
     name: str, key: str, params: Mapping[str, Json], parent: str | None, held: Run | None
 ) -> str:
-    """The id of a new run. `held` is one of the same command, ended."""
+    """Create a run and return its ID. `held` is a finished run of the same command, if any."""
     links = {MLFLOW_RUN_NAME: name, KEY_TAG: key}
     if parent:
         links[MLFLOW_PARENT_RUN_ID] = parent
@@ -117,23 +126,23 @@ def _create(
 
 
 def repeated_run(run_id: str) -> str | None:
-    """The first run of the command that this run repeats; None if it is the first itself."""
+    """Return the first run of the command that this run repeats; None if it is the first itself."""
     found = _client().get_run(run_id).data.tags.get(REPEATS_TAG)
     return None if found is None else str(found)
 
 
 def describe_run(run_id: str, note: str) -> None:
-    """Write what MLflow shows above a run's figures, in Markdown."""
+    """Write the description that MLflow shows for a run, in Markdown."""
     _client().set_tag(run_id, MLFLOW_RUN_NOTE, note)
 
 
 def note_of(run_id: str) -> str:
-    """What `describe_run` wrote."""
+    """Return the description that `describe_run` wrote."""
     return str(_client().get_run(run_id).data.tags.get(MLFLOW_RUN_NOTE, ""))
 
 
 def tags_of(run_id: str) -> dict[str, str]:
-    """All tags of a run."""
+    """Return all tags of a run."""
     return dict(_client().get_run(run_id).data.tags)
 
 
@@ -143,12 +152,12 @@ def tag_run(run_id: str, tags: Mapping[str, str]) -> None:
 
 
 def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, str]) -> str | None:
-    """Return the ID of the last comparable run that ended well, or None.
+    """Return the ID of the last comparable run that finished successfully, or None.
 
     Args:
-        before: the run ended before this time.
-        like: tags that the run has. Values are digests: nobody chose them.
-        rather: tags of the runs that are preferred, if there are any.
+        before: the run must have ended before this time.
+        like: tags that the run must have. Their values are digests, so they need no escaping.
+        rather: further tags of preferred runs.
     """
     ended = f"attributes.end_time < {int(before.timestamp() * 1000)}"
     for wanted in (dict(like) | dict(rather), like):
@@ -165,7 +174,7 @@ def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, st
 
 
 def _latest(key: str) -> Run | None:
-    """Of the runs with this key the latest that did not end well, else the latest."""
+    """Return the latest unfinished or failed run with this key, or else the latest run."""
     found = _client().search_runs(
         [_experiment()],
         filter_string=f"tags.`{KEY_TAG}` = '{key}'",
@@ -176,7 +185,7 @@ def _latest(key: str) -> Run | None:
 
 
 def close_run(run_id: str, status: str = "FINISHED") -> None:
-    """End a run with one of MLflow's states (`ended_by`)."""
+    """End a run with one of MLflow's statuses (`ended_by`)."""
     client = _client()
     begun = client.get_run(run_id).info.start_time
     # a clock may have been set back meanwhile: no run ends before it began
@@ -185,18 +194,19 @@ def close_run(run_id: str, status: str = "FINISHED") -> None:
 
 
 def ended_by(error: BaseException | None) -> str:
-    """The status of a run that ended with this error: failed, or stopped by a person; or well."""
+    """Return the status of a run that ended with this error: finished, failed, or killed by the
+    user."""
     if error is None:
         return "FINISHED"
     return "FAILED" if isinstance(error, Exception) else "KILLED"
 
 
 class StepLog:
-    """Metrics by step of one run. Steps the run has already are not logged again.
+    """Logs metrics of one run by step. Steps that the run already has are not logged again.
 
-    A batch costs MLflow about the same whatever its size, so steps are kept for up to a second;
-    leaving the context logs the last ones. A killed run that resumes logs what is missing, by the
-    steps of the metric `every`, which each of them has.
+    A call costs MLflow about the same whatever its size, so steps are collected for up to a second.
+    Leaving the context logs the remaining ones. A killed run that resumes logs only the missing
+    steps, which it finds by the metric `every`.
     """
 
     def __init__(self, run_id: str, every: str = STEP_METRIC) -> None:
@@ -213,7 +223,7 @@ class StepLog:
         self.flush()
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Log one step, soon; values that are not finite are left out."""
+        """Log one step, with a short delay. Values that are not finite are left out."""
         if step < self._next:
             return
         now = int(time.time() * 1000)
@@ -227,7 +237,7 @@ class StepLog:
             self.flush()
 
     def flush(self) -> None:
-        """Log what was kept back."""
+        """Log all collected steps."""
         if self._kept:
             _client().log_batch(self.run_id, metrics=self._kept)
         self._kept = []
@@ -235,8 +245,8 @@ class StepLog:
 
 
 def log_results(run_id: str, values: Mapping[str, float]) -> None:
-    """Final figures, without a history. What the run has already, by steps or from an earlier end,
-    is not logged again."""
+    """Log final figures without a history. Metrics that the run already has are not logged
+    again."""
     now = int(time.time() * 1000)
     known = _client().get_run(run_id).data.metrics
     metrics = [
@@ -248,26 +258,28 @@ def log_results(run_id: str, values: Mapping[str, float]) -> None:
 
 
 def log_file(run_id: str, path: Path, folder: str | None = None) -> None:
-    """Keep a copy of a file with the run, in a folder of its artifacts."""
+    """Log a file as an artifact of the run, in a folder of its artifacts."""
     _client().log_artifact(run_id, str(path), folder)
 
 
 def log_dataset(run_id: str, dataset: Dataset, context: str) -> None:
-    """Say what a run learned from or worked on; `context` is what for, such as `training`."""
+    """Log a dataset that a run used. `context` is the purpose, such as `training`."""
     about = InputTag(MLFLOW_DATASET_CONTEXT, context)
     _client().log_inputs(run_id, [DatasetInput(dataset, [about])])
 
 
 def source_dataset(name: str, source: str, digest: str) -> Dataset:
-    """Something to read, by where it is and the digest of its content: the first
-    characters of it, and all in the profile."""
+    """Return a dataset that is identified by its location and a digest of its contents.
+
+    MLflow shows the first characters of the digest; the profile has all of it.
+    """
     profile = canonical({"sha256": digest}).decode()
     return Dataset(name, digest[:_DIGEST], "local", _source(source), profile=profile)
 
 
 def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Dataset:
-    """A table that is kept with a run as the `file`, with its columns and the digest of the
-    file."""
+    """Return a table that is logged with a run as `file` as a dataset, with its columns and
+    digest."""
     found = digest(file.read_bytes())
     place = f"{_client().get_run(run_id).info.artifact_uri}/{file.name}"
     kinds = {"i": "long", "f": "double"}
@@ -283,7 +295,7 @@ def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Da
 
 
 def log_model_error(run_id: str, model_id: str, dataset: Dataset, name: str, error: float) -> None:
-    """Say how wrong a model was on a dataset, before it learned from it."""
+    """Log the error of a model on a dataset before the model learned from it."""
     now = int(time.time() * 1000)
     found = Metric(
         name, error, now, 0, model_id=model_id, dataset_name=dataset.name,
@@ -293,20 +305,20 @@ def log_model_error(run_id: str, model_id: str, dataset: Dataset, name: str, err
 
 
 def link_models(run_id: str, models: Sequence[str]) -> None:
-    """Say which logged models the results of a run come of."""
+    """Log which models the results of a run are based on."""
     if models:
         _client().log_inputs(run_id, models=[LoggedModelInput(each) for each in models])
 
 
 def models_below(run_id: str) -> list[str]:
-    """The ids of the models that were logged with the children of a run."""
+    """Return the IDs of the models that were logged with the children of a run."""
     below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}'"
     runs = _client().search_runs([_experiment()], filter_string=below)
     return [each.model_id for run in runs if run.outputs for each in run.outputs.model_outputs]
 
 
 def finished_below(run_id: str) -> dict[str, str]:
-    """The IDs of the children of a run that ended well, by their keys."""
+    """Return the IDs of the finished children of a run, by their keys."""
     asked = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}' and attributes.status = 'FINISHED'"
     found, token = dict[str, str](), None
     while True:
@@ -324,15 +336,16 @@ def _source(uri: str) -> str:
 def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
     """Start to log the use of processor, memory, disk and network to a run, every ten seconds.
 
-    MLflow's pages open on system metrics where a run has any, so they are logged on request only.
+    MLflow's pages open on system metrics if a run has any, so they are logged on request only.
 
     Args:
         run_id: the run that gets the metrics.
-        requested: whether the user asked for system metrics. MLflow's own setting
-            `MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING` asks for them, too.
+        requested: whether the user requested system metrics. MLflow's own setting
+            `MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING` also requests them.
 
     Returns:
-        The running monitor, which logs until its `finish` is called, or None if nobody asked.
+        The running monitor, which logs until its `finish` is called, or None if they were not
+        requested.
 
     Raises:
         TrackingError: MLflow's setting is not a boolean.
@@ -349,28 +362,33 @@ def start_monitor(run_id: str, requested: bool) -> SystemMetricsMonitor | None:
 
 
 def fetch_file(run_id: str, name: str, folder: Path) -> Path:
-    """Copy a file that is kept with a run into a folder. Raises `MlflowException` and `OSError`."""
+    """Download an artifact of a run into a folder.
+
+    Raises:
+        MlflowException: the artifact cannot be read.
+        OSError: the file cannot be written.
+    """
     return Path(_client().download_artifacts(run_id, name, str(folder)))
 
 
 def client() -> MlflowClient:
-    """The client of the store, the same for all."""
+    """Return the shared MLflow client."""
     return _client()
 
 
 def experiment_id() -> str:
-    """The ID of the workspace's experiment, which is created if there is none."""
+    """Return the ID of the workspace's experiment, which is created if necessary."""
     return _experiment()
 
 
 def run_url(run_id: str) -> str:
-    """The run's page."""
+    """Return the address of a run's page."""
     return mlflow_run_url(_experiment(), run_id)
 
 
 @lru_cache(maxsize=1)
 def git_commit() -> str | None:
-    """The commit of this code, if it runs from a checkout."""
+    """Return the Git commit of this code, if it runs from a checkout."""
     folder = Path(__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None  # a repository further up is another's, and so are its settings
@@ -385,7 +403,7 @@ def git_commit() -> str | None:
 
 
 def commit_tag() -> dict[str, str]:
-    """MLflow's tag for `git_commit`, if that is known."""
+    """Return MLflow's tag for the Git commit; empty if the commit is unknown."""
     commit = git_commit()
     return {MLFLOW_GIT_COMMIT: commit} if commit else {}
 
@@ -412,7 +430,7 @@ def _experiment() -> str:
 
 
 def _described(experiment: Experiment) -> bool:
-    """Whether somebody wrote what is said of it."""
+    """Return whether a user wrote a description of the experiment."""
     note = experiment.tags.get(MLFLOW_RUN_NOTE, "")
     return bool(note) and VIEW_KEY not in note
 
@@ -432,8 +450,11 @@ def _made() -> Experiment:
 
 
 def _retire(key: str) -> None:
-    """A run that starts over takes the key; the older ones keep their data. One that was killed
-    before it could say so ends now, and its children with it."""
+    """Take the key away from older runs, which keep their data, and end those that still run.
+
+    This is for a run that starts over. Older runs that were killed, and their children, are still
+    marked as running.
+    """
     while (old := _latest(key)) is not None:
         _client().set_tag(old.info.run_id, KEY_TAG, f"{key} (superseded)")
         below = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{old.info.run_id}'"

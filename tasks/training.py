@@ -1,11 +1,11 @@
-"""Trains a transferred model, as tasks, and records it in MLflow: a run with parameters, figures
-and files, and a version of a registered model.
+"""Trains a transfer model with Prefect tasks, and records it in MLflow.
 
-The registered model is `tilewright.transfer.<kind>`. Its alias `newest` names the version made
-last, `champion` the one that orders best of those judged on the same rows. A version judged on
-other rows takes its place only if it has learned from more rows. A fine-tuned version never does:
-it is better on some hardware and maybe nowhere else. The files are the model's own folder
-(`models.transfer.files`); no pickle is involved.
+The MLflow run has parameters, figures and files, and the model becomes a version of a registered
+model, `tilewright.transfer.<kind>`. The alias `newest` marks the latest version. The alias
+`champion` marks the version with the best ranking accuracy among those evaluated on the same rows.
+A version that was evaluated on other rows replaces the champion only if it has learned from more
+rows. A fine-tuned version never becomes champion, since it may be better only on some hardware. The
+files are the model's own folder (`models.transfer.files`). No pickle is involved.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ NEWEST = "newest"
 FLAVOUR: ModuleType = mlflow.pyfunc
 _SCORE, _SPLIT, _DATASET, _ROWS = "pairwise_accuracy", "split", "dataset", "rows"
 _JUDGED_ON = ("dataset", "split", "split_seed", "split_rows", "held_out")
-"""Tags that are equal of versions that were judged on the same rows."""
+"""Tags that are equal for versions that were evaluated on the same rows."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A version of a registered model, its aliases, and the run it comes from."""
+    """A version of a registered model, its aliases, and the run that made it."""
 
     name: str
     version: str
@@ -63,7 +63,7 @@ class Registered:
 
 
 class TrainingRunner(TrackedRunner):
-    """Performs the steps of training as tasks; `registered` is where the model is, at the end."""
+    """Performs the steps of training as tasks. `registered` is the registered model at the end."""
 
     def __init__(self, emit: Listener) -> None:
         names: dict[Step, str] = {
@@ -78,8 +78,7 @@ class TrainingRunner(TrackedRunner):
     def _log_model(
         self, options: TrainingOptions, folder: Path, metrics: Mapping[str, Json]
     ) -> None:
-        """Write the figures, log the model to MLflow and make it a version of its registered
-        model."""
+        """Write the figures, log the model to MLflow, and add it to the registry."""
         log_model(options, folder, metrics)
         self.registered = _register_model(options, folder, metrics)
         say_trained(options, metrics, self.registered)
@@ -106,7 +105,7 @@ def _register_model(
 def say_trained(
     options: TrainingOptions, metrics: Mapping[str, Json], registered: Registered
 ) -> None:
-    """How well the model orders programs and where it is, as an artifact of the flow run."""
+    """Create a Prefect artifact that reports the model's accuracy and location."""
     figures = {k: v for k, v in sorted(_numbers(metrics).items()) if not k.startswith("visible_")}
     title = f"{options.kind}, {options.split}"
     note = paragraphs(
@@ -138,7 +137,7 @@ def _open(options: TrainingOptions, metrics: Mapping[str, Json]) -> str:
 
 
 def _start(metrics: Mapping[str, Json]) -> dict[str, str]:
-    """The tag of a fine-tuned model: the one that it was before."""
+    """Return the tag of a fine-tuned model that names its original model."""
     found = metrics.get(START)
     return {"start_model": str(found)} if found else {}
 
@@ -184,7 +183,7 @@ def _register(
 
 
 def _logged(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
-    """The id of a logged model: a copy of the model's folder, with what reads it."""
+    """Log a copy of the model's folder and its loader, and return the ID of the logged model."""
     survey_no_packages()
     experiment = client.get_run(run_id).info.experiment_id
     entry = client.create_logged_model(experiment, name=name, source_run_id=run_id)
@@ -203,8 +202,11 @@ def _logged(client: MlflowClient, folder: Path, name: str, run_id: str) -> str:
 
 
 def _is_best(client: MlflowClient, name: str, tags: Mapping[str, str]) -> bool:
-    """Whether there is no champion, or one that ordered the same rows no better, or one that was
-    judged on others and has learned from fewer."""
+    """Return whether a version should become champion.
+
+    It should if there is no champion, if it is at least as accurate on the same rows, or if the
+    champion was evaluated on other rows and learned from fewer rows.
+    """
     try:
         champion = client.get_model_version_by_alias(name, ALIAS)
     except MlflowException:

@@ -1,6 +1,6 @@
-"""Lets MLflow serve transferred models, from their own folder.
+"""MLflow loader of transfer models, from their own folder.
 
-MLflow calls `_load_pyfunc` of the module a model names as its loader; no pickle is involved.
+MLflow calls `_load_pyfunc` of the loader module that a model names. No pickle is involved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilewright.targets.features import Features
 
 
 class TransferPredictor:
-    """A transferred model that answers data frames."""
+    """A transfer model with MLflow's prediction interface."""
 
     def __init__(self, model: Transferred) -> None:
         self.model = model
@@ -24,7 +24,7 @@ class TransferPredictor:
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, object] | None = None
     ) -> pd.DataFrame:
-        """What `Transferred.predict` says of each row, a column each."""
+        """Return the fields of `Transferred.predict` for each row, as columns."""
         rows = model_input.to_numpy(dtype=np.float64)
         found = self.model.predict(Features.of(rows, list(map(str, model_input.columns))))
         return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Shows the steps of one workload as a Prefect flow of its own, below that of the network."""
+"""Prefect flow that shows the steps of one workload below the flow of the network."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from tilewright.tuning.run_flows import Flow
 from tilewright.tuning.tuning_task import TuningTask
 
 WORKLOAD_FLOW = "layer"
-"""Prefect's graph labels a node with the names of the flow and of its run: `layer / conv1 - 7x7/2`.
-Both are short, so that the labels of all layers can be read side by side."""
+"""Name of the flow.
+
+Prefect's graph labels a node with the names of the flow and of its run, such as `layer / conv1 -
+7x7/2`. Both are short, so that the labels of all layers can be read side by side.
+"""
 
 
 def followed_flow(flow_run_id: str) -> State[str]:
-    """Return what a task names in `wait_for` to follow a flow that was run below the same flow.
+    """Return a state that a task can name in `wait_for` to follow a flow below the same parent.
 
-    Prefect's own reference to the result of a flow cannot be listed by its pages, which report
-    `Invalid TaskInputResponse`. A reference to a task can. The node of a flow in Prefect's graph
+    Prefect's pages cannot list its own reference to the result of a flow, and report `Invalid
+    TaskInputResponse`. They can list a reference to a task. The node of a flow in Prefect's graph
     has the ID of its run, so a reference to a task with that ID gives the same edge.
     """
     # Prefect refuses a state without data.
@@ -41,8 +44,16 @@ def workload_flow(
     parent: str,
     after: Sequence[object],
 ) -> Flow[TunedWorkload]:
-    """Run the steps of a workload in a Prefect flow, behind the tasks `after`. It stops where they
-    stop. `parent` is the network's run in MLflow."""
+    """Run the steps of a workload in a Prefect flow, which yields wherever the steps yield.
+
+    Args:
+        steps: returns the generator of the steps.
+        options: options of the run.
+        task: task of the workload.
+        params: parameters of the run.
+        parent: MLflow run of the network.
+        after: tasks that the flow follows.
+    """
     name = ascii_only(layer(task.names, task.workload))  # Prefect's graph draws nothing else
 
     @flow(

@@ -1,1 +1,2 @@
-"""Transfers cost models: trained on some hardware and workloads, asked about others."""
+"""Transfer models: cost models that are trained on some hardware and workloads and used on
+others."""

@@ -1,15 +1,16 @@
-"""Names the columns of a program on hardware, the same for dataset rows and a tuner's candidates,
-and derives columns from others.
+"""Column names of programs on hardware, and derived columns.
 
-Four groups, by the first word of a column's name: `hardware`, `workload`, `schedule`, and `program`
-(what compiling reveals). A target has its own columns; a join of rows of several targets has NaN
-where a target lacks one.
+The names are the same for the rows of a dataset and for a tuner's candidates. The first word of a
+name is its group: `hardware`, `workload`, `schedule` or `program` (known only after compilation).
+Each target may have columns of its own; in a table of several targets, a value that a target lacks
+is NaN.
 
-A fifth group, `derived`, has a program's work in units of the hardware that runs it. Counts and the
-hardware's rates a cycle are columns of their own. A tree would need many cuts to find their
-quotients, and could not extrapolate. So quotients are columns, relative to the time of the
-workload's multiplications at peak: a figure that different hardware shares. They follow from column
-names alone, and nothing here is fitted. What cannot be computed is NaN.
+A fifth group, `derived`, expresses a program's work relative to the speed of the hardware. The
+counts and the rates per cycle of the hardware are separate columns. A tree would need many splits
+to find their quotients and could not extrapolate. The quotients are therefore columns of their own,
+relative to the time that the workload's multiplications take at peak speed, which is comparable
+across hardware. Derived columns are computed from the other columns by name; nothing is fitted
+here. Values that cannot be computed are NaN.
 """
 
 from __future__ import annotations
@@ -41,9 +42,19 @@ def columns_of(
     hardware: Mapping[str, float],
     hidden: Features | None = None,
 ) -> Features:
-    """Everything known of configs (n, knobs) on `hardware`, `Target.hardware_features`: a row a
-    config. Of `hidden`, a row a config, rows that did not compile give NaN; without it there are no
-    columns of the group `program`."""
+    """Compute all columns of configs on a piece of hardware.
+
+    Args:
+        workload: the workload.
+        space: its search space.
+        configs: knob indices, int array of shape (n, knobs).
+        hardware: `Target.hardware_features`.
+        hidden: counters of the compiled programs, one row per config; rows that did not compile are
+            NaN. Without it, there are no columns of the group `program`.
+
+    Returns:
+        Features with one row per config.
+    """
     fixed = _of_hardware(hardware) | _of_workload(workload)
     wide = np.tile(np.array([*fixed.values()]), (len(configs), 1))
     parts = [
@@ -56,7 +67,8 @@ def columns_of(
 
 
 def _of_hardware(hardware: Mapping[str, float]) -> dict[str, float]:
-    """Logarithms, but of what is one already; what is 0 the hardware lacks."""
+    """Return log2 of the hardware's properties. Properties that are 0 are missing in the hardware
+    and are left out."""
     return {
         f"hardware {name}": value if name.startswith("log2_") else float(np.log2(value))
         for name, value in hardware.items()
@@ -85,7 +97,8 @@ def _logs(hidden: Features) -> Features:
 
 
 def _sums(hidden: Features) -> Features:
-    """What targets that count other things have in common, NaN where nothing was compiled."""
+    """Return the hidden features that all targets share; NaN for programs that were not
+    compiled."""
     found = hidden_features(hidden)
     unknown: NDArray[np.bool_] = np.asarray(np.isnan(hidden.matrix).all(axis=1))
     matrix = np.where(unknown[:, None], np.nan, found.matrix)
@@ -94,12 +107,15 @@ def _sums(hidden: Features) -> Features:
 
 PREFIX = "derived"
 LATE = "derived late"
-"""First words of columns here; `LATE` ones need the group `program`."""
+"""Prefix of the names of derived columns that need the group `program`."""
 
 PEAK = f"{PREFIX} peak"
 REFERENCE = f"{LATE} reference"
-"""The longest unit's time and what nothing hides, log2 of how often the time at peak: what models
-learn the difference to, where it is known."""
+"""log2 of an estimated time, relative to the time at peak.
+
+The estimate is the time of the busiest unit plus the time that overlaps with nothing. Models learn
+the difference to this estimate where it is known.
+"""
 
 _Column = NDArray[np.float64]
 _Get = Callable[[str], _Column]
@@ -111,39 +127,43 @@ _BUSY = {
     "store": ("out_bytes",),
     "exposed": ("first_exposed", "load_exposed", "store_exposed", "last_exposed"),
 }
-"""Counts that keep a unit busy: iterations a cycle each, or bytes that pass the bus."""
+"""Counters that keep a unit busy: iterations, which take one cycle each, or bytes, which pass the
+bus."""
 _STARTS = {
     "load": ("inp_loads", "wgt_loads"),
     "side": ("acc_loads", "uop_loads"),
     "store": ("out_rows",),
 }
-"""Counts of which each waits for the memory once."""
+"""Counters of requests, each of which waits for the memory latency once."""
 _STEPS = {"compute": ("gemms", "alus"), "load": ("inp_rows",), "store": ("out_rows",)}
-"""Counts of which each takes its unit a cycle more."""
+"""Counters of steps, each of which costs its unit one further cycle."""
 _GEMMINI = {
     "compute": ("fed_cycles",), "load": ("data_bytes", "weight_bytes", "bias_bytes"),
     "store": ("stored_bytes",), "exposed": ("first_bytes",),
 }  # fmt: skip
-"""The same of a Gemmini, whose array takes a row of data a cycle."""
+"""The counters of Gemmini that correspond to `_BUSY`. Its array takes one row of data per cycle."""
 _REQUESTS = {"load": ("read_requests",), "store": ("write_requests",)}
-"""Its requests, of which so many are under way at a time."""
+"""Counters of Gemmini's memory requests, of which `_UNDER_WAY` are in flight at a time."""
 _UNDER_WAY, _RETURN_CYCLES = 16, 7
 INGREDIENTS = tuple(
     f"program {name}"
     for counts in (_BUSY, _STARTS, _STEPS, _GEMMINI, _REQUESTS)
     for name in chain.from_iterable(counts.values())
 )
-"""Columns that `REFERENCE` is made of, of which nothing is known of programs that have none."""
+"""Columns from which `REFERENCE` is computed."""
 _SETS = {
     "inp": ("batch", "block_in"), "wgt": ("block_in", "block_out"), "out": ("batch", "block_out"),
 }  # fmt: skip
-"""Tensors, and by which of the hardware's blocks their elements are counted."""
+"""Tensors, and the block sizes of the hardware in which their elements are counted."""
 _DEPTHS = {"inp": "log2_inp_depth", "wgt": "log2_wgt_depth", "out": "log2_acc_depth"}
 
 
 def with_derived(features: Features) -> Features:
-    """These columns with those that follow from them behind; of programs that nobody compiled there
-    are no `LATE` ones."""
+    """Append the derived columns to features.
+
+    The derived columns that start with `LATE` are added only if there are columns of the group
+    `program`.
+    """
     names = {name: k for k, name in enumerate(features.names)}
 
     def get(name: str) -> _Column:
@@ -159,13 +179,14 @@ def with_derived(features: Features) -> Features:
 
 
 def _peak(get: _Get) -> _Column:
-    """log2 of the cycles (or seconds, up to a factor) that all multiplications take at peak."""
+    """Return log2 of the cycles (or seconds, up to a constant) that all multiplications take at
+    peak."""
     blocks = sum(get(f"hardware {name}") for name in ("batch", "block_in", "block_out"))
     return get("workload macs") - _first([np.asarray(blocks), get("hardware peak_gflops")])
 
 
 def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
-    """From knobs, shapes and hardware."""
+    """Return the derived columns that follow from knobs, shapes and hardware."""
     found = {"peak": peak}
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     tiles = sum(_or_0(get(f"schedule log2_parts_tile_{axis}")) for axis in ("b", "h", "w", "co"))
@@ -194,7 +215,7 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
 
 
 def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
-    """From what compiling revealed."""
+    """Return the derived columns that need the counters of compiled programs."""
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     cycles = {
         unit: _total(get, names) / (1.0 if unit == "compute" else np.exp2(bus))
@@ -225,8 +246,10 @@ def _late(get: _Get, peak: _Column) -> dict[str, _Column]:
 
 
 def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
-    """Cycles and waits of units, and further steps, of programs of a Gemmini, where VTA's counts
-    are unknown: a unit is busy with bytes or waits for requests, whichever takes longer."""
+    """Fill in cycles, waits and steps of Gemmini programs, where VTA's counters are NaN.
+
+    A unit of Gemmini is either transferring bytes or waiting for requests, whichever takes longer.
+    """
     own = {unit: _total(get, names) for unit, names in _GEMMINI.items()}
     beat = np.exp2(_or_0(get("hardware cycles_per_beat")))
     bus, wait = np.exp2(get("hardware bus_bytes")), np.exp2(get("hardware memory_latency_cycles"))
@@ -245,13 +268,13 @@ def _put_gemmini(get: _Get, *known: dict[str, _Column]) -> None:
 
 
 def _total(get: _Get, names: Sequence[str]) -> _Column:
-    """The sum of counts that are there as log2(1 + count)."""
+    """Sum counters that are stored as log2(1 + count)."""
     counts = [np.exp2(get(f"program {name}")) - 1.0 for name in names]
     return np.asarray(np.sum(counts, axis=0))
 
 
 def _or_0(column: _Column) -> _Column:
-    """A log2 that is 0 where there is no such knob: nothing is cut or copied there."""
+    """Replace NaN by 0. A missing knob splits or copies nothing, so its log2 is 0."""
     return np.where(np.isnan(column), 0.0, column)
 
 

@@ -1,4 +1,5 @@
-"""Defines what every transferred model can be asked, of any kind."""
+"""Types that all kinds of transfer models share: predictions, training results and common
+options."""
 
 from __future__ import annotations
 
@@ -12,15 +13,19 @@ from tilewright.core.errors import TilewrightError
 
 
 class TransferError(TilewrightError):
-    """A transferred model that cannot be trained from a table, or a folder that holds none."""
+    """A transfer model cannot be trained from a table, or a folder holds no usable model."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of programs, each of shape (rows,): the log2 of their latency up to a
-    constant a task (another one for programs that are not compiled yet: compare those with each
-    other), how far off that usually is on tasks it has not seen (a standard deviation),
-    and the chance that they run."""
+    """Predictions of a transfer model for programs.
+
+    Attributes:
+        log_latency: log2 of the latency up to a constant per task, shape (rows,). The constant is
+            different for programs that are not compiled yet, so compare them only with each other.
+        spread: expected standard deviation of the error on unseen tasks, shape (rows,).
+        chance: probability that the program is valid, shape (rows,).
+    """
 
     log_latency: NDArray[np.float64]
     spread: NDArray[np.float64]
@@ -29,8 +34,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Training:
-    """How a training went. An epoch of boosted trees is a tree; `full_seconds` is what all the
-    epochs asked for would have taken, `stopped` by what they ended: epochs, minutes, or no gain."""
+    """Summary of a training run.
+
+    Attributes:
+        rows: number of rows of the table.
+        seconds: duration of the training.
+        epochs: number of epochs done; for boosted trees, the number of trees.
+        full_seconds: estimated duration if all requested epochs had been done.
+        stopped: reason for the end: "epochs", "minutes" or "no gain".
+    """
 
     rows: int
     seconds: float
@@ -40,7 +52,7 @@ class Training:
 
 
 class CommonOptions(BaseModel):
-    """The options of all kinds; each field's description is its documentation."""
+    """Options of all kinds of transfer models. Each field is documented by its description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

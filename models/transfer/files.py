@@ -1,12 +1,12 @@
-"""Writes and reads the folder of a transferred model: a JSON index with digests, and native files.
+"""Writes and reads the folder of a transfer model: a JSON index with digests, and native files.
 
-`model.json` has the model's kind, options and columns, and the SHA-256 of each of its files. It
-chooses no code but by the name of a kind.
+`model.json` holds the model's kind, options and columns, and the SHA-256 of each of its files. The
+only code that it can select is that of a registered kind.
 
 XGBoost and LightGBM trust their files: a crafted file can run code. A model is therefore loaded
 only if its signature, `model.signature`, proves that a command on this workspace trained it, or if
-the user has trusted it since (`trust_model`). The signature covers the index, and so the digests of
-all files.
+the user has declared it trusted (`trust_model`). The signature covers the index and thereby the
+digests of all files.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SIGNATURE = "model.signature"
 _PURPOSE = "tilewright transferred model, version 1"
 MAX_COLUMNS = 20_000
 MAX_BYTES = 1 << 29
-"""Of a file of a model."""
+"""Largest accepted size of a file of a model."""
 _SIGNATURE_BYTES = 4096
 
 Name = Annotated[str, Field(max_length=300)]
 
 
 class Index(BaseModel):
-    """What `model.json` holds."""
+    """Contents of `model.json`."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -58,8 +58,18 @@ class Index(BaseModel):
 
 
 def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write the files, then the index with their digests, and sign the model. Where no workspace
-    can be written, the model stays unsigned. Raises `OSError`."""
+    """Write the files of a model and the index with their digests, and sign the model.
+
+    If no workspace can be written, the model stays unsigned.
+
+    Args:
+        folder: folder of the model.
+        index: fields of `Index` except `files`.
+        files: contents of the files by name.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     whole = Index.model_validate(
         {**index, "files": {name: digest(data) for name, data in files.items()}}
     )
@@ -71,16 +81,25 @@ def write_model(folder: Path, index: Mapping[str, Any], files: Mapping[str, byte
 
 
 def trust_model(folder: Path) -> None:
-    """Sign the model in a folder as it is now, so that commands on this workspace load it. Only for
-    a model whose author the user trusts, since loading it can run code. Raises `TransferError`,
-    `SigningError` and `OSError`."""
+    """Sign the model in a folder in its present state, so that commands on this workspace load it.
+
+    Use this only for a model whose author you trust, since loading it can run code.
+
+    Raises:
+        TransferError: the folder holds no usable model.
+        SigningError: the workspace's key cannot be used.
+        OSError: the signature cannot be written.
+    """
     signature = sign(_PURPOSE, _identity(read_index(folder)))
     write_atomically(folder / SIGNATURE, signature.encode() + b"\n")
 
 
 def check_trusted(folder: Path, index: Index) -> None:
-    """Raises `TransferError` for a model that this workspace has not trained and its user has not
-    trusted."""
+    """Check that this workspace trained the model or that its user has declared it trusted.
+
+    Raises:
+        TransferError: neither holds.
+    """
     try:
         signature = read_plain(folder / SIGNATURE, limit=_SIGNATURE_BYTES).decode().strip()
         if is_own(_PURPOSE, _identity(index), signature):
@@ -98,7 +117,11 @@ def check_trusted(folder: Path, index: Index) -> None:
 
 
 def read_index(folder: Path) -> Index:
-    """What a folder says of its model. Raises `TransferError`."""
+    """Read `model.json` of a folder.
+
+    Raises:
+        TransferError: the file is missing, invalid or of an unsupported version.
+    """
     try:
         data = read_plain(folder / INDEX, limit=MAX_BYTES)
         version = MODEL.version_in(as_object(read_json(data)))
@@ -115,8 +138,11 @@ def read_index(folder: Path) -> Index:
 
 
 def identity_of(folder: Path) -> str:
-    """What tells a saved model from all others: a digest of its index, which has those of its
-    files. Raises `TransferError`."""
+    """Return a short unique ID of a saved model: a digest of its index, which covers its files.
+
+    Raises:
+        TransferError: the folder holds no usable model.
+    """
     return _identity(read_index(folder))[:16]
 
 
@@ -125,7 +151,17 @@ def _identity(index: Index) -> str:
 
 
 def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, bytes]:
-    """The files of these names, as they were written. Raises `TransferError`."""
+    """Read the files of a model and check their digests.
+
+    Args:
+        folder: folder of the model.
+        index: its index.
+        names: names of the files that the model must have.
+
+    Raises:
+        TransferError: a file is missing or has changed, or the names differ from those in the
+            index.
+    """
     if tuple(sorted(index.files)) != tuple(sorted(names)):
         raise no_model(folder, f"a model of kind {index.kind} has the files {', '.join(names)}")
     try:
@@ -139,7 +175,7 @@ def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, 
 
 
 def no_model(folder: Path, why: object) -> TransferError:
-    """An error that says what to do about a folder that holds no usable model."""
+    """Return an error that tells the user what to do about a folder without a usable model."""
     if isinstance(why, ValidationError):
         first = why.errors()[0]
         why = f"{INDEX}: {'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,13 +1,15 @@
-"""Computes and trains neural models in plain JAX: functions of named weights and of rows with NaN
-for unknowns. A learned embedding of the column replaces each unknown value. All is float32.
+"""Neural transfer models in plain JAX, and their training.
 
-Training is Adam on the root of the mean squared error, within a time limit. Rows lie on the device
-as a whole. A few hundred steps at a time are one compiled loop, and the clock is looked at between
-loops. The learning rate falls to nothing in the last part of whatever ends first, the epochs or the
-minutes.
+A network is a function of named weights and of rows in which NaN marks unknown values. A learned
+embedding of the column replaces each unknown value. All computations are in float32.
 
-Only `models.transfer.neural` imports this module, when a network is asked for: JAX takes a second
-to load.
+Training uses Adam on the root mean squared error, within a time limit. All rows are on the device.
+A few hundred steps at a time run in one compiled loop, and the time limit is checked between loops.
+The learning rate falls to zero in the last part of the epochs or of the minutes, whichever ends
+first.
+
+Only `models.transfer.neural` imports this module, and only when it needs a network, because JAX
+takes a second to load.
 """
 
 from __future__ import annotations
@@ -35,18 +37,22 @@ _Params = Mapping[str, jax.Array]
 
 
 class JaxNetwork(Protocol):
-    """A network over rows of columns; equal ones share what was compiled."""
+    """A network over rows of columns. Equal networks share their compiled code, so they must be
+    hashable."""
 
     def shapes(self) -> Shapes:
-        """The weights by name."""
+        """Return the shapes of the weights by name."""
 
     def __call__(self, weights: _Params, x: jax.Array) -> jax.Array:
-        """Rows (rows, columns) to labels (rows,)."""
+        """Map rows of shape (rows, columns) to labels of shape (rows,)."""
 
 
 def begin(network: JaxNetwork, seed: int) -> NamedWeights:
-    """Weights of the network's shapes to start from: matrices normal with variance 1/inputs, gains
-    1, all else 0."""
+    """Draw the initial weights of a network.
+
+    Matrices are normal with variance 1/inputs, gains are 1, embeddings of unknown values are small
+    random numbers, and all other weights are 0.
+    """
     rng = np.random.default_rng(seed)
     found: NamedWeights = {}
     for name, shape in network.shapes().items():
@@ -63,7 +69,13 @@ def begin(network: JaxNetwork, seed: int) -> NamedWeights:
 
 @dataclass(frozen=True)
 class Perceptron:
-    """Layers of so many units, each added to what it is given."""
+    """MLP with residual connections.
+
+    Attributes:
+        columns: number of columns.
+        units: number of units per layer.
+        layers: number of hidden layers.
+    """
 
     columns: int
     units: int
@@ -80,13 +92,24 @@ class Perceptron:
 
 
 UNROLLED = 2
-"""Steps of an LSTM that are compiled as one: faster, and the same numbers."""
+"""Number of LSTM steps that are compiled as one. This is faster and gives the same numbers."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Bidirectional LSTMs over tokens, attention over what they say, all in the light of the
-    `others`. `tokens` are the places of each token's columns."""
+    """Bidirectional LSTMs over the tokens of a schedule, followed by attention.
+
+    All columns that belong to no token are added to the input of the first LSTM as a common
+    context.
+
+    Attributes:
+        columns: number of columns.
+        tokens: column indices of each token.
+        others: indices of the columns that belong to no token.
+        units: units per LSTM direction.
+        layers: number of bidirectional LSTMs.
+        heads: number of attention heads.
+    """
 
     columns: int
     tokens: tuple[tuple[int, ...], ...]
@@ -97,7 +120,8 @@ class Decisions:
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Columns of each token and which are some, both of shape (tokens, most columns)."""
+        """Column indices of each token and a mask of the used entries, both of shape (tokens, most
+        columns)."""
         most = max((len(each) for each in self.tokens), default=1)
         places = np.zeros((max(len(self.tokens), 1), most), np.int64)
         there = np.zeros_like(places, dtype=np.bool_)
@@ -146,7 +170,8 @@ class Decisions:
         return (out + weights["out bias"])[:, 0]
 
     def _embedded(self, weights: _Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Tokens (rows, tokens, width), and whether a row has such a knob (rows, tokens)."""
+        """Return the embedded tokens (rows, tokens, width), and which tokens a row has (rows,
+        tokens)."""
         places, there = self._places
         values = jnp.where(there, x[:, places], 0.0)
         known = ~jnp.isnan(values)
@@ -159,7 +184,8 @@ class Decisions:
         return tokens, (known & there).any(axis=2)
 
     def _lstm(self, weights: _Params, name: str, h: jax.Array) -> jax.Array:
-        """Both directions at once: (rows, tokens, inputs) → (rows, tokens, width)."""
+        """Run both directions of an LSTM at once: (rows, tokens, inputs) to (rows, tokens,
+        width)."""
         both = jnp.stack([h, h[:, ::-1]])
         given = jnp.einsum("drti,dig->tdrg", both, weights[f"{name} in matrix"])
         given = given + weights[f"{name} bias"][:, None, :]
@@ -181,7 +207,8 @@ class Decisions:
         return jnp.concatenate([forth, back], axis=2).transpose(1, 0, 2)
 
     def _attention(self, weights: _Params, h: jax.Array, present: jax.Array) -> jax.Array:
-        """What the heads see of all tokens that are there, mean over tokens: (rows, width)."""
+        """Apply self-attention to the present tokens and return the mean over tokens, (rows,
+        width)."""
         rows, tokens, _ = h.shape
 
         def heads(name: str) -> jax.Array:
@@ -195,13 +222,13 @@ class Decisions:
 
 
 def _mean(h: jax.Array, present: jax.Array) -> jax.Array:
-    """Mean over the tokens that are there, 0 without any."""
+    """Return the mean over the present tokens, or 0 if there are none."""
     count = jnp.maximum(present.sum(axis=1), 1)[:, None]
     return (h * present[:, :, None]).sum(axis=1) / count
 
 
 def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
-    """Values of columns, and in place of an unknown one its column's embedding."""
+    """Apply a linear layer to columns; the embedding of a column replaces an unknown value."""
     known = ~jnp.isnan(x)
     return (
         jnp.where(known, x, 0.0) @ weights[f"{name} matrix"]
@@ -211,7 +238,7 @@ def _read(weights: _Params, name: str, x: jax.Array) -> jax.Array:
 
 
 def _layer(weights: _Params, name: str, h: jax.Array) -> jax.Array:
-    """A linear layer of what is put on one scale first."""
+    """Apply RMS normalisation and a linear layer."""
     h = h * jax.lax.rsqrt((h * h).mean(axis=-1, keepdims=True) + 1e-6)
     return h * weights[f"{name} gain"] @ weights[f"{name} matrix"] + weights[f"{name} bias"]
 
@@ -224,8 +251,14 @@ _EPSILON = 1e-8
 
 
 class Taken(NamedTuple):
-    """What is taken away at random: the chance that a row loses its late columns, that any value is
-    lost, which columns are late, and which may go alone, both (columns,)."""
+    """Random masking of values during training.
+
+    Attributes:
+        program: probability that a row loses all its late columns.
+        column: probability that any single value is lost.
+        late: bool array of shape (columns,): columns that are known only after compilation.
+        single: bool array of shape (columns,): columns that may be lost alone.
+    """
 
     program: float
     column: float
@@ -241,9 +274,20 @@ def descend(
     seed: int,
     start: NamedWeights | None = None,
 ) -> tuple[NamedWeights, LearningOutcome]:
-    """Weights of the network's shapes that fit a lesson, and how far the training came. `options`
-    are those of `models.transfer.neural.NeuralOptions` with a batch. With weights to `start` from,
-    those are returned that are least off on the rows kept back, after whichever epoch."""
+    """Train a network on a lesson with Adam.
+
+    Args:
+        network: the network.
+        lesson: training and held-out rows.
+        scaled: function that normalises rows of shape (rows, columns).
+        options: `models.transfer.neural.NeuralOptions` with a batch size.
+        seed: seed of the random generator.
+        start: weights to fine-tune. If they are given, the weights with the lowest error on the
+            held-out rows after any epoch are returned; otherwise the last ones.
+
+    Returns:
+        The weights by name, and how far the training came.
+    """
     rng = np.random.default_rng(seed)
     count = len(lesson.x)
     batch = min(options.batch, count)
@@ -299,7 +343,7 @@ def descend(
 def ask(
     network: JaxNetwork, weights: NamedWeights, x: Matrix, scaled: Callable[[Matrix], Matrix]
 ) -> NDArray[np.float64]:
-    """Labels of rows (rows, columns), shape (rows,)."""
+    """Predict the labels, shape (rows,), of rows of shape (rows, columns)."""
     found = np.empty(len(x))
     with on_cpu():
         for begin_at in range(0, len(x), _ASKED_AT_ONCE):
@@ -313,7 +357,8 @@ def ask(
 
 
 def _size(rows: int) -> int:
-    """So many rows are asked about: few sizes, since each is compiled."""
+    """Return the padded number of rows. There are only three sizes, since each one is compiled
+    separately."""
     return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
 
 
@@ -322,8 +367,11 @@ def _kept(weights: Any) -> NamedWeights:
 
 
 class _Best:
-    """Of the weights it is shown those that are least off on the rows kept back, compiled and not,
-    as both are learned."""
+    """Keeps the weights with the lowest error on the held-out rows.
+
+    The error is the mean over compiled rows and rows without compilation results, weighted as in
+    training.
+    """
 
     def __init__(
         self, network: JaxNetwork, lesson: Lesson, scaled: Callable[[Matrix], Matrix], options: Any,
@@ -338,18 +386,18 @@ class _Best:
         self.before = self.least = self._off(start)
 
     def look(self, weights: Any) -> None:
-        """Keep these if they are better than all before."""
+        """Keep these weights if their error is lower than all before."""
         off = self._off(weights)
         if off.mean() < self.least.mean():
             self.least, self.found = off, _kept(weights)
 
     @property
     def weights(self) -> NamedWeights:
-        """The best, or those to start from where the best may be so by chance."""
+        """Return the best weights, or the initial ones if the improvement may be due to chance."""
         return self.found if surely_less(self.least, self.before) else self.start
 
     def _off(self, weights: Any) -> NDArray[np.float64]:
-        """Squared errors, (rows,)."""
+        """Return the squared errors, shape (rows,)."""
         off = np.zeros(len(self.held[0][1]))
         for share, x, y in self.held:
             off += share * (ask(self.network, weights, x, self.scaled) - y) ** 2
@@ -357,14 +405,14 @@ class _Best:
 
 
 class _Draws:
-    """Rows of minibatches, each epoch all of them in another order."""
+    """Draws the rows of minibatches. Each epoch uses all rows in a new random order."""
 
     def __init__(self, rows: int, batch: int, rng: np.random.Generator) -> None:
         self.rows, self.batch, self.rng = rows, batch, rng
         self.left = np.empty(0, np.int32)
 
     def take(self, steps: int) -> NDArray[np.int32]:
-        """Shape (steps, batch)."""
+        """Return the rows of the next minibatches, shape (steps, batch)."""
         wanted = steps * self.batch
         parts, count = [self.left], len(self.left)
         while count < wanted:
@@ -393,8 +441,10 @@ def _loop(
     network: JaxNetwork, weights: Any, adam: Any, x: jax.Array, y: jax.Array, rows: ArrayLike,
     count: ArrayLike, seed: ArrayLike, rate: ArrayLike, taken: Taken,
 ) -> tuple[Any, Any, jax.Array]:  # fmt: skip
-    """Weights and Adam's averages after a step for each of the first `count` rows of `rows`,
-    (steps, batch), and the mean error on the way."""
+    """Run the first `count` training steps, with the minibatches in `rows` of shape (steps, batch).
+
+    Returns the new weights, the new state of Adam and the mean loss.
+    """
     adam.hyperparams["learning_rate"] = jnp.asarray(rate)
     key, rows = jax.random.key(seed, impl="threefry2x32"), jnp.asarray(rows)
 
@@ -416,7 +466,8 @@ def _loop(
 
 
 def _without(x: jax.Array, key: jax.Array, taken: Taken) -> tuple[jax.Array, jax.Array]:
-    """Rows with values taken away, and which of them look as if they were not compiled."""
+    """Mask values at random. Returns the masked rows, and which rows look as if they were not
+    compiled."""
     rows, alone = jax.random.split(key)
     uncompiled = jax.random.uniform(rows, (x.shape[0],)) < taken.program
     gone = jax.random.uniform(alone, x.shape) < taken.column

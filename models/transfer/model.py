@@ -1,6 +1,8 @@
-"""Implements what all kinds of transferred models share: columns by name, labels, the chance to
-run, typical errors, the folder, and the prior that a tuner asks. A kind learns to rank and keeps
-what it learned.
+"""Base class of all kinds of transfer models.
+
+It handles named columns, labels, the probability that a program is valid, the typical error, the
+folder of a model, and the prior for a tuner. A subclass implements learning to rank and stores what
+it learned.
 """
 
 from __future__ import annotations
@@ -45,15 +47,25 @@ from tilewright.targets.features import Features
 CHANCE = "validity.ubj"
 _CHANCE_SHARE = 0.15  # of the time for training
 LEAST_VALID = 32
-"""Rows with a latency that fine-tuning takes at least, those kept back among them: ours."""
+"""Smallest number of rows with a latency for fine-tuning, including held-out rows. We chose this
+number ourselves."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a kind learns from: columns by `names` with NaN for what is unknown, shape (rows,
-    columns), and `models.transfer.preprocessing.labels`, two of (rows,); the same of rows that tell
-    when to stop; and when to stop at the latest, by `time.monotonic`."""
+    """Training data of a transfer model.
+
+    Attributes:
+        names: names of the columns.
+        x: rows of shape (rows, columns); unknown values are NaN.
+        y: labels for compiled and for not yet compiled programs, two arrays of shape (rows,); see
+            `training_data.labels`.
+        held_x: held-out rows that decide when to stop.
+        held_y: their labels.
+        until: latest end of the training, in seconds of `time.monotonic`.
+        say: called with lines that report the progress.
+    """
 
     names: tuple[str, ...]
     x: Matrix
@@ -66,8 +78,14 @@ class Lesson:
 
 @dataclass(frozen=True)
 class LearningOutcome:
-    """How many epochs were done of how many, in how many seconds, without what had to be compiled
-    first, and by what they ended."""
+    """Result of the learning step.
+
+    Attributes:
+        epochs: number of epochs done.
+        asked: number of epochs requested.
+        seconds: duration without the time to compile code.
+        stopped: reason for the end: "epochs", "minutes" or "no gain".
+    """
 
     epochs: float
     asked: int
@@ -76,16 +94,19 @@ class LearningOutcome:
 
 
 class Transferred(ABC):
-    """A cost model of programs on hardware. Columns are known by name: their order says nothing,
-    those it was not trained with are passed over, those that are missing or NaN are masked."""
+    """Base class of cost models that transfer between hardware and workloads.
+
+    Columns are identified by name, so their order does not matter. Columns that the model was not
+    trained with are ignored; missing columns and NaN are masked.
+    """
 
     kind: ClassVar[str]
     file: ClassVar[str]
     options_type: ClassVar[type[CommonOptions]]
     refining: ClassVar[Mapping[str, object]]
-    """Options that fine-tuning has instead of those of the model it starts from."""
+    """Options whose default in fine-tuning differs from the options of the original model."""
     lasting: ClassVar[tuple[str, ...]] = ("formula",)
-    """Options that what was learned depends on: fine-tuning cannot change them."""
+    """Options that the learned weights depend on, so that fine-tuning cannot change them."""
 
     def __init__(self, seed: int, options: CommonOptions) -> None:
         self.seed = seed
@@ -99,19 +120,24 @@ class Transferred(ABC):
 
     @abstractmethod
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
-        """Learn to predict labels, from what `start` has learned if there is one."""
+        """Learn to predict labels. If `start` is given, continue from what it has learned."""
 
     @abstractmethod
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
-        """Labels of rows of the model's columns, shape (rows,)."""
+        """Predict the labels, shape (rows,), of rows with the model's columns."""
 
     @abstractmethod
     def _packed(self) -> bytes:
-        """The file that holds what was learned."""
+        """Return the contents of the file that holds what was learned."""
 
     @abstractmethod
     def _unpack(self, data: bytes) -> None:
-        """Read the file that `_packed` gave. Raises `ValueError`, or `TilewrightError`."""
+        """Read the contents that `_packed` returned.
+
+        Raises:
+            ValueError: the contents are damaged.
+            TilewrightError: the contents cannot be used.
+        """
 
     # -- the contract ---------------------------------------------------------------------------
 
@@ -122,10 +148,19 @@ class Transferred(ABC):
         say: Say = lambda text: None,
         start: Self | None = None,
     ) -> Training:
-        """Learn from a table. `validation` tells when to stop; without one some tasks are kept back
-        for that. `say` hears how it goes. With `start`, a model of the same kind
-        (`models.transfer.registry.refined`), training continues from its columns and what it has
-        learned. Raises `TransferError` for a table without valid rows."""
+        """Train the model on a table.
+
+        Args:
+            table: rows to learn from.
+            validation: rows that decide when to stop. Without it, some tasks of the table are held
+                out.
+            say: called with lines that report the progress.
+            start: model of the same kind to fine-tune (see `models.transfer.registry.refined`).
+                Training continues from its columns and weights.
+
+        Raises:
+            TransferError: the table has no valid rows, or too few for fine-tuning.
+        """
         begun = time.monotonic()
         if start is not None:
             _check_rows(table)
@@ -152,7 +187,12 @@ class Transferred(ABC):
         return Training(rows, taken, round(learned.epochs, 2), full, learned.stopped)
 
     def predict(self, features: Features, chance: bool = True) -> Prediction:
-        """What is expected of each row. Without `chance` nobody asks for that: it is 1."""
+        """Predict the latency and the validity of programs.
+
+        Args:
+            features: one row per program.
+            chance: whether to predict the probability that the program is valid. If not, it is 1.
+        """
         x = aligned(features, self.columns)
         half = half_known(x, self.columns)
         x = uncompiled(x, self.columns, half)
@@ -169,9 +209,11 @@ class Transferred(ABC):
     def _constants(
         self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """By how much what is said of `compiled` rows of a task is above what would be said of them
-        before that, for every row, shape (rows,): so that one task's programs, of which some are
-        half known, can be compared. Of a task without compiled rows it is that of all."""
+        """Return the offset of predictions after compilation to those before, shape (rows,).
+
+        With this offset, programs of one task can be compared even if some of them are only partly
+        known. A task without compiled rows gets the mean offset of all compiled rows.
+        """
         early = self._rank(uncompiled(x[compiled], self.columns, np.ones(compiled.sum(), np.bool_)))
         above, task = said[compiled] - early, of_tasks(x, self.columns)
         rows = np.bincount(task[compiled], minlength=task.max() + 1)
@@ -180,7 +222,11 @@ class Transferred(ABC):
         return np.asarray(each[task], dtype=np.float64)
 
     def save(self, folder: Path) -> None:
-        """Write the model in native formats. Raises `OSError`."""
+        """Write the model in native formats.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
         index = {
             "kind": self.kind,
             "seed": self.seed,
@@ -192,7 +238,11 @@ class Transferred(ABC):
         write_model(folder, index, {self.file: self._packed(), CHANCE: self._chance.packed()})
 
     def read(self, folder: Path, index: Index) -> None:
-        """Become the model of a folder with this index. Raises `TransferError`."""
+        """Load the model of a folder with this index into this object.
+
+        Raises:
+            TransferError: the folder holds no usable model.
+        """
         files = read_files(folder, index, (self.file, CHANCE))
         self.columns, self.facts = tuple(index.columns), dict(index.facts)
         low, high = index.spread
@@ -217,7 +267,8 @@ class Transferred(ABC):
         self._chance.refine(start._chance, given.x[:, early], given.valid, kept, threads, until)
 
     def _usual_error(self, lesson: Lesson) -> tuple[float, float]:
-        """Deviation on the rows kept back, centred: compiled, and before that."""
+        """Return the standard deviation of the errors on held-out rows, with and without the late
+        columns."""
         off = []
         for y, hidden in zip(lesson.held_y, (0.0, 1.0), strict=True):
             x, _ = masked(lesson.held_x, lesson.names, hidden, 0.0, 0)
@@ -227,8 +278,8 @@ class Transferred(ABC):
 
 @dataclass(frozen=True)
 class _Given:
-    """Rows of a model's columns (rows, columns), and of each its labels, its task and whether it
-    has a latency, (rows,)."""
+    """Rows of a model's columns with labels, task IDs and a mask of the rows that have a
+    latency."""
 
     x: Matrix
     y: tuple[Labels, Labels]
@@ -244,8 +295,11 @@ class _Given:
     def learned(
         self, names: tuple[str, ...], start: Transferred | None
     ) -> tuple[Matrix, tuple[Labels, Labels]]:
-        """Rows with a latency and their labels. With `start`, less what it is off by in each task
-        on average: few rows do not tell the constants of tasks, and nobody asks for them."""
+        """Return the rows with a latency, and their labels.
+
+        If `start` is given, the mean residual of `start` in each task is subtracted from the
+        labels: few rows cannot determine the constants of tasks, and predictions do not need them.
+        """
         x, task = self.x[self.valid], self.task[self.valid]
         compiled, before = (y[self.valid] for y in self.y)
         if start is None or not len(x):
@@ -265,7 +319,7 @@ def _lesson(
 
 
 def _check_rows(table: TrainingTable) -> None:
-    """Raises `TransferError` for a table that is too small to learn from."""
+    """Raise `TransferError` if a table has too few rows with a latency for fine-tuning."""
     if (count := int(table.valid.sum())) < LEAST_VALID:
         raise TransferError(
             f"{count} of {len(table)} rows to learn from have a latency, and fine-tuning takes "
@@ -274,8 +328,11 @@ def _check_rows(table: TrainingTable) -> None:
 
 
 def options_of(kind: type[Transferred], given: Mapping[str, object] | None = None) -> CommonOptions:
-    """The options of a kind. Raises `TransferError` for one that it does not know, or a value it
-    cannot take."""
+    """Return the options of a kind, with the given values.
+
+    Raises:
+        TransferError: an option is unknown, or its value is invalid.
+    """
     fields = kind.options_type.model_fields
     try:
         return kind.options_type.model_validate(dict(given or {}))
@@ -288,8 +345,16 @@ def options_of(kind: type[Transferred], given: Mapping[str, object] | None = Non
 
 
 def prior_from(model: Transferred, problem: Problem) -> TransferredPrior:
-    """What `model` says of configs of the problem, (n, knobs), before or after compiling. It is
-    asked for the chance to run before: compiling reveals nothing of that."""
+    """Return a prior for a tuner that predicts configs of a problem with a transfer model.
+
+    Args:
+        model: the trained model.
+        problem: workload, space and hardware.
+
+    Returns:
+        A function of configs (n, knobs) and, after compilation, their counters. The probability of
+        validity is predicted only before compilation, since compiling reveals nothing about it.
+    """
 
     def ask(configs: Configs, hidden: Features | None) -> Belief:
         known = columns_of(problem.workload, problem.space, configs, problem.hardware, hidden)

@@ -1,8 +1,8 @@
-"""Implements neural transfer models: an MLP, and the network of Verma et al. (ExHET 2023).
+"""Neural transfer models: an MLP, and the network of Verma et al. (ExHET 2023).
 
-That network has three bidirectional LSTMs over the schedule's decisions, its tokens, each with its
-columns, and two attention heads. `models.transfer.jax_networks` computes and trains the networks,
-and loads JAX, which takes a second. A trained MLP predicts without it
+The published network has three bidirectional LSTMs over the decisions of the schedule, which are
+its tokens, and two attention heads. `models.transfer.jax_networks` computes and trains the
+networks; it imports JAX, which takes a second to load. A trained MLP predicts without JAX
 (`models.transfer.numpy_mlp`).
 """
 
@@ -24,11 +24,12 @@ from tilewright.models.transfer.numpy_mlp import NamedWeights, pack_weights, unp
 from tilewright.models.transfer.training_data import Matrix
 
 _CLIP = 6.0
-"""Deviations beyond which a value counts as no further away: hardware may be of any size."""
+"""Normalised values are clipped to this many standard deviations, since new hardware may be far
+outside the training range."""
 
 
 class NeuralOptions(CommonOptions):
-    """Of neural models."""
+    """Options of all neural models."""
 
     epochs: int = Field(default=200, ge=1, le=10_000, description="passes over the data at most")
     learning_rate: float = Field(default=1e-3, gt=0, le=1, description="of Adam")
@@ -39,7 +40,7 @@ class NeuralOptions(CommonOptions):
 
 
 class MLPOptions(NeuralOptions):
-    """Of the MLP."""
+    """Options of the MLP."""
 
     batch: int = Field(default=1024, ge=1, le=65536, description="rows a step")
     units: int = Field(default=256, ge=1, le=4096, description="units a layer")
@@ -47,8 +48,12 @@ class MLPOptions(NeuralOptions):
 
 
 class AttentionOptions(NeuralOptions):
-    """Of the published network; the defaults of batch, epochs, rate, layers and heads are those
-    published. Its unrolling of two steps changes how an LSTM is computed, not what."""
+    """Options of the published network.
+
+    The defaults of batch, epochs, rate, layers and heads are the published ones. The published
+    network also unrolls two steps of an LSTM. That changes how the LSTM is computed, but not its
+    results.
+    """
 
     batch: int = Field(default=16, ge=1, le=65536, description="rows a step")
     units: int = Field(default=48, ge=2, le=1024, description="units of an LSTM, each direction")
@@ -58,7 +63,7 @@ class AttentionOptions(NeuralOptions):
     @model_validator(mode="before")
     @classmethod
     def _without_unrolling(cls, given: dict[str, object]) -> dict[str, object]:
-        """Models of 0.2 and before say how many steps were unrolled."""
+        """Ignore the option `unroll`, which models of version 0.2 and earlier have stored."""
         return {name: value for name, value in given.items() if name != "unroll"}
 
 
@@ -66,7 +71,8 @@ _REFINING = {"epochs": 30, "learning_rate": 1e-4, "held": 0.2}
 
 
 class _Neural(Transferred):
-    """Weights, with the mean and deviation of every column."""
+    """Base class of the neural models: weights, and the mean and standard deviation of each
+    column."""
 
     file: ClassVar[str] = "model.safetensors"
     options: Any
@@ -75,7 +81,7 @@ class _Neural(Transferred):
 
     @abstractmethod
     def _network(self) -> Any:
-        """A `models.transfer.jax_networks.JaxNetwork` over this model's columns."""
+        """Return the `models.transfer.jax_networks.JaxNetwork` over this model's columns."""
 
     def _learn(self, lesson: Lesson, start: Self | None) -> LearningOutcome:
         from tilewright.models.transfer.jax_networks import descend
@@ -93,7 +99,7 @@ class _Neural(Transferred):
         return ask(self._network(), self._weights, x, self._scaled)
 
     def _scaled(self, x: Matrix) -> Matrix:
-        """Deviations from the mean, NaN where nothing is known; shape (rows, columns)."""
+        """Normalise rows of shape (rows, columns); unknown values stay NaN."""
         found = (x - self._scale["mean"]) / self._scale["deviation"]
         return np.clip(found, -_CLIP, _CLIP, out=found)
 
@@ -107,7 +113,7 @@ class _Neural(Transferred):
 
 
 def _scale_of(x: Matrix) -> NamedWeights:
-    """Mean and deviation of each column of rows (rows, columns)."""
+    """Return the mean and the standard deviation of each column of rows (rows, columns)."""
     mean = np.nanmean(x, axis=0, dtype=np.float64)
     deviation = np.nanstd(x, axis=0, dtype=np.float64)
     return {
@@ -117,7 +123,7 @@ def _scale_of(x: Matrix) -> NamedWeights:
 
 
 class MLP(_Neural):
-    """Layers of units over all columns."""
+    """Multilayer perceptron over all columns."""
 
     kind: ClassVar[str] = "mlp"
     options_type = MLPOptions
@@ -134,7 +140,7 @@ class MLP(_Neural):
 
 
 class Attention(_Neural):
-    """Bidirectional LSTMs and attention over knobs, in the light of all other columns."""
+    """Bidirectional LSTMs and attention over knobs, conditioned on all other columns."""
 
     kind: ClassVar[str] = "attention"
     options_type = AttentionOptions
@@ -152,13 +158,19 @@ class Attention(_Neural):
 
 _GROUP = "schedule "
 _ABOUT = ("log2_parts_", "log2_", "waste_", "one_", "whole_")
-"""How columns begin that speak of one knob: of two that fit, the first."""
+"""Prefixes of the names of columns that describe a single knob. If two prefixes match, the first
+one counts."""
 
 
 @dataclass(frozen=True)
 class TransferTokens:
-    """Knobs in the order of their columns; of each, the places of its columns; and the places of
-    all columns that speak of no knob alone."""
+    """Assignment of columns to the knobs of a schedule.
+
+    Attributes:
+        knobs: names of the knobs, in the order of their columns.
+        columns: column indices of each knob.
+        others: indices of the columns that describe no single knob.
+    """
 
     knobs: tuple[str, ...]
     columns: tuple[tuple[int, ...], ...]
@@ -166,8 +178,14 @@ class TransferTokens:
 
 
 def tokens_of(names: Sequence[str]) -> TransferTokens:
-    """Columns of these names by knob. Every log2 of a knob's value makes a token, but volumes and
-    numbers of parts, which follow from knobs."""
+    """Group columns by the knob that they describe.
+
+    Each log2 column of a knob's value starts a token, except volumes and numbers of parts, which
+    are computed from several knobs.
+
+    Args:
+        names: names of all columns.
+    """
     found: dict[str, list[int]] = {}
     for name in names:
         knob = _knob(name, "log2_")
@@ -186,11 +204,13 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
 
 
 def _is_parts(knob: str, names: Sequence[str]) -> bool:
-    """Whether `parts_X` is the number of parts that knob X makes, and no knob of that name."""
+    """Return whether `parts_X` is the number of parts that knob X makes, rather than a knob of that
+    name."""
     return knob.startswith("parts_") and f"{_GROUP}log2_{knob.removeprefix('parts_')}" in names
 
 
 def _knob(name: str, start: str) -> str:
-    """What follows `start` in the name of a column of a schedule, else ""."""
+    """Return what follows `start` in the name of a schedule column, or "" if the name does not
+    match."""
     whole = _GROUP + start
     return name.removeprefix(whole) if name.startswith(whole) else ""

@@ -1,8 +1,7 @@
-"""Stores weights of neural models as safetensors, and computes the MLP in NumPy, so that a trained
-model predicts without JAX. Loading and compiling JAX takes longer than all predictions of a layer's
-tuning.
+"""Safetensors files of neural models, and the MLP in NumPy, so that it can predict without JAX.
 
-The MLP is equal to `models.transfer.jax_networks.Perceptron`, up to rounding.
+Loading JAX and compiling take longer than all predictions that the tuning of a layer needs. The MLP
+gives the same results as `models.transfer.jax_networks.Perceptron`, up to rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +22,13 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def read_shapes(name: str, columns: int, units: int) -> Shapes:
-    """Of a layer that reads columns: in place of an unknown value it takes an embedding."""
+    """Return the weight shapes of an input layer, which replaces unknown values by an embedding.
+
+    Args:
+        name: name of the layer.
+        columns: number of input columns.
+        units: number of outputs.
+    """
     return {
         f"{name} matrix": (columns, units), f"{name} unknown": (columns, units),
         f"{name} bias": (units,),
@@ -31,19 +36,29 @@ def read_shapes(name: str, columns: int, units: int) -> Shapes:
 
 
 def layer_shapes(name: str, inputs: int, units: int) -> Shapes:
-    """Of a linear layer behind what puts its inputs on one scale."""
+    """Return the weight shapes of a linear layer that follows an RMS normalisation of its inputs.
+
+    Args:
+        name: name of the layer.
+        inputs: number of inputs.
+        units: number of outputs.
+    """
     return {f"{name} gain": (inputs,), f"{name} matrix": (inputs, units), f"{name} bias": (units,)}
 
 
 def pack_weights(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """The bytes of a safetensors file of arrays of any shape, in the order of names."""
+    """Serialise arrays as safetensors, sorted by name."""
     return bytes(
         numpy_format.save({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)})
     )
 
 
 def unpack_weights(data: bytes) -> NamedWeights:
-    """Return the arrays of a safetensors file by name. Raises `ValueError` if it is damaged."""
+    """Return the arrays of a safetensors file by name.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     try:
         found: NamedWeights = numpy_format.load(data)
     except (safetensors.SafetensorError, KeyError) as error:
@@ -58,7 +73,13 @@ _SMALL = np.float32(1e-6)
 
 
 def shapes(columns: int, units: int, layers: int) -> Shapes:
-    """The weights by name."""
+    """Return the shapes of the MLP's weights by name.
+
+    Args:
+        columns: number of input columns.
+        units: number of units per layer.
+        layers: number of hidden layers.
+    """
     found = read_shapes("in", columns, units)
     for k in range(1, layers):
         found |= layer_shapes(f"layer {k}", units, units)
@@ -66,7 +87,16 @@ def shapes(columns: int, units: int, layers: int) -> Shapes:
 
 
 def ask(weights: NamedWeights, layers: int, x: Matrix) -> NDArray[np.float64]:
-    """Labels, shape (rows,), of scaled rows (rows, columns) with NaN for what is unknown."""
+    """Predict the labels of rows.
+
+    Args:
+        weights: weights by name.
+        layers: number of hidden layers.
+        x: normalised rows of shape (rows, columns); unknown values are NaN.
+
+    Returns:
+        Labels of shape (rows,).
+    """
     found = np.empty(len(x))
     for begin in range(0, len(x), _AT_ONCE):
         part = x[begin : begin + _AT_ONCE]
@@ -88,8 +118,10 @@ def _labels(weights: NamedWeights, layers: int, x: Matrix) -> Matrix:
 
 
 def _read(weights: NamedWeights, x: Matrix) -> Matrix:
-    """The first layer's sums. A column that says the same of all rows, as those of the hardware do
-    in a tuner, is multiplied once."""
+    """Compute the input layer. A column with the same value in all rows is multiplied only once.
+
+    In a tuner, this holds for all columns of the hardware and the workload.
+    """
     first, unknown = x[0], np.isnan(x)
     same = ((x == first) | unknown).all(axis=0) & (unknown == unknown[0]).all(axis=0)
     matrix, embedded = weights["in matrix"], weights["in unknown"]
@@ -106,7 +138,7 @@ def _read(weights: NamedWeights, x: Matrix) -> Matrix:
 
 
 def _gelu(x: Matrix) -> Matrix:
-    """By hyperbolic tangent (Hendrycks & Gimpel, 2016), in place."""
+    """Compute GELU in place, with the approximation by tanh (Hendrycks & Gimpel, 2016)."""
     inner = x * x
     inner *= _CUBE * _ROOT
     inner += _ROOT

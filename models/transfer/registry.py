@@ -1,4 +1,4 @@
-"""Lists every kind of transferred model, by name."""
+"""Registry of the kinds of transfer models, by name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ from tilewright.models.transfer.model import Transferred, options_of
 
 @dataclass(frozen=True)
 class _TransferKind:
-    """Where a kind is (its library takes a second to load), and the modules that it cannot learn
-    without, and that what was learned cannot be asked without."""
+    """Import path of a kind, and the packages that it needs.
+
+    Attributes:
+        place: import path. The module is imported late, since its library takes a second to load.
+        to_learn: packages that training needs.
+        to_ask: packages that prediction needs.
+    """
 
     place: str
     to_learn: tuple[str, ...] = ()
@@ -35,15 +40,19 @@ _KINDS = {
 
 
 def kinds() -> list[str]:
-    """The names of all kinds."""
+    """Return the names of all kinds."""
     return list(_KINDS)
 
 
 def make_model(
     kind: str, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
-    """An untrained model. Raises `UnknownName`, and `TransferError` for an option it does not know
-    or a library that is missing."""
+    """Build an untrained model.
+
+    Raises:
+        UnknownName: there is no such kind.
+        TransferError: an option is unknown, or a library is missing.
+    """
     found = _find(kind, learning=True)
     return found(seed, options_of(found, options))
 
@@ -51,9 +60,14 @@ def make_model(
 def refined(
     start: Transferred, seed: int = 0, options: Mapping[str, object] | None = None
 ) -> Transferred:
-    """An untrained model that fine-tunes `start` (`Transferred.fit`): its kind and options,
-    but for what fine-tuning does otherwise and what is given. Raises `TransferError` for an option
-    that the kind does not know, or that cannot be changed."""
+    """Build an untrained model that will fine-tune `start`.
+
+    It has the kind and the options of `start`, except for the defaults of fine-tuning and the given
+    options. Pass `start` to its `fit`.
+
+    Raises:
+        TransferError: an option is unknown or cannot be changed.
+    """
     kind, given = _find(start.kind, learning=True), dict(options or {})
     known = start.options.model_dump()
     found = options_of(kind, known | dict(kind.refining) | given)
@@ -70,12 +84,13 @@ def load_model(folder: Path, *, trusted: bool = False) -> Transferred:
     """Load the model that was saved in a folder.
 
     Args:
-        folder: what `Transferred.save` wrote.
-        trusted: load it whoever made it. Loading a crafted file can run code.
+        folder: folder that `Transferred.save` wrote.
+        trusted: load the model without a check of its signature. Loading a crafted file can run
+            code.
 
     Raises:
-        TransferError: the folder holds no usable model, or a model that neither this workspace
-            trained nor its user trusts (`tilewright model trust`).
+        TransferError: the folder holds no usable model, or neither has this workspace trained the
+            model nor has its user declared it trusted (`tilewright model trust`).
     """
     index = read_index(folder)
     if not trusted:

@@ -1,5 +1,7 @@
-"""Fits boosted trees within a time limit, from rows with unknown values; and predicts with them the
-chance that a program runs, before it is compiled, for every kind of model.
+"""Boosted trees that are trained within a time limit, and a classifier of valid programs.
+
+The rows may have unknown values. All kinds of transfer models use the classifier: it predicts the
+probability that a program is valid before it is compiled.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from tilewright.models.transfer.training_data import Matrix, surely_less
 from tilewright.models.trees import XGBoost
 
 Validation = tuple[Matrix, NDArray[np.float32]]
-"""Rows that tell when to stop, (rows, columns), and their labels, (rows,)."""
+"""Held-out rows of shape (rows, columns) that decide when to stop, and their labels of shape
+(rows,)."""
 PATIENCE = 60
-"""Trees without a gain on the rows kept back after which training stops."""
+"""Training stops after this many trees without a lower error on the held-out rows."""
 
 
 class _Until(xgb.callback.TrainingCallback):  # type: ignore[misc]
-    """Ends training when it is time."""
+    """Ends training at a given time."""
 
     def __init__(self, until: float) -> None:
         super().__init__()
@@ -36,8 +39,10 @@ class _Until(xgb.callback.TrainingCallback):  # type: ignore[misc]
 
 
 class TimedTrees(XGBoost):
-    """XGBoost's histogram trees over rows whose unknown values are NaN; each cut has learned which
-    way these go."""
+    """XGBoost histogram trees over rows with NaN for unknown values.
+
+    Each split learns a default direction for unknown values.
+    """
 
     kind = "transferred trees"
 
@@ -45,9 +50,21 @@ class TimedTrees(XGBoost):
         self, x: Matrix, y: NDArray[np.float32], held: Validation | None, threads: int,
         until: float, start: TimedTrees | None = None,
     ) -> tuple[int, float, str]:  # fmt: skip
-        """Learn labels (rows,) of rows (rows, columns) until `time.monotonic` is `until`. With
-        `start` the trees stand behind its own, or it stays as it is if they are not surely better
-        on `held`. Returns how many were grown, in how many seconds, and by what that ended."""
+        """Grow trees until a time limit.
+
+        Args:
+            x: rows of shape (rows, columns).
+            y: labels of shape (rows,).
+            held: held-out rows that decide when to stop, if any.
+            threads: number of threads.
+            until: time limit, in seconds of `time.monotonic`.
+            start: trees to continue from. The new trees are appended to its trees, or dropped if
+                they are not significantly better on `held`.
+
+        Returns:
+            The number of trees grown, the duration in seconds, and the reason for the end:
+                "epochs", "minutes" or "no gain".
+        """
         settings = dict(self.parameters)
         rounds = int(settings.pop("rounds"))
         settings["max_depth"] = int(settings["max_depth"])
@@ -79,19 +96,22 @@ class TimedTrees(XGBoost):
         return grown, time.monotonic() - begun, "minutes" if clock.late else early
 
     def _off(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Squared errors (rows,), of a chance as of any other number."""
+        """Return squared errors of shape (rows,)."""
         return np.asarray((self.ask(x) - y) ** 2)
 
     def ask(self, x: Matrix) -> NDArray[np.float64]:
-        """What is expected of rows, (rows, columns) → (rows,)."""
+        """Predict labels of shape (rows,) from rows of shape (rows, columns)."""
         return np.asarray(self.booster.inplace_predict(x), dtype=np.float64)
 
 
 def _matrices(
     x: Matrix, y: NDArray[np.float32], held: Validation | None, threads: int, exact: bool
 ) -> list[xgb.DMatrix]:
-    """The rows to learn from, and those that tell when to stop if there are some. Only `exact` ones
-    can be asked of trees that were grown on others: quantiles of few rows lie far apart."""
+    """Return the training rows and, if there are any, the held-out rows as XGBoost matrices.
+
+    Trees that were grown on other rows need `exact` matrices, since the quantiles of few rows lie
+    far apart.
+    """
     parts = [(x, y)] + ([held] if held is not None and len(held[1]) else [])
     if exact:
         return [xgb.DMatrix(*each, nthread=threads) for each in parts]
@@ -105,7 +125,8 @@ _ROWS = 300_000  # more tell hardly more of what fits into a scratchpad
 
 
 class Chance:
-    """A classifier of what is valid; UBJSON of XGBoost."""
+    """Classifier that predicts the probability that a program is valid. Saved as UBJSON of
+    XGBoost."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -115,15 +136,32 @@ class Chance:
         self, start: Chance, x: Matrix, valid: NDArray[np.bool_], held: Validation, threads: int,
         until: float,
     ) -> None:  # fmt: skip
-        """Learn behind what `start` has learned, from a few rows (rows, columns) and which of them
-        run, (rows,); nothing, if that is no better on those kept back."""
+        """Continue from the trees of `start` with a few rows.
+
+        If that is not better on the held-out rows, the trees of `start` are kept as they are.
+
+        Args:
+            start: the classifier to continue from.
+            x: rows of shape (rows, columns).
+            valid: which rows are valid, shape (rows,).
+            held: held-out rows and their labels.
+            threads: number of threads.
+            until: time limit, in seconds of `time.monotonic`.
+        """
         self._trees = TimedTrees(
             self.seed, True, {"rounds": _MORE_ROUNDS, "max_depth": 4, "eta": 0.1}
         )
         self._trees.boost(x, valid.astype(np.float32), held, threads, until, start._trees)
 
     def fit(self, x: Matrix, valid: NDArray[np.bool_], threads: int, until: float) -> None:
-        """Learn from rows (rows, columns) which of them run, (rows,)."""
+        """Train the classifier.
+
+        Args:
+            x: rows of shape (rows, columns).
+            valid: which rows are valid, shape (rows,).
+            threads: number of threads.
+            until: time limit, in seconds of `time.monotonic`.
+        """
         if len(x) > _ROWS:
             rows = np.random.default_rng(self.seed).choice(len(x), _ROWS, replace=False)
             x, valid = x[rows], valid[rows]
@@ -131,18 +169,22 @@ class Chance:
         self._trees.boost(x, valid.astype(np.float32), None, threads, until)
 
     def predict(self, x: Matrix) -> NDArray[np.float64]:
-        """Chances, shape (rows,), of rows (rows, columns)."""
+        """Predict the probability of being valid, shape (rows,), of rows (rows, columns)."""
         return self._trees.ask(x)
 
     def packed(self) -> bytes:
-        """UBJSON."""
+        """Serialise the classifier as UBJSON."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "validity.ubj"
             self._trees.save(path)
             return path.read_bytes()
 
     def unpack(self, data: bytes) -> None:
-        """Read UBJSON. Raises `ValueError`."""
+        """Read the UBJSON that `packed` returned.
+
+        Raises:
+            ValueError: the data is damaged.
+        """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "validity.ubj"
             path.write_bytes(data)

@@ -1,6 +1,7 @@
-"""Holds what a transferred model learns from, rows of many tasks as plain arrays, and prepares it:
-columns in a model's own order by name, NaN for missing values, labels that order programs within a
-task.
+"""Training data of transfer models: a table of rows of many tasks, and functions that prepare it.
+
+They arrange columns by name in a model's own order, mark missing values as NaN, and compute labels
+that order the programs within a task.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from tilewright.targets.features import Features
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """Programs on hardware. A task is one workload on one piece of hardware: only latencies of the
-    same task are compared.
+    """Programs on hardware with their latencies.
 
-    `features` has a row a program, NaN where the hardware or the program has no such thing (never
-    0 for "unknown"). `log_latency` (rows,) is log2 of the latency, in cycles where the hardware
-    counts them and else in seconds; NaN where the program is not valid. `task`, `workload` and
-    `hardware` (rows,) number what a row belongs to.
+    A task is one workload on one piece of hardware. Only latencies of the same task are compared.
+
+    Attributes:
+        features: one row per program. NaN where the hardware or the program has no such property; 0
+            never means "unknown".
+        log_latency: log2 of the latency, shape (rows,), in cycles where the hardware counts them
+            and otherwise in seconds. NaN where the program is not valid.
+        task: ID of each row's task, shape (rows,).
+        workload: ID of each row's workload, shape (rows,).
+        hardware: ID of each row's hardware, shape (rows,).
     """
 
     features: Features
@@ -40,11 +46,11 @@ class TrainingTable:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Which programs have a latency, shape (rows,)."""
+        """Return which programs have a latency, shape (rows,)."""
         return np.asarray(np.isfinite(self.log_latency), dtype=np.bool_)
 
     def rows(self, which: NDArray[Any]) -> TrainingTable:
-        """The rows of the given indices or mask, shape (rows,)."""
+        """Return the rows that are selected by indices or by a mask of shape (rows,)."""
         return replace(
             self,
             features=self.features.rows(which),
@@ -59,15 +65,22 @@ Matrix = NDArray[np.float32]
 """Rows of a model's columns, NaN where a value is not known, shape (rows, columns)."""
 
 Labels = NDArray[np.float32]
-"""What is learned of rows, shape (rows,)."""
+"""Labels of rows, shape (rows,)."""
 
 _SURE = 1.645  # standard errors, a one-sided 5 %
 _AT_ONCE = 1 << 16  # rows, so that a large table is not copied as a whole
 
 
 def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]:
-    """Names of the columns of a table that say something of any row, and of those `derived` from
-    them, in the order of the table."""
+    """Return the names of the columns that have a known value in at least one row.
+
+    Args:
+        table: the table.
+        derived: whether to include the columns that are derived from others.
+
+    Returns:
+        Names in the order of the table.
+    """
     found: dict[str, bool] = {}
     for part in _parts(table.features):
         given = with_derived(part) if derived else part
@@ -78,8 +91,15 @@ def known_columns(table: TrainingTable, derived: bool = True) -> tuple[str, ...]
 
 
 def aligned(features: Features, names: Sequence[str]) -> Matrix:
-    """The columns of these names, in their order, shape (rows, names): NaN where there is no such
-    column, and where a value is no number."""
+    """Return the columns with the given names as a matrix.
+
+    Args:
+        features: one row per program.
+        names: names of the columns to return.
+
+    Returns:
+        Matrix of shape (rows, names). Missing columns and values that are not finite are NaN.
+    """
     matrix = np.full((len(features), len(names)), np.nan, np.float32)
     begin = 0
     for part in _parts(features):
@@ -95,7 +115,10 @@ def aligned(features: Features, names: Sequence[str]) -> Matrix:
 def _places(
     names: tuple[str, ...], given: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which of the names are given, and where, both (found,); of a name given twice, the last."""
+    """Return matching indices into `names` and into `given`, both of shape (matches,).
+
+    If a name is given twice, the last one counts.
+    """
     known = {name: k for k, name in enumerate(given)}
     found = [(k, known[name]) for k, name in enumerate(names) if name in known]
     pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
@@ -103,20 +126,32 @@ def _places(
 
 
 def is_late(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Which columns are known only of what was compiled, shape (names,)."""
+    """Return which columns are known only after compilation, shape (names,)."""
     return np.array([name.startswith(("program ", LATE)) for name in names], dtype=np.bool_)
 
 
 def may_go(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Which columns may be missing alone, shape (names,): not what labels are the difference to."""
+    """Return which columns may be masked alone, shape (names,). `REFERENCE` may not, since labels
+    are relative to it."""
     return np.array([name != REFERENCE for name in names], dtype=np.bool_)
 
 
 def masked(
     x: Matrix, names: Sequence[str], program: float, column: float, seed: int
 ) -> tuple[Matrix, NDArray[np.bool_]]:
-    """A copy of `x` (rows, names) in which a share of rows lacks what compiling reveals, and every
-    value is missing with the chance `column`; and which rows these are, (rows,)."""
+    """Mask values at random.
+
+    Args:
+        x: rows of shape (rows, names).
+        names: names of the columns.
+        program: probability that a row loses all columns that need compilation.
+        column: probability that any single value is lost.
+        seed: seed of the random generator.
+
+    Returns:
+        The masked copy of `x`, and which rows lost the columns that need compilation, shape
+        (rows,).
+    """
     rng = np.random.default_rng(seed)
     gone = (rng.random(x.shape, np.float32) < column) & may_go(names)
     uncompiled = rng.random(len(x)) < program
@@ -125,16 +160,35 @@ def masked(
 
 
 def reference(x: Matrix, names: Sequence[str]) -> NDArray[np.float32]:
-    """What is known of the latency without having learned anything, log2 up to a constant of the
-    task, shape (rows,), of rows (rows, names); NaN where nothing is."""
+    """Return the analytic estimate of log2 latency, up to a constant per task.
+
+    The estimate is the column `REFERENCE`.
+
+    Args:
+        x: rows of shape (rows, names).
+        names: names of the columns.
+
+    Returns:
+        Array of shape (rows,); NaN where the estimate is unknown.
+    """
     if REFERENCE not in names:
         return np.full(len(x), np.nan, np.float32)
     return x[:, list(names).index(REFERENCE)]
 
 
 def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Of rows (rows, names) those of programs whose `reference` lacks an ingredient, (rows,). What
-    is learned of compiled programs is the difference to it, so these are taken as not compiled."""
+    """Return which rows have some compilation results, but not all that `reference` needs.
+
+    Labels of compiled programs are relative to `reference`, so such rows are treated as not
+    compiled.
+
+    Args:
+        x: rows of shape (rows, names).
+        names: names of the columns.
+
+    Returns:
+        Bool array of shape (rows,).
+    """
     if REFERENCE not in names:
         return np.zeros(len(x), np.bool_)
     made_of = np.isin(list(names), INGREDIENTS)
@@ -142,12 +196,17 @@ def half_known(x: Matrix, names: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def uncompiled(x: Matrix, names: Sequence[str], rows: NDArray[np.bool_]) -> Matrix:
-    """`x` (rows, names) in which these rows, (rows,), look as if nobody had compiled them."""
+    """Return `x` (rows, names) with the late columns of the selected `rows` (rows,) set to NaN."""
     return np.where(rows[:, None] & is_late(names), np.float32(np.nan), x) if rows.any() else x
 
 
 def of_tasks(x: Matrix, names: Sequence[str]) -> NDArray[np.int64]:
-    """A number a row of `x` (rows, names), equal where workload and hardware are, (rows,)."""
+    """Return a task ID per row, shape (rows,); rows with equal workload and hardware share an ID.
+
+    Args:
+        x: rows of shape (rows, names).
+        names: names of the columns.
+    """
     told = [name.startswith(("workload ", "hardware ")) for name in names]
     columns = np.ascontiguousarray(np.nan_to_num(x[:, told], nan=np.inf))
     keys = columns.view(f"V{columns.strides[0]}")[:, 0] if columns.shape[1] else np.zeros(len(x))
@@ -155,10 +214,19 @@ def of_tasks(x: Matrix, names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Labels, Labels]:
-    """What is learned of the rows `x` (rows, names) of a table, both (rows,): log2 latency less the
-    `reference` and the time at peak, where both are known; and less the mean of its task, which is
-    what is learned elsewhere and of programs that are not compiled yet. Either says no more than
-    the order within a task. NaN for programs that do not run."""
+    """Compute the labels of the rows of a table.
+
+    Args:
+        table: the table.
+        x: its rows, shape (rows, names).
+        names: names of the columns.
+
+    Returns:
+        Labels for compiled programs and for programs before compilation, both of shape (rows,). The
+        first is log2 latency minus the `reference` and the time at peak where both are known. The
+        second is log2 latency minus the mean of its task, and replaces the first where the
+        reference is unknown. Both only define an order within a task. NaN for invalid programs.
+    """
     _, task = np.unique(table.task, return_inverse=True)
     valid = table.valid
     total = np.bincount(task, np.where(valid, table.log_latency, 0.0))
@@ -172,22 +240,48 @@ def labels(table: TrainingTable, x: Matrix, names: Sequence[str]) -> tuple[Label
 
 
 def less_constants(y: Labels, said: NDArray[np.float64], task: NDArray[np.int64]) -> Labels:
-    """Labels (rows,) without what each task (rows,) is on average above what is `said`, (rows,)."""
+    """Subtract from each label the mean residual of its task.
+
+    Args:
+        y: labels of shape (rows,).
+        said: predictions of shape (rows,).
+        task: task IDs of shape (rows,).
+    """
     _, place = np.unique(task, return_inverse=True)
     above = np.bincount(place, y - said) / np.bincount(place)
     return np.asarray(y - above[place], dtype=np.float32)
 
 
 def surely_less(new: NDArray[np.floating], old: NDArray[np.floating]) -> bool:
-    """Whether squared errors (rows,) are less than others of the same rows, on average by more than
-    chance makes them in one of 20 cases: of few rows the best of many models is good by chance."""
+    """Return whether new squared errors are significantly lower than the old ones of the same rows.
+
+    This is a one-sided paired test at the 5 % level. Without it, the best of many models would
+    often be chosen by chance when there are few rows.
+
+    Args:
+        new: squared errors of shape (rows,).
+        old: squared errors of shape (rows,).
+    """
     gain = np.asarray(old - new, dtype=np.float64)
     return bool(gain.mean() > _SURE * gain.std() / np.sqrt(len(gain)))
 
 
 def held_out(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTable, TrainingTable]:
-    """The table without some whole tasks, and these tasks; of a single task some rows. Raises
-    `TransferError` if there is too little for two tables."""
+    """Split a table into training and held-out rows by whole tasks.
+
+    If the table has a single task, single rows are held out.
+
+    Args:
+        table: the table.
+        share: fraction of the tasks to hold out.
+        seed: seed of the random generator.
+
+    Returns:
+        The training rows and the held-out rows.
+
+    Raises:
+        TransferError: there are too few rows with a latency.
+    """
     rng = np.random.default_rng(seed)
     tasks = np.unique(table.task)
     if len(tasks) > 1:
@@ -208,8 +302,18 @@ def held_out(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTab
 
 
 def kept_back(table: TrainingTable, share: float, seed: int) -> tuple[TrainingTable, TrainingTable]:
-    """As `held_out`, but so many tasks that they have a share of the rows with a latency: where
-    there are few rows, some tasks have hardly any."""
+    """Split a table like `held_out`, but hold out tasks until they have a share of the valid rows.
+
+    This is for small tables, in which some tasks have hardly any valid rows.
+
+    Args:
+        table: the table.
+        share: fraction of the rows with a latency to hold out.
+        seed: seed of the random generator.
+
+    Returns:
+        The training rows and the held-out rows.
+    """
     tasks, place = np.unique(table.task[table.valid], return_inverse=True)
     if len(tasks) < 2:
         return held_out(table, share, seed)

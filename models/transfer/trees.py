@@ -1,4 +1,4 @@
-"""Implements boosted trees that transfer: XGBoost and LightGBM. Each cut learns a side for NaN."""
+"""Boosted trees as transfer models: XGBoost and LightGBM. Each split learns a direction for NaN."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ lightgbm = lazy_module("lightgbm")
 
 
 class TreeOptions(CommonOptions):
-    """Of boosted trees."""
+    """Options of boosted trees."""
 
     trees: int = Field(default=800, ge=1, le=20_000, description="trees at most")
     learning_rate: float = Field(default=0.1, gt=0, le=1, description="weight of each tree")
 
 
 class XGBoostOptions(TreeOptions):
-    """Of XGBoost."""
+    """Options of XGBoost."""
 
     depth: int = Field(default=9, ge=1, le=16, description="cuts on the way to a leaf")
 
 
 class LightGBMOptions(TreeOptions):
-    """Of LightGBM."""
+    """Options of LightGBM."""
 
     leaves: int = Field(default=255, ge=2, le=4096, description="leaves of a tree")
 
@@ -45,7 +45,7 @@ _REFINING = {"trees": 100, "learning_rate": 0.05, "held": 0.2}
 
 
 class TransferXGBoost(Transferred):
-    """Histogram trees of XGBoost, as UBJSON."""
+    """Transfer model with XGBoost histogram trees. Saved as UBJSON."""
 
     kind: ClassVar[str] = "xgboost"
     file: ClassVar[str] = "model.ubj"
@@ -81,7 +81,7 @@ class TransferXGBoost(Transferred):
 
 
 class TransferLightGBM(Transferred):
-    """Trees of LightGBM, as its text."""
+    """Transfer model with LightGBM trees. Saved in LightGBM's text format."""
 
     kind: ClassVar[str] = "lightgbm"
     file: ClassVar[str] = "model.txt"
@@ -134,7 +134,7 @@ class TransferLightGBM(Transferred):
 
 
 class _Clock:
-    """Counts LightGBM's trees, and ends training when it is time."""
+    """LightGBM callback that counts trees and ends training at a given time."""
 
     order = 0
 
@@ -151,7 +151,8 @@ class _Clock:
 
 
 def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
-    """Rows to learn from and rows to validate on, with values taken away."""
+    """Return the training rows and the validation rows with randomly masked values, each with
+    labels."""
     found = []
     for place, (x, (compiled, before)) in enumerate(
         ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))

@@ -1,10 +1,10 @@
-"""Implements the command line; only this package knows a terminal.
+"""The command line. Only this package uses a terminal.
 
-commands/   a module a group of commands: their options, and the order of the work
+commands/   one module per group of commands: their options, and the order of the work
 views/      what they show: tables, progress, closing lines
 
-Heavy imports, views among them, wait until a command runs. It leaves the working folder first, so
-its processes start in `/`, too (`core.working_folder`).
+Heavy imports, including the views, wait until a command runs. A command leaves the working folder
+first, so its processes start in `/` too (`core.working_folder`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["command", "main"]
 
 
 def main() -> None:
-    """Run a command as `cli.app.main` does, which is imported now."""
+    """Run a command like `cli.app.main`, which is imported only now."""
     leave_working_folder()
     from tilewright.cli.app import main as call
 
@@ -26,8 +26,10 @@ def main() -> None:
 
 
 def command() -> None:
-    """The `tilewright` command. Ctrl-C and SIGTERM are heeded before the first import that takes
-    time."""
+    """Run the `tilewright` command.
+
+    Ctrl-C and SIGTERM are handled from before the first slow import.
+    """
     heed_signals()
     try:
         leave_working_folder()

@@ -1,4 +1,4 @@
-"""Puts the commands together and turns typed errors into one message and exit code 2."""
+"""Assembles the commands, and turns typed errors into one message and exit code 2."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ USAGE_ERROR = 2
 LINE_END = "\n"
 NO_MEMORY = "there is not enough memory; end other programs, or raise the limit (ulimit -v)"
 LEAST_MEMORY = 1 << 30
-"""Bytes of address space. Below, libraries cannot be loaded: they fail in words of their own, or
-wait for ever."""
+"""Minimum address space in bytes. With less, libraries fail to load with unclear errors, or
+hang."""
 
 app = typer.Typer(
     name="tilewright",
@@ -161,8 +161,11 @@ def end_output() -> None:
 
 
 def main() -> None:
-    """Run a command. Exit code 2 for a mistake in the input and for whatever stopped the command
-    from outside (a full disk, a locked database), 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run a command and exit.
+
+    The exit code is 2 for a mistake in the input and for external causes such as a full disk or a
+    locked database, 130 after Ctrl-C, and 143 after SIGTERM.
+    """
     logging.raiseExceptions = False  # a log that cannot be written is no news of its own
     prepare_streams()
     leave_working_folder()
@@ -180,7 +183,7 @@ def main() -> None:
 
 
 def _explain(error: Exception) -> NoReturn:
-    """End with a message; raises what is a defect of this code."""
+    """Exit with a message for the user. Errors that are defects of this code are raised again."""
     if isinstance(error, BrokenPipeError):
         sys.exit(1)
     known = isinstance(error, TilewrightError)
@@ -196,12 +199,12 @@ def _explain(error: Exception) -> NoReturn:
 
 
 def _starved() -> bool:
-    """Whether the shell has set a limit on memory that the libraries do not fit into."""
+    """Return whether a memory limit of the shell is too low for the libraries."""
     return any(0 <= limit < LEAST_MEMORY for limit in resource.getrlimit(resource.RLIMIT_AS))
 
 
 def _call() -> None:
-    """Run a command. Raises `KeyboardInterrupt` also where Typer makes an exit status of it."""
+    """Run a command. Raise `KeyboardInterrupt` also if Typer turned it into an exit status."""
     try:
         app()
     except SystemExit as end:

@@ -1,8 +1,7 @@
-"""Words what stopped a command from outside in one message: a disk, a locked database, a server
-gone.
+"""Messages for external causes that stopped a command, such as a full disk or a lost server.
 
-Libraries report these each in a way of its own, often as the error of a server that cannot write.
-So their error is only the occasion: what is wrong is found by looking at folders and databases.
+Libraries report these causes in different ways, often as the error of a server that cannot write.
+Their error is therefore only a hint: the cause is found by checking folders and databases.
 """
 
 from __future__ import annotations
@@ -31,16 +30,18 @@ EXTRAS = {
     "prefect": "flows", "mlflow": "flows", "dask": "cluster", "distributed": "cluster",
     "cryptography": "cluster", "optuna": "optuna",
 }  # fmt: skip
-"""The extra of the distribution that installs a package, by the package's name."""
+"""Extra of this distribution that installs a package, by the package's name."""
 LITTLE_SPACE = 8 << 20
-"""Bytes. A disk with less than this is taken for the cause of what a library could not do."""
+"""Free bytes below which a disk is assumed to be the cause of a library's failure."""
 PATIENCE_SECONDS = 2.0
 _SHOWN = 120  # characters of a path
 
 
 def explained(error: BaseException) -> str | None:
-    """The cause and the next step, if `error` came from outside; None for a defect of this code,
-    and for errors that speak for themselves."""
+    """Return the cause of an error and the next step, if the cause is external.
+
+    Returns None for a defect of this code, and for errors whose own message is sufficient.
+    """
     if isinstance(error, TilewrightError) and not isinstance(error, ServerError):
         return None
     if isinstance(error, OSError) and error.errno in PATH_ERRORS and error.strerror:
@@ -59,7 +60,7 @@ def explained(error: BaseException) -> str | None:
 
 
 def _missing_extra(module: str) -> str | None:
-    """Return the sentence for a package that an extra installs, or None for any other module."""
+    """Return the error message for a package that an extra installs, or None for other modules."""
     package = module.partition(".")[0]
     if package not in EXTRAS:
         return None

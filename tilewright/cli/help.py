@@ -1,6 +1,6 @@
-"""Shows the commands and options of a help text in groups.
+"""Help texts that show commands and options in groups.
 
-Typer draws groups ("panels") in boxes of Rich. Help texts here are plain, because they are also
+Typer draws groups ("panels") in boxes of Rich. The help texts here are plain, because they are also
 read in pipes, by screen readers and in narrow terminals.
 """
 
@@ -16,19 +16,19 @@ Rows = list[tuple[str, str]]
 
 
 class Formatter(Protocol):
-    """What is used of the formatter of help texts, whose class Typer does not export."""
+    """The methods that are used of Typer's help formatter, whose class Typer does not export."""
 
     width: int
 
     def section(self, name: str) -> AbstractContextManager[None]:
-        """Indent what is written inside, below a title."""
+        """Return a context that prints a title and indents what follows."""
 
     def write_dl(self, rows: Sequence[tuple[str, str]]) -> None:
         """Write rows of two columns."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options are shown below the titles of their groups."""
+    """A command that lists its options in groups with titles."""
 
     def format_options(self, ctx: Any, formatter: Formatter) -> None:
         """Write the arguments, then one section per group of options.
@@ -53,7 +53,7 @@ class GroupedCommand(TyperCommand):
 
 
 class GroupedCommands(TyperGroup):
-    """Commands that are shown below the titles of their groups."""
+    """A group of commands that lists the commands in groups with titles."""
 
     def format_commands(self, ctx: Any, formatter: Formatter) -> None:
         """Write one section per group, in the order in which the commands first name them."""

@@ -1,4 +1,4 @@
-"""Makes the options of commands from the fields of options models (`core.options`).
+"""Creates the options of commands from the fields of options models (`core.options`).
 
     @with_options
     def tune(options: TuningOptions, tracking: TrackingOptions, bare: Bare = False) -> None: ...
@@ -32,7 +32,8 @@ from tilewright.tuning.options import TuningOptions
 
 R = TypeVar("R")
 _NAMES = {"model": model_text, "target": target_text, "warm start": warm_start_text}
-"""Functions that make a name absolute if it is that of a file, by `CliOption.value`."""
+"""Functions that make the path of a file absolute and leave other names unchanged, by
+`CliOption.value`."""
 
 
 class OfferedFields:
@@ -40,9 +41,9 @@ class OfferedFields:
 
     Args:
         names: names of fields.
-        required: fields without which the command is refused.
-        changed: other spellings for this command, by field.
-        described: other help texts for this command, by field.
+        required: fields that the user must give.
+        changed: different spellings for this command, by field.
+        described: different help texts for this command, by field.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
     """Make a Typer command of a function that takes options models.
 
     Each parameter whose type is an options model is replaced by one parameter per field. The
-    command raises `OptionsError` for values that the model refuses.
+    command raises `OptionsError` if the model rejects a value.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[Parameter] = []
@@ -93,7 +94,7 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def help_of(field: str, model: type[CommandOptions] = TuningOptions) -> str:
-    """Return the help text of a field, for a command that has the option by itself."""
+    """Return the help text of a field, for a command that defines the option itself."""
     return _help(model.model_fields[field], cli_option(model.model_fields[field]))
 
 
@@ -112,7 +113,7 @@ ReadCode = Annotated[bool, typer.Option("--allow-code", help=help_of("allow_code
 
 
 def _offered(model: type[CommandOptions], metadata: tuple[Any, ...]) -> dict[str, FieldInfo]:
-    """Return the fields that a command has, as it spells them."""
+    """Return the fields that a command has, with the command's spellings."""
     chosen = next((each for each in metadata if isinstance(each, OfferedFields)), None)
     if chosen is None:
         return {n: field for n, field in model.model_fields.items() if cli_option(field).offered}
@@ -155,7 +156,7 @@ def _parameter(name: str, field: FieldInfo, model: type[CommandOptions]) -> Para
 
 
 def _type_of(field: FieldInfo) -> Any:
-    """Return the type that Typer converts the words of an option to."""
+    """Return the type to which Typer converts the text of an option."""
     option, kind = cli_option(field), field.annotation
     optional = not field.is_required() and _default(field, option) is None
     if get_origin(kind) is dict or (_is_list(field) and (option.repeated or option.positional)):
@@ -180,7 +181,7 @@ def _is_list(field: FieldInfo) -> bool:
 
 
 def _default(field: FieldInfo, option: CliOption) -> Any:
-    """Return the default that Typer shows; None for an option that is not passed on."""
+    """Return the default that Typer shows; None for an option that is passed on only if given."""
     value = default_of(field)
     if option.default is not None or value in ((), {}):
         return None
@@ -192,7 +193,7 @@ def _default(field: FieldInfo, option: CliOption) -> Any:
 
 
 def _read(name: str, field: FieldInfo, given: Any) -> Any:
-    """Return the value of a field that an option stands for; None if it is not given."""
+    """Return the value of a field from an option; None if the option is not given."""
     option, flag = cli_option(field), flag_of(name, field)
     if given is None:
         return None
@@ -208,7 +209,11 @@ def _read(name: str, field: FieldInfo, given: Any) -> Any:
 
 
 def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]) -> Any:
-    """Return the table that repeated NAME=VALUE pairs stand for. Raises `TilewrightError`."""
+    """Return the dictionary given by repeated NAME=VALUE pairs.
+
+    Raises:
+        TilewrightError: a pair is malformed.
+    """
     if get_origin(get_args(field.annotation)[1]) is not tuple:
         return dict(read_pair(text, flag) for text in texts)
     table: dict[str, tuple[int, ...]] = {}
@@ -226,8 +231,8 @@ def _read_table(field: FieldInfo, flag: str, option: CliOption, texts: list[str]
 
 
 def say_remarks(target: str) -> None:
-    """What a person should know of a target, on standard error. Raises as
-    `targets.registry.check_target`."""
+    """Print what a user should know about a target to standard error. Raises like
+    `check_target`."""
     from tilewright.targets.registry import target_remarks
 
     for remark in target_remarks(target):
@@ -235,7 +240,11 @@ def say_remarks(target: str) -> None:
 
 
 def read_pair(text: str, flag: str) -> tuple[str, str]:
-    """NAME and VALUE of what was given to an option. Raises `TilewrightError`."""
+    """Split NAME=VALUE into its two parts.
+
+    Raises:
+        TilewrightError: the text has another form.
+    """
     name, _, value = text.rpartition("=")
     if not (name and value):
         raise TilewrightError(f"{flag} {text}: write NAME=VALUE")

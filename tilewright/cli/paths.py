@@ -1,7 +1,7 @@
-"""Resolves paths of the command line from the folder in which the command was started.
+"""Resolves paths of the command line relative to the folder in which the command was started.
 
-The command itself runs elsewhere (`core.working_folder`). Resolved are each argument of type
-`Path`, and each text that may name a file.
+The command itself runs in another folder (`core.working_folder`). Every argument of type `Path` and
+every text that may name a file is resolved.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tilewright.networks import zoo_names
 
 MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
 _OF_FILES = "replay"
-"""The kind of target whose names are files behind the colon."""
+"""The kind of target whose argument is always a file."""
 
 
 def count_paths_from_start(app: typer.Typer) -> None:
-    """Have every command of `app`, and of its groups, called with absolute paths."""
+    """Make every command of `app` and its groups receive absolute paths."""
     for command in app.registered_commands:
         assert command.callback is not None
         command.callback = _with_absolute_paths(command.callback)
@@ -45,15 +45,17 @@ def _with_absolute_paths(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def model_text(text: str | None) -> str | None:
-    """A network by name, or the absolute path of its file. Names come first."""
+    """Return the name of a network, or the absolute path of its file. Names take precedence."""
     if not text or not (_looks_like_path(text) or from_start(Path(text)).exists()):
         return text
     return text if text in zoo_names() else str(from_start(Path(text)))
 
 
 def target_text(text: str) -> str:
-    """A target by name, or the absolute path of its file; the same behind KIND:. Names come
-    first."""
+    """Return the name of a target, or the absolute path of its file, also after `KIND:`.
+
+    Names take precedence.
+    """
     path = from_start(Path(text))
     if ":" not in text and not _looks_like_path(text) and not path.is_file():
         return text
@@ -69,12 +71,12 @@ def target_text(text: str) -> str:
 
 
 def warm_start_text(text: str) -> str:
-    """`champion`, or the absolute path of a model's folder."""
+    """Return `champion`, or the absolute path of a model's folder."""
     return text if text in ("", "champion") else str(from_start(Path(text)))
 
 
 def run_text(text: str) -> str:
-    """The id of a run in MLflow, or the absolute path of a run's folder."""
+    """Return the ID of an MLflow run, or the absolute path of a run's folder."""
     place = from_start(Path(text))
     return text if MLFLOW_ID.fullmatch(text) and not place.exists() else str(place)
 
@@ -84,6 +86,7 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _file_or_text(text: str, *, always: bool) -> str:
-    """`text` itself if it is no file's path, unless it is `always` one."""
+    """Return the absolute path if the text names a file or `always` is set, and the text
+    otherwise."""
     place = from_start(Path(text))
     return str(place) if text and (always or place.is_file()) else text

@@ -1,7 +1,7 @@
-"""Handles Ctrl-C and SIGTERM: the first ends a command in order and says what is kept, the second
-ends it at once.
+"""Handles Ctrl-C and SIGTERM.
 
-Nothing heavy is imported here: this is in force before anything that takes time.
+The first signal ends a command cleanly, with a message about what is kept. The second ends it at
+once. This module imports nothing heavy, because it must be active before anything slow.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 INTERRUPTED, TERMINATED = 130, 143
 """The status of a command that Ctrl-C, or SIGTERM, ended."""
 END_SECONDS = 20.0
-"""What a run has for its end in order; whatever still runs then is cut off: what counts is on
-disk at any time."""
+"""Time for a run to end cleanly. After that it is cut off, which loses nothing, since results are
+on disk at any time."""
 AGAIN_SECONDS = 0.05
-"""After which an interrupt that got lost is delivered again: the code that lost it has returned."""
+"""Delay before a lost interrupt is delivered again. By then the code that lost it has returned."""
 
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ class _State:
 
 
 def heed_signals() -> None:
-    """Take Ctrl-C and SIGTERM from now on, unless the process's parent has them ignored (`nohup`,
-    `&` in a script).
+    """Handle Ctrl-C and SIGTERM from now on, unless the parent process has them ignored.
 
-    Python runs the handler between any two steps of the main thread. Where those belong to
-    a `__del__` or to a callback from compiled code, which cannot raise, Python only reports the
-    `KeyboardInterrupt` as unraisable; `_deliver_again` takes the report and sends the signal anew.
+    A parent ignores them for `nohup`, or for `&` in a script. Python runs the handler between any
+    two steps of the main thread. If these belong to a `__del__` or to a callback from compiled
+    code, which cannot raise, Python only reports the `KeyboardInterrupt` as unraisable.
+    `_deliver_again` receives that report and sends the signal again.
     """
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -53,18 +53,24 @@ def heed_signals() -> None:
 
 
 def was_stopped() -> bool:
-    """Whether a signal came. Whatever is raised then comes of it: compiled code makes errors of its
-    own of a `KeyboardInterrupt`."""
+    """Return whether a signal was received.
+
+    Any later error is then a consequence: compiled code turns `KeyboardInterrupt` into errors of
+    its own.
+    """
     return bool(_State.status)
 
 
 def stopped_status() -> int:
-    """What a command ends with that was stopped."""
+    """Return the exit status of a command that was stopped."""
     return _State.status or INTERRUPTED
 
 
 def keep_count(noun: str, count: Callable[[], int]) -> None:
-    """From now on the same command resumes where this one is stopped, from so many trials, say."""
+    """Register what is kept if the command is stopped, such as a number of trials.
+
+    The same command resumes from there.
+    """
     _State.kept = noun, count
 
 
@@ -82,7 +88,7 @@ def keep_trials(folder: Path) -> None:
 
 
 def sentence() -> str:
-    """What to say of a command that was stopped: what is kept, and what to do next."""
+    """Return the message of a stopped command: what is kept, and what to do next."""
     if _State.kept is None:
         return "stopped; start the same command again"
     noun, count = _State.kept
@@ -95,15 +101,18 @@ def sentence() -> str:
 
 
 def end_stopped() -> NoReturn:
-    """Say that a command was stopped, and end the process."""
+    """Print that the command was stopped, and end the process."""
     text = sentence()
     _write(f"error: {text}\n")
     os._exit(stopped_status())
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """The result of `work`, compiled code that hears no Ctrl-C, done in a thread that the end of
-    the process does not wait for. Raises what `work` raises, and `KeyboardInterrupt` meanwhile."""
+    """Run `work`, compiled code that ignores Ctrl-C, in a thread, and return its result.
+
+    The end of the process does not wait for the thread. Raises the errors of `work`, and
+    `KeyboardInterrupt`.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -137,8 +146,10 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def _deliver_again(
     report: Callable[[UnraisableHookArgs], object], lost: UnraisableHookArgs
 ) -> None:
-    """A `sys.unraisablehook`: the interrupt comes once more, and is no second Ctrl-C. All other
-    exceptions are reported as before."""
+    """Deliver a lost interrupt again; it does not count as a second Ctrl-C.
+
+    This is a `sys.unraisablehook`. All other exceptions are passed to `report`.
+    """
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         report(lost)
         return
@@ -148,7 +159,7 @@ def _deliver_again(
 
 
 def _signal_if_lost() -> None:
-    """To the main thread, so that it wakes from whatever it waits for."""
+    """Send the signal to the main thread, so that it wakes from whatever it waits for."""
     if _State.lost:  # and no second Ctrl-C has come in its place
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -160,6 +171,6 @@ def _call_later(seconds: float, call: Callable[[], object]) -> None:
 
 
 def _write(text: str) -> None:
-    """Past all buffers, which another thread may hold."""
+    """Write directly to standard error, since another thread may hold the lock of the buffer."""
     with suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))

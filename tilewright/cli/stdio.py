@@ -1,7 +1,7 @@
-"""Prepares the three standard streams for what a command prints, and checks its arguments.
+"""Prepares the three standard streams, and checks the arguments of the command.
 
-Without this, the next file to be opened would get the descriptor of a closed stream, and what is
-printed there. An encoding without a letter for `×` would end a command in the middle.
+Without this, the next file to be opened would get the descriptor of a closed stream, and with it
+everything that is printed. An encoding without the character `×` would stop a command halfway.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tilewright.core.working_folder import started_in
 
 
 class ArgumentError(TilewrightError):
-    """Words or places that no command can work with."""
+    """An argument or folder cannot be used by any command."""
 
 
 def prepare_streams() -> None:
-    """Open what is closed on nothing; print what the encoding lacks as a code."""
+    """Connect closed streams to the null device, and escape characters that the encoding lacks."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -40,12 +40,17 @@ def _fit(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 FOLDERS = ("--out", "--root")
-"""Options that name a folder in which a command writes."""
+"""Options that name a folder into which a command writes."""
 
 
 def check_words(words: list[str]) -> None:
-    """Raises `ArgumentError` for words, a present folder or a workspace that are no UTF-8: records
-    could not name them; and for a folder without a name, which would be the present one."""
+    """Check that arguments, present folder and workspace are valid UTF-8.
+
+    Otherwise records could not name them.
+
+    Raises:
+        ArgumentError: one of them is not, or an option names an empty folder.
+    """
     for flag, value in pairwise([*words, "-"]):
         if (flag in FOLDERS and not value) or flag in [f"{each}=" for each in FOLDERS]:
             raise ArgumentError(

@@ -1,5 +1,5 @@
-"""Shows the runs of a workspace on a page: `tilewright ui` opens it.
+"""Web page with the runs of a workspace. `tilewright ui` opens it.
 
-`listing` finds the runs, `run_trials` reads what one has tried, `answers` makes of them what the
-page asks for, `server` serves both. Everything is read anew while a run goes on.
+`listing` finds the runs, `run_trials` reads the trials of a run, `answers` computes the data for
+the page, and `server` serves both. Data is read again while a run continues.
 """

@@ -1,6 +1,6 @@
-"""Answers what the page asks: the list of runs, how runs converged, what the knobs of one did.
+"""Data for the page: the list of runs, convergence of runs, and the effect of the knobs.
 
-All times are milliseconds. What is not known is null.
+All times are in milliseconds. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tilewright.tuning.run_figures import (
 from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable
 
 MOST_ROWS = 2000
-"""Trials of a workload that the page draws; the faster half of them are the fastest there are."""
+"""Maximum number of trials of a workload that the page draws. Half of them are the fastest ones."""
 MOST_RUNS = 60
-"""Runs whose curves are answered at once."""
+"""Maximum number of runs whose curves are returned at once."""
 
 Answer = Mapping[str, Json]
 
 
 def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """What `ask` returns, or a sentence that says why there is nothing; whether there is."""
+    """Return the result of `ask`, or an error message for the page, and whether it succeeded."""
     try:
         return ask(), True
     except MlflowException as error:
@@ -48,13 +48,14 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def list_runs(known: KnownRuns) -> Answer:
-    """The rows of all runs, the latest first."""
+    """Return the rows of all runs, latest first."""
     rows = [each.row for each in known.runs()]
     return {"runs": rows, "workspace": str(known.workspace.root), "pages": other_pages()}
 
 
 def list_comparisons(known: KnownRuns) -> Answer:
-    """The leaderboards of all comparisons of tuners, with the `rows` and the `verdict` to show."""
+    """Return the leaderboards of all comparisons of tuners, with the `rows` and the `verdict` to
+    show."""
     found: list[Json] = [
         {"folder": str(each.folder), "name": each.folder.name, **written}
         | {"verdict": verdict(board), "rows": list[Json](leaderboard_rows([board]))}
@@ -67,15 +68,18 @@ def list_comparisons(known: KnownRuns) -> Answer:
 
 
 def curves(known: KnownRuns, ids: Iterable[str]) -> Answer:
-    """How these runs converged, by id; of one that cannot be read an `error`."""
+    """Return the convergence curves of runs by ID; `error` for a run that cannot be read."""
     by_id = {each.id: each for each in known.runs()}
     wanted = [by_id[each] for each in dict.fromkeys(ids) if each in by_id][:MOST_RUNS]
     return {run.id: answer_or_error(lambda run=run: _curve(known, run))[0] for run in wanted}  # type: ignore[misc]
 
 
 def knobs(known: KnownRuns, run_id: str, workload: str) -> Answer:
-    """What the knobs of a workload did: a row a trial, and the share of each knob in how latencies
-    differ. Raises `RunUnreadable`."""
+    """Return the trials of a workload with their knobs, and the importance of each knob.
+
+    Raises:
+        RunUnreadable: there are no trials, or their knobs are invalid.
+    """
     run = known.find(run_id)
     found = known.trials(run)
     trials = found.of(workload)
@@ -134,12 +138,13 @@ def _layer(found: RunTrials, layer: RunLayer) -> Answer:
 
 
 def _times(trials: pd.DataFrame) -> NDArray[np.float64]:
-    """Milliseconds, NaN where a trial is not valid."""
+    """Return the latencies in milliseconds; NaN where a trial is not valid."""
     return 1e3 * trial_latencies(trials, "seconds")
 
 
 def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Which trials are drawn where they are too many: the fastest, and of the others some."""
+    """Return the trials to draw if there are too many: the fastest ones, and a sample of the
+    others."""
     order = np.argsort(times, kind="stable")  # NaN last
     if len(order) <= MOST_ROWS:
         return order
@@ -149,7 +154,7 @@ def _drawn(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _steps(at: NDArray[np.int64], values: NDArray[np.float64]) -> Sequence[Json]:
-    """`[measurements, milliseconds]` wherever the value changes, and at the end."""
+    """Return `[measurements, milliseconds]` wherever the value changes, and at the end."""
     known = np.flatnonzero(np.isfinite(values))
     if not len(known):
         return []

@@ -1,8 +1,7 @@
-"""Lists the runs of a workspace: those that MLflow tracks, and output directories beside it that
-hold a run without.
+"""Lists the runs of a workspace: those tracked by MLflow, and output directories of untracked runs.
 
-Reading a thousand runs from MLflow takes seconds. So all are read seldom, and in between only those
-that began or changed.
+Reading a thousand runs from MLflow takes seconds. All runs are therefore read only occasionally; in
+between, only those that began or changed are read.
 """
 
 from __future__ import annotations
@@ -47,25 +46,25 @@ _STATES = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING}
 DEPTH, MOST_FOLDERS = 3, 2000
 """Where output directories are looked for: so far below a folder, in so many folders."""
 SHARE = 50
-"""What takes a second to read is read again after so many."""
+"""Minimum interval between two readings, as a multiple of the time that a reading takes."""
 OVERLAP_MS = 10_000
-"""Runs that began so long before the last look are looked at once more: clocks differ."""
+"""Runs that began up to this long before the last reading are read again, since clocks differ."""
 MOST_KEPT = 64
-"""Runs whose trials are kept in memory."""
+"""Number of runs whose trials are kept in memory."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run. `row` is what the page shows of it, `folder` its output directory, if it is known."""
+    """A run. `row` is what the page shows, and `folder` is its output directory, if it is known."""
 
     row: Mapping[str, Json]
     folder: Path | None
 
     @property
     def id(self) -> str:
-        """MLflow's, or one made of the folder."""
+        """MLflow's ID of the run, or an ID derived from the folder."""
         return str(self.row["id"])
 
 
@@ -78,14 +77,14 @@ class ListedComparison:
 
 
 class Paced(Generic[T]):
-    """A value that is read anew when that is due: the longer reading takes, the less often."""
+    """A cached value that is refreshed less often the longer a refresh takes."""
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read, self._due = read, -math.inf
         self.value: T
 
     def renewed(self) -> bool:
-        """Read it if that is due; whether it was."""
+        """Refresh the value if that is due, and return whether it was refreshed."""
         begin = time.monotonic()
         if begin < self._due:
             return False
@@ -96,7 +95,7 @@ class Paced(Generic[T]):
 
 
 class KnownRuns:
-    """The runs of a workspace, and of the folders below `start`. May be asked from any thread."""
+    """The runs of a workspace and of the folders below `start`. It may be used from any thread."""
 
     def __init__(self, workspace: Workspace, start: Path) -> None:
         self.workspace = workspace
@@ -107,7 +106,11 @@ class KnownRuns:
         self._kept: dict[str, RunTrials] = {}
 
     def runs(self) -> list[ListedRun]:
-        """All of them, the latest first. Raises `MlflowException` where MLflow does not answer."""
+        """Return all runs, latest first.
+
+        Raises:
+            MlflowException: MLflow does not answer.
+        """
         with self._turn:
             tracked = self._tracked.runs()
             self._folders.renewed()
@@ -118,21 +121,31 @@ class KnownRuns:
             return sorted(runs, key=lambda each: str(each.row["began"]), reverse=True)
 
     def comparisons(self) -> list[ListedComparison]:
-        """The finished comparisons of tuners below the folder."""
+        """Return the finished comparisons of tuners below the folder."""
         with self._turn:
             self._compared.renewed()
             return self._compared.value
 
     def find(self, run_id: str) -> ListedRun:
-        """Raises `RunUnreadable` for an id of none."""
+        """Return the run with an ID.
+
+        Raises:
+            RunUnreadable: there is no such run.
+        """
         found = next((each for each in self.runs() if each.id == run_id), None)
         if found is None:
             raise RunUnreadable("no such run; it may have been deleted")
         return found
 
     def trials(self, run: ListedRun) -> RunTrials:
-        """What it has tried: kept for a run that ended, else read now. Raises `RunUnreadable`,
-        `UnsafeFile`, `OSError` and `MlflowException`."""
+        """Return the trials of a run, from the cache if the run has ended.
+
+        Raises:
+            RunUnreadable: the trials are missing or damaged.
+            UnsafeFile: a path is not a plain file.
+            OSError: a file cannot be read.
+            MlflowException: MLflow does not answer.
+        """
         with self._turn:
             if (kept := self._kept.get(run.id)) is not None:
                 return kept
@@ -162,7 +175,7 @@ class KnownRuns:
 
 
 class TrackedRuns:
-    """The runs of networks that MLflow has."""
+    """The runs of networks that MLflow tracks."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.client: MlflowClient | None = None
@@ -171,7 +184,11 @@ class TrackedRuns:
         self._looked = 0.0
 
     def runs(self) -> list[ListedRun]:
-        """All that are not deleted. Raises `MlflowException`."""
+        """Return all runs that are not deleted.
+
+        Raises:
+            MlflowException: MLflow does not answer.
+        """
         self.client = self.client or tracking_client(self._workspace)
         if self.client is None:
             return []
@@ -204,7 +221,7 @@ class TrackedRuns:
 
 
 def tracked_runs(runs: Iterable[Run]) -> Iterator[ListedRun]:
-    """Runs of MLflow's, without those that were not written by this program."""
+    """Yield MLflow's runs as rows, without those that were not written by this program."""
     mlflow, prefect = mlflow_run_url("EXPERIMENT", "RUN"), flow_run_url("RUN")
     for run in runs:
         experiment, run_id = run.info.experiment_id, run.info.run_id
@@ -241,7 +258,8 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
 
 
 def _before(over: str, figures: Mapping[str, float | None], fallback: float | None) -> float | None:
-    """What the network takes without tuning, milliseconds, as the gain counts it."""
+    """Return the latency of the network without tuning in milliseconds, to which the gain
+    refers."""
     gain, tuned = figures["gain"], figures["tuned_ms"]
     if over == FALLBACK:
         return fallback
@@ -254,8 +272,10 @@ def _before(over: str, figures: Mapping[str, float | None], fallback: float | No
 
 
 def output_folders(start: Path, names: Collection[str] = (RUN,)) -> Iterator[Path]:
-    """Folders below `start` that hold a run, or another file of these `names`; links and hidden
-    folders are not followed."""
+    """Yield folders below `start` that hold a run, or another file of these `names`.
+
+    Links and hidden folders are not followed.
+    """
     level, looked = [start], 0
     for _ in range(DEPTH + 1):
         below: list[Path] = []
@@ -278,7 +298,7 @@ def output_folders(start: Path, names: Collection[str] = (RUN,)) -> Iterator[Pat
 
 
 def comparisons(start: Path) -> Iterator[ListedComparison]:
-    """The finished comparisons in folders below `start`, without those that cannot be read."""
+    """Yield the finished comparisons in folders below `start`, without unreadable ones."""
     for folder in output_folders(start, FILES):
         stamps = tuple(_stamp(folder / name) for name in FILES)
         with suppress(OSError, TilewrightError):
@@ -287,12 +307,13 @@ def comparisons(start: Path) -> Iterator[ListedComparison]:
 
 @lru_cache(maxsize=256)
 def _read_comparison(folder: Path, stamps: object) -> tuple[Leaderboard, ...]:
-    """Kept as long as the files do not change."""
+    """Read the leaderboards of a comparison. The cache is valid while the files do not change."""
     return read_leaderboards(folder)
 
 
 def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
-    """The run of an output directory; None where there is none, or one of those `tracked`."""
+    """Return the run of an output directory; None if there is none or it is among the `tracked`
+    ones."""
     try:
         states = tuple(_stamp(folder / name) for name in (RUN, SUMMARY))
         held, summary = _read_folder(folder, states)
@@ -323,7 +344,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
 
 @lru_cache(maxsize=4096)
 def _read_folder(folder: Path, states: object) -> tuple[RunFile | None, RunSummary | None]:
-    """Kept as long as neither file changes."""
+    """Read `run.json` and the summary. The cache is valid while the files do not change."""
     held = read_run(folder)
     if held is None or not is_complete(folder):
         return held, None
@@ -339,7 +360,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _left(folder: Path) -> bool:
-    """Whether no process works on an output directory any more."""
+    """Return whether no process works on an output directory any more."""
     try:
         return at_work(folder) is None
     except (OSError, TilewrightError):
@@ -349,7 +370,7 @@ def _left(folder: Path) -> bool:
 def _row(
     run_id: str, network: str, epilogue: str, layers: str, **about: object
 ) -> Mapping[str, Json]:
-    """What the page shows of a run. Runs with the same `question` have the same to do."""
+    """Return what the page shows of a run. Runs with the same `question` are comparable."""
     part = f" ({layers})" if layers else ""
     behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
     empty = dict.fromkeys(

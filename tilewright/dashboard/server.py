@@ -1,7 +1,7 @@
-"""Serves the page, and what it asks for, behind the login of the workspace.
+"""Server of the page and its data, behind the login of the workspace.
 
-Run as `python -m tilewright.dashboard.server DESCRIPTOR FOLDER`, this module is that server;
-`FOLDER` is where output directories are looked for.
+`python -m tilewright.dashboard.server DESCRIPTOR FOLDER` starts the server. `FOLDER` is where
+output directories are searched.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ HEADERS = {
     "frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-"""Names in records were chosen by others. The page shows them as text; if it did not, no script
-but its own would run, and nothing would get out."""
+"""HTTP headers of every answer.
+
+Records contain names that other people chose. The page shows them as text. If it failed to do so,
+this policy would still prevent foreign scripts from running and data from leaving the page.
+"""
 
 
 def application(known: KnownRuns) -> Starlette:
-    """The page's own server, without a login."""
+    """Return the web application, without a login."""
 
     def answered(ask: Callable[[Request], Answer]) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:  # not async: Starlette gives it a thread

@@ -1,4 +1,4 @@
-"""Starts the page's server (`dashboard.server`), which loads what this process need not."""
+"""Starts the server of the page (`dashboard.server`) in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ def start_dashboard(
     *,
     folder: Path,
 ) -> ServerProcess:
-    """Start the page on this workspace's runs and those below `folder`. `pages` are variables that
-    name the other servers' pages. Raises `ServerError` when the port is taken."""
+    """Start the page with the runs of this workspace and those below `folder`.
+
+    `pages` are environment variables with the addresses of the other servers' pages.
+
+    Raises:
+        ServerError: the port is taken.
+    """
     with listening_socket(host, port) as listener:
         descriptor = listener.fileno()
         return start_server(

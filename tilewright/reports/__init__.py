@@ -1,6 +1,7 @@
-"""Draws pages and pictures.
+"""Pages and pictures.
 
-Matplotlib is kept from warning where it has no folder to cache fonts; it then lists them each time.
+Matplotlib's warning about a missing folder for its font cache is suppressed. Without the folder it
+lists the fonts each time.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Describes what an artifact holds and costs, in lines: for the terminal and for pages alike."""
+"""Description of what an artifact contains and costs, as lines for the terminal and for pages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MEBI = 1 << 20
 
 
 def built_lines(manifest: Mapping[str, Json], out: Path) -> list[str]:
-    """A line for what was built, further ones set off by spaces."""
+    """Return a line about what was built, followed by indented lines with details."""
     head = f"{as_text(manifest['network'])} on {as_text(manifest['target'])} → {out}"
     of = {LIBRARY_KIND: _library, SIZED_KIND: _libraries}.get(str(manifest.get("kind")), _programs)
     return [head, *of(manifest, out)]
 
 
 def built_note(manifest: Mapping[str, Json], out: Path, warnings: Sequence[str]) -> str:
-    """The same in Markdown, with doubts about it."""
+    """Return the same in Markdown, with warnings."""
     head, *lines = built_lines(manifest, out)
     doubts = "\n".join(f"- {plain(each)}" for each in warnings)
     listed = "\n".join(f"- {plain(line.strip())}" for line in lines)
@@ -54,7 +54,7 @@ def _programs(manifest: Mapping[str, Json], out: Path) -> list[str]:
 
 
 def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
-    """How far a network's outputs are from its source model's, as a manifest states it."""
+    """Return lines about the error of a network's outputs, as the manifest states it."""
     samples = as_int(accuracy["samples"])
     tops = [as_object(each)["same_top"] for each in as_list(accuracy["outputs"])]
     known = [as_number(top) for top in tops if top is not None]
@@ -70,7 +70,7 @@ def accuracy_lines(accuracy: Mapping[str, Json]) -> list[str]:
 
 
 def unchecked_lines(manifest: Mapping[str, Json]) -> list[str]:
-    """A line that names the outputs that are the same on all samples, where there are any."""
+    """Return a line that names the outputs that are equal on all samples, if there are any."""
     if "not_checked" in manifest:
         names = [as_text(name) for name in as_list(manifest["not_checked"])]
     else:
@@ -119,7 +119,8 @@ def _left_to_others(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def region_lines(manifest: Mapping[str, Json]) -> list[str]:
-    """Return what onnxruntime runs of a network: one line per region, and the sums of each side."""
+    """Return what onnxruntime runs of a network: one line per region, and the totals of both
+    sides."""
     lines = []
     for row in map(as_object, as_list(manifest.get("regions", []))):
         kinds = [as_text(as_object(each)["operator"]) for each in as_list(row["operators"])]
@@ -143,7 +144,7 @@ def region_lines(manifest: Mapping[str, Json]) -> list[str]:
 
 
 def _libraries(manifest: Mapping[str, Json], out: Path) -> list[str]:
-    """What each size is, and along which dimensions inputs may lie between."""
+    """Return lines about the library of each size, and about the dimensions that may be padded."""
     padded = [as_text(each) for each in as_list(manifest["padded"])]
     lines = []
     for row in map(as_object, as_list(manifest["sizes"])):

@@ -1,4 +1,4 @@
-"""Shows a co-design run: its front as a page with a picture, as a table, and in Markdown."""
+"""Results of a co-design run: the Pareto front as a page with a picture, a table, and Markdown."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 18, 48, 54
 one line each in the large font of narrow screens, wherever the ticks are."""
 _NARROW = 4.0  # between the ends of the latencies, below which ticks are evenly spaced
 _LAYERS = 12
-"""Layers of a machine that are listed; the rest is one line."""
+"""Number of layers of a machine that are listed; the others are summed up in one line."""
 
 
 @dataclass(frozen=True)
 class PlotAxis:
-    """A scale from figures to places, with its ticks as (place, label)."""
+    """A scale from values to positions in the picture."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class PlotAxis:
     logarithmic: bool
 
     def place(self, value: float) -> float:
-        """Where a value is, in the units of the picture."""
+        """Return the position of a value in the units of the picture."""
         if self.logarithmic:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
@@ -49,7 +49,7 @@ class PlotAxis:
         return round(self.begin + share * (self.end - self.begin), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round figures between the ends."""
+        """Return round values between the ends, as pairs of position and label."""
         if self.logarithmic and self.high / self.low >= _NARROW:
             values = round_ticks(self.low, self.high)
         else:
@@ -60,7 +60,8 @@ class PlotAxis:
 
 @dataclass(frozen=True)
 class PlotLine:
-    """A layer of a machine in the page's table: `width` is its share beside the largest one's."""
+    """A layer of a machine in the page's table. `width` is its time relative to the slowest
+    layer."""
 
     title: str
     where: str
@@ -70,15 +71,18 @@ class PlotLine:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Its cycles by what they go to; empty where that is not known."""
+        """Fractions of its cycles by activity; empty if they are unknown."""
         total = sum(self.row["parts"].values())
         return {name: cycles / total for name, cycles in self.row["parts"].items()} if total else {}
 
 
 @dataclass(frozen=True)
 class PlottedMachine:
-    """A machine of the front: where it is drawn, its total latency in milliseconds, and its layers
-    by what they take, the last `rest` of them left out with `rest_share` of the time."""
+    """A machine of the front.
+
+    It has its position in the picture, its total latency in milliseconds, and its slowest layers.
+    The other `rest` layers take `rest_share` of the time.
+    """
 
     row: FrontRow
     x: float
@@ -90,7 +94,7 @@ class PlottedMachine:
 
 
 def front_page(outcome: CodesignOutcome) -> bytes:
-    """The page of a run, in UTF-8: complete by itself, it asks no server for anything."""
+    """Return the self-contained page of a run in UTF-8."""
     summary = outcome.summary
     across, up = _axes(outcome)
     machines = [_machine(row, across, up) for row in outcome.front]
@@ -147,12 +151,12 @@ def _line(row: LayerRow, most: float) -> PlotLine:
 
 
 def _total(row: FrontRow) -> float:
-    """One inference of each network."""
+    """Return the total milliseconds of one inference of each network."""
     return sum(row["milliseconds"].values())
 
 
 def _stairs(machines: Sequence[PlottedMachine]) -> str:
-    """The edge of what is dominated, as points of a polyline."""
+    """Return the Pareto front as the points of a staircase polyline."""
     points, before = [], None
     for each in machines:
         if before is not None:
@@ -165,7 +169,10 @@ def _stairs(machines: Sequence[PlottedMachine]) -> str:
 
 
 def run_note(options: CodesignOptions, flow_page: str) -> str:
-    """Of a run, from its beginning; `flow_page` is the address of its flow run."""
+    """Return the description of a run in Markdown, written when the run begins.
+
+    `flow_page` is the address of its flow run.
+    """
     what = (
         f"**{plain(options.subject)}** on one accelerator of at most {options.budget:g} of the "
         f"default machine's area: {counted(options.trials, 'measurement')} by {options.method}."
@@ -175,7 +182,7 @@ def run_note(options: CodesignOptions, flow_page: str) -> str:
 
 
 def front_rows(outcome: CodesignOutcome) -> list[Row]:
-    """A row a machine of the front, by ascending area."""
+    """Return one row per machine of the front, by ascending area."""
     networks = outcome.summary["networks"]
     return [
         {
@@ -190,7 +197,7 @@ def front_rows(outcome: CodesignOutcome) -> list[Row]:
 
 
 def front_note(outcome: CodesignOutcome, links: Links) -> str:
-    """The results of a run as a page of its own."""
+    """Return the results of a run as a Markdown page."""
     summary, best = outcome.summary, outcome.summary["best"]
     said = "No machine has a valid schedule of every layer yet."
     if best is not None:
@@ -210,5 +217,9 @@ def front_note(outcome: CodesignOutcome, links: Links) -> str:
 
 
 def draw_front(place: Path, outcome: CodesignOutcome) -> None:
-    """Write `codesign.html`. Raises `OSError`."""
+    """Write `codesign.html`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     write_atomically(place / PAGE, front_page(outcome))

@@ -1,5 +1,6 @@
-"""Writes `report.html` of a comparison on workloads: the verdict, the leaderboard, curves, and
-tables of tuners and workloads, coloured from good to bad.
+"""Page `report.html` of a comparison on workloads.
+
+It has the verdict, the leaderboard, curves, and coloured tables of tuners and workloads.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from tilewright.reports.templates import render
 
 
 def invalid_note(rows: Sequence[LeaderboardRow]) -> str:
-    """Of `rows` of the leaderboard: when a run's invalid trials fall, for their share alone does
-    not rank tuners. Plain text."""
+    """Return a note about the time at which invalid trials occur, as plain text.
+
+    The share of invalid trials alone does not rank tuners.
+    """
     said = ", ".join(
         f"{row.tuner} {percent(row.invalid_share or 0.0)} ({count(row.invalid_to_goal or 0.0)})"
         for row in rows
@@ -42,7 +45,7 @@ _WORST_SHOWN = 1.0  # regret from which a cell is as red as it gets
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A figure as text on a colour, and whether it is the best of its workload, or as good."""
+    """A coloured table cell, and whether its value is the best of its workload, or equally good."""
 
     text: str
     best: bool
@@ -52,15 +55,17 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A title, and for each tuner, best first, its name and a cell a workload."""
+    """A table with a title, and for each tuner, best first, one coloured cell per workload."""
 
     title: str
     lines: list[tuple[str, list[HeatCell]]]
 
 
 def heat_maps(results: Results, rows: Sequence[LeaderboardRow]) -> list[HeatMap]:
-    """Regret, trials to the goal, and the invalid share of the trials; medians over seeds, but for
-    the share, which is of all seeds' trials."""
+    """Return tables of the regret, the trials to the goal, and the share of invalid trials.
+
+    Values are medians over seeds, except that the share is over the trials of all seeds.
+    """
     regret = np.median(results.regret[..., -1], axis=2)
     trials = np.median(results.trials_to_goal, axis=2)
     never = np.median(results.reached, axis=2) < 0.5
@@ -95,7 +100,10 @@ def _lines(
     warmth: Callable[[float], float],
     text: Callable[[int, int], str],
 ) -> list[tuple[str, list[HeatCell]]]:
-    """Of `figures` (tuners, workloads), lower is better. `warmth` is 0 good to 1 bad."""
+    """Return the lines of a table from `figures` (tuners, workloads), where lower is better.
+
+    `warmth` maps a value to a colour from 0 (good) to 1 (bad).
+    """
     lines = []
     best = figures.min(axis=0) + 1e-9
     for row in rows:
@@ -111,7 +119,7 @@ def _lines(
 
 
 def _regret_warmth(regret: float) -> float:
-    """0 at a tenth of a percent, 1 at `_WORST_SHOWN`, even on a log scale."""
+    """Map a regret to a colour from 0 to 1 on a log scale; `_WORST_SHOWN` maps to 1."""
     low = np.log(FLOOR)
     return float((np.log(max(regret, FLOOR)) - low) / (np.log(_WORST_SHOWN) - low))
 
@@ -120,12 +128,17 @@ REPORT = "report.html"
 
 
 def write_report(comparison: Comparison, folder: Path) -> None:
-    """Write `report.html` into `folder`. Raises `OSError`."""
+    """Write `report.html` into `folder`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     write_atomically(folder / REPORT, report(comparison))
 
 
 def report(comparison: Comparison) -> bytes:
-    """The page, in UTF-8. Opens the tables of all workloads, for the facts of their spaces."""
+    """Return the page in UTF-8. The tables of all workloads are opened for facts about their
+    spaces."""
     plan, results, rows = comparison.plan, comparison.results, comparison.leaderboard
     test_bed = plan.test_bed
     facts = [space_facts(name, test_bed.table(name)) for name, _ in test_bed.workloads]
@@ -162,7 +175,7 @@ def report(comparison: Comparison) -> bytes:
 
 
 def _options(plan: ComparisonPlan) -> list[tuple[str, str]]:
-    """Each tuner with its options, those left at their defaults too."""
+    """Return each tuner with all of its options, including defaults."""
     return [
         (
             config.label,

@@ -1,4 +1,5 @@
-"""Describes a comparison in Markdown, for Prefect and MLflow, and lists the runs of networks."""
+"""Description of a comparison in Markdown, for Prefect and MLflow, and the table of runs of
+networks."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tilewright.tuning.run_figures import share_above
 
 
 def run_rows(runs: Sequence[NetworkRun]) -> list[Row]:
-    """A row a run; `~` marks what rests on the stock compiler's fallback, or on a rule."""
+    """Return one row per run. `~` marks gains over the stock compiler's fallback or a rule."""
     rows = [
         {
             "network": run.network,
@@ -54,8 +55,10 @@ def comparison_note(
     boards: Sequence[Leaderboard] = (),
     network_runs: Sequence[NetworkRun] = (),
 ) -> str:
-    """Return the description of a comparison in Markdown. `boards` are known once it is finished,
-    and `network_runs` of a comparison on networks."""
+    """Return the description of a comparison in Markdown.
+
+    `boards` are given once it is finished, and `network_runs` for a comparison on networks.
+    """
     count = f"{counted(runs, 'run')}, {counted(options.trials, 'trial')} a workload"
     what = f"**{plain(options.subject)}**: tuners {plain(options.rivals)}, seeds {options.seeds}"
     return paragraphs(

@@ -1,7 +1,7 @@
-"""Draws the pictures of a comparison, as SVG to be put into a page, within `house_style`.
+"""Pictures of a comparison as SVG for a page. Call these functions within `house_style`.
 
-A tuner has its colour and its dashes in all of them. Lines are medians over seeds, bands their 95 %
-intervals.
+A tuner has the same colour and dashes in all pictures. Lines are medians over seeds, and bands are
+95 % intervals.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tilewright.reports.plot_style import (
 )
 
 FLOOR = 1e-3
-"""Regret below this is drawn here: nobody can tell it from the optimum."""
+"""Smallest regret that is drawn; smaller values are indistinguishable from the optimum."""
 _CEILING = 20.0
 _POINTS = 120  # of a curve that are drawn
 _COLUMNS = 3
@@ -41,11 +41,11 @@ ATTEMPTS = (
     ("lowered beyond them", "#a9bccb"),
     ("of those, failed", "#dcb6a4"),
 )
-"""What a run compiles, and the colour of its bar."""
+"""Kinds of programs that a run compiles, and the colours of their bars."""
 
 
 def convergence(results: Results) -> Markup:
-    """Regret over trials, all workloads together."""
+    """Draw the regret over trials, for all workloads together."""
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = figure.subplots()
     for k, style in enumerate(line_styles(results.tuners)):
@@ -56,7 +56,7 @@ def convergence(results: Results) -> Markup:
 
 
 def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
-    """The same, a panel a workload; `titles` in the order of the workloads."""
+    """Draw the regret over trials, one panel per workload. `titles` are in the workloads' order."""
     rows = -(-len(titles) // _COLUMNS)
     figure = Figure(figsize=(10.4, 0.5 + 2.35 * rows), layout="constrained")
     grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True, sharey=True)
@@ -74,7 +74,7 @@ def convergence_by_workload(results: Results, titles: Sequence[str]) -> Markup:
 
 
 def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Where each seed ended, and the median with its interval."""
+    """Draw the final regret of each seed, and the median with its interval."""
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
     for place, row in enumerate(rows):
@@ -90,8 +90,10 @@ def final_regret(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def invalid_trials(results: Results) -> Markup:
-    """Trials spent on invalid configs, over trials; the diagonal is a tuner that learns nothing of
-    a space in which nothing is valid."""
+    """Draw the number of invalid trials over trials.
+
+    The diagonal is the case in which all trials are invalid.
+    """
     figure = Figure(figsize=(5.1, 3.6), layout="constrained")
     axes = figure.subplots()
     x = _steps(results.trials)
@@ -107,8 +109,8 @@ def invalid_trials(results: Results) -> Markup:
 
 
 def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """What a run compiles: trials that were valid, trials that were not, and what was lowered only
-    to be looked at."""
+    """Draw what a run compiles: valid trials, invalid trials, and configs that were only
+    lowered."""
     figure, axes = _rows_figure(rows, height=0.42)
     for place, row in enumerate(rows):
         k = results.tuners.index(row.tuner)
@@ -124,7 +126,7 @@ def attempts(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
-    """Wall clock of a run, and until the goal: hollow."""
+    """Draw the wall time of a run, and, as hollow dots, the time until the goal was reached."""
     figure, axes = _rows_figure(rows)
     shade = dict(zip(results.tuners, colours(results.tuners), strict=True))
     for place, row in enumerate(rows):
@@ -143,7 +145,8 @@ def seconds(results: Results, rows: Sequence[LeaderboardRow]) -> Markup:
 
 
 def _curve(axes: Axes, regret: Floats, style: LineStyle) -> None:
-    """Median and interval over seeds of (seeds, trials); nothing before half of them are valid."""
+    """Draw median and interval over seeds of `regret` (seeds, trials), once half of the seeds are
+    valid."""
     x = _steps(regret.shape[1])
     low, middle, high = (_shown(curve) for curve in band(regret[:, x - 1]))
     known = middle < _CEILING
@@ -178,7 +181,7 @@ def _plain(axes: Axes) -> None:
 
 
 def _rows_figure(rows: Sequence[LeaderboardRow], height: float = 0.36) -> tuple[Figure, Axes]:
-    """A line a tuner, best on top."""
+    """Return a figure with one line per tuner, best at the top."""
     figure = Figure(figsize=(5.1, 0.9 + height * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.set_yticks(range(len(rows)), [row.tuner for row in rows])
@@ -196,7 +199,7 @@ def _whisker(axes: Axes, place: int, ends: Sequence[float] | Floats, colour: str
 
 
 def _ends(row: LeaderboardRow, name: str) -> Floats:
-    """Low end, median and high end of a figure; infinite where it is not known."""
+    """Return low end, median and high end of a value; infinite if it is unknown."""
     found = row.interval(name)
     return np.array([np.inf] * 3 if found is None else [found.low, found.middle, found.high])
 
@@ -206,12 +209,13 @@ def _shown(regret: Floats) -> Floats:
 
 
 def _steps(trials: int) -> NDArray[np.int64]:
-    """Trial numbers to draw: all of few, evenly spaced on a log scale of many."""
+    """Return the trial numbers to draw: all if there are few, else evenly spaced on a log scale."""
     return np.unique(np.geomspace(1, trials, min(trials * 2, 2 * _POINTS)).round().astype(np.int64))
 
 
 def _svg(figure: Figure, name: str) -> Markup:
-    """Without prologue; names within it do not meet those of another picture."""
+    """Return a figure as SVG without prologue, with IDs that do not clash with those of other
+    pictures."""
     FigureCanvasSVG(figure)
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):

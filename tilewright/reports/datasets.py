@@ -1,4 +1,4 @@
-"""Describes what a dataset holds, in a line: for the terminal and for pages alike."""
+"""Description of a dataset in one line, for the terminal and for pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.reports.number_format import counted
 
 
 def dataset_line(about: DatasetMetadata, out: Path) -> str:
-    """How large it is, and its digest."""
+    """Return the size of a dataset and its digest."""
     size = sum(file.bytes for file in about.files)
     return (
         f"{out}: {counted(about.rows, 'row')} of {counted(len(about.hardware), 'piece')} of "

@@ -1,4 +1,5 @@
-"""Describes what two runs differ in, in words and tables: for the terminal and for pages alike."""
+"""Description of the differences between two runs, as text and tables for the terminal and for
+pages."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from tilewright.reports.markdown import Links, Row, listed, markdown_table, para
 from tilewright.reports.number_format import UNKNOWN, milliseconds, percent, whole
 
 MARK = "worse"
-"""Stands behind what is."""
+"""Marks values that are worse."""
 _MODELS = {
     "P_rmse": "error of P, log2",
     "A_rmse": "error of A, log2",
@@ -18,12 +19,15 @@ _MODELS = {
 
 
 def headline(verdict: DiffVerdict) -> str:
-    """`no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`."""
+    """Return a text such as `no worse: 7,136,630 cycles became 7,100,020 (-0.5 %)`."""
     return f"{verdict.word}: {became(verdict.total)}"
 
 
 def became(change: Change) -> str:
-    """`7,136,630 cycles became 7,100,020 (-0.5 %)`; a latency without cycles in milliseconds."""
+    """Return a text such as `7,136,630 cycles became 7,100,020 (-0.5 %)`.
+
+    A latency without cycles is given in milliseconds.
+    """
     unit = "cycles" if change.unit == "cycles" else "ms"
     return (
         f"{_latency(change, change.a)} {unit} became {_latency(change, change.b)} ({_more(change)})"
@@ -31,7 +35,7 @@ def became(change: Change) -> str:
 
 
 def latency_rows(verdict: DiffVerdict) -> list[Row]:
-    """A row a layer and one of all."""
+    """Return one row per layer, and one for the total."""
     unit = "cycles" if verdict.total.unit == "cycles" else "ms"
     rows = []
     for each in (*verdict.workloads, verdict.total):
@@ -48,7 +52,7 @@ def latency_rows(verdict: DiffVerdict) -> list[Row]:
 
 
 def figure_rows(verdict: DiffVerdict) -> list[Row]:
-    """A row for the validity of trials and for each model's error."""
+    """Return a row for the validity of trials and one for each model's error."""
     return [
         {
             "figure": _MODELS.get(each.what, each.what),
@@ -61,14 +65,14 @@ def figure_rows(verdict: DiffVerdict) -> list[Row]:
 
 
 def setting_rows(settings: Sequence[DifferentSetting]) -> list[Row]:
-    """A row each."""
+    """Return one row per setting."""
     return [
         {"what": each.what, "A": each.a or UNKNOWN, "B": each.b or UNKNOWN} for each in settings
     ]
 
 
 def diff_page(title: str, verdict: DiffVerdict, links: Links) -> str:
-    """The comparison in Markdown, as a page of its own."""
+    """Return the comparison as a Markdown page."""
     reasons = "\n".join(f"- {plain(each)}" for each in verdict.reasons)
     changed = verdict.changed
     return paragraphs(

@@ -1,4 +1,4 @@
-"""Writes `explain.html`: the pictures, and the numbers behind them, as a self-contained page."""
+"""Page `explain.html`: the pictures and the numbers behind them, self-contained."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ NO_ADVICE = "Nothing stands out: the schedules are near their bounds, and the se
 
 @dataclass(frozen=True)
 class WorkloadLine:
-    """A line of the page's table: a workload by its short name, and how right the models were on
-    its unseen configs. `ratio` is A's error as a share of P's, NaN where P makes none."""
+    """A line of the page's table: a workload, and the models' accuracy on its unseen configs."""
 
     name: str
     trials: int
@@ -59,7 +58,7 @@ class WorkloadLine:
 
     @property
     def ratio(self) -> float:
-        """Below 1 where A is the better model."""
+        """Error of A divided by that of P; below 1 if A is better, NaN if P has no error."""
         of = self.accuracy
         return of.a_rmse / of.p_rmse if of.p_rmse else float("nan")
 
@@ -71,8 +70,11 @@ def write_explanation(
     advice: Sequence[Advice],
     out: Path,
 ) -> None:
-    """Write `explain.png` and `explain.html` into `out`; `models` are the summaries of what is
-    explained. Raises `OSError`."""
+    """Write `explain.png` and `explain.html` into `out`. `models` summarise what is explained.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     drawn = pictures(explained, models)
     write_atomically(out / PICTURE, drawn.whole)
     write_atomically(out / PAGE, explanation_page(folder, explained, models, advice, drawn))
@@ -85,7 +87,7 @@ def explanation_page(
     advice: Sequence[Advice],
     drawn: Pictures,
 ) -> bytes:
-    """The page of a run, in UTF-8; the parts of the picture become part of it."""
+    """Return the page of a run in UTF-8. It contains the parts of the picture."""
     return render(
         "explanation.html.jinja",
         title=f"Why {folder.tuner_config.tuner} chose as it did on {folder.network}",
@@ -112,7 +114,7 @@ def _encoded(parts: dict[str, bytes]) -> dict[str, str]:
 
 
 def method(model: ModelSummary) -> str:
-    """How a model's influences were computed."""
+    """Return how a model's influences were computed."""
     return "exact tree SHAP, by the library" if model.exact else "sampled Shapley values"
 
 
@@ -134,12 +136,12 @@ _VALUES = LinearSegmentedColormap.from_list("values", ["#2f5d9b", "#c9ced3", "#c
 _TICKS = 5  # on an axis of cycles
 _MARGIN = 6  # pixels around a part
 JUDGED = {"random configs": "#5b7fa6", "trials, before they were measured": "#0b6e4f"}
-"""What models are judged on, and the colour of its dots."""
+"""Data on which models are evaluated, and the colour of its dots."""
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """PNG files: the whole picture, and by role what moved the model and how right it was."""
+    """PNG files: the whole picture, and by role the influences on the model and its accuracy."""
 
     whole: bytes
     influences: dict[str, bytes]
@@ -147,7 +149,7 @@ class Pictures:
 
 
 def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> Pictures:
-    """Influences of P, V and A; V's calibration, P and A against the simulator."""
+    """Draw influences on P, V and A, the calibration of V, and predictions of P and A."""
     features = {model.role: model.most(FEATURES) for model in models}
     with house_style():
         figure = Figure(figsize=(13.5, 8.9), dpi=110, layout="constrained")
@@ -176,7 +178,7 @@ def pictures(explained: Sequence[Explained], models: Sequence[ModelSummary]) -> 
 
 
 def _parts(drawn: Image.Image, column: Sequence[Axes]) -> list[bytes]:
-    """What was drawn of each axes of a column, with its labels, all of one width."""
+    """Crop the axes of a column with their labels out of the picture, all with the same width."""
     boxes = [box for axes in column if (box := axes.get_tightbbox()) is not None]
     left = int(max(min(box.x0 for box in boxes) - _MARGIN, 0))
     right = int(min(max(box.x1 for box in boxes) + _MARGIN, drawn.width))
@@ -199,8 +201,10 @@ def _png(image: Image.Image) -> bytes:
 def _influences(
     axes: Axes, explained: Sequence[Explained], role: str, most: Sequence[Ranked]
 ) -> None:
-    """A line a feature, a dot a config: how far the feature moved the prediction, coloured by the
-    feature's value among those of its workload (blue low, red high)."""
+    """Draw a line per feature with a dot per config: how far the feature moved the prediction.
+
+    The colour is the feature's value among those of its workload (blue low, red high).
+    """
     rows = [row for row in most if row.share >= _SMALLEST]
     axes.set_title(ROLES[role].partition(":")[0], fontsize=10, loc="left", fontweight="bold")
     if not rows:
@@ -230,7 +234,7 @@ def _influences(
 
 
 def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Floats, Floats]:
-    """Shapley values of a feature in all workloads, and the rank of its value in its own, 0 … 1."""
+    """Return the Shapley values of a feature, and the rank of its value in its workload, 0 to 1."""
     moved, ranks = [np.empty(0)], [np.empty(0)]
     for each in explained:
         influence = each.influences.get(role)
@@ -243,14 +247,14 @@ def _points(explained: Sequence[Explained], role: str, name: str) -> tuple[Float
 
 
 def _spread(moved: Floats, rng: np.random.Generator) -> Floats:
-    """Vertical places of dots: wide where many lie, so that none hides another."""
+    """Return vertical positions of dots, spread widely where there are many of them."""
     counts, edges = np.histogram(moved, bins=40)
     density = counts[np.clip(np.digitize(moved, edges) - 1, 0, len(counts) - 1)]
     return np.asarray(rng.uniform(-0.36, 0.36, len(moved)) * density / max(density.max(), 1))
 
 
 def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
-    """Of the configs given a chance, how many were valid."""
+    """Draw the fraction of valid configs over their predicted probability."""
     axes.set_title("V's calibration", fontsize=10, loc="left", fontweight="bold")
     shown = False
     for judged, colour in _both(explained):
@@ -270,7 +274,7 @@ def _calibration(axes: Axes, explained: Sequence[Explained], role: str) -> None:
 
 
 def _predictions(axes: Axes, explained: Sequence[Explained], role: str) -> None:
-    """Predicted against simulated cycles."""
+    """Draw predicted over simulated cycles."""
     axes.set_title(f"{role}: predicted and simulated", fontsize=10, loc="left", fontweight="bold")
     drawn = [np.empty((2, 0))]
     for judged, colour in _both(explained):
@@ -302,7 +306,7 @@ def _both(explained: Sequence[Explained]) -> list[tuple[list[JudgedWorkload], st
 
 
 def _unit(explained: Sequence[Explained], role: str) -> str:
-    """What a model predicts: boosted trees explain log-odds, any other classifier its chance."""
+    """Return what a model's influences refer to: log-odds for boosted trees, else a probability."""
     if role != "V":
         return "predicted log2 cycles"
     exact = all(each.influences[role].exact for each in explained if role in each.influences)

@@ -1,6 +1,4 @@
-"""Writes `fusion.html`: the layers of a network as they run, what was fused into each, what it
-saves.
-"""
+"""Page `fusion.html`: the layers of a network, what was fused into each, and what that saves."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from tilewright.tuning.fusion_interface import FusionDecision, FusionSummary
 ROW = 58
 """Height of a layer in the picture, in pixels."""
 MARGIN = 150
-"""Width of the room for lines between layers."""
+"""Width of the area for lines between layers, in pixels."""
 _KINDS = {
     "activation": "clip", "pool": "max-pool", "shortcut": "shortcut", "average": "average",
     "siblings": "sibling",
@@ -23,7 +21,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Box:
-    """A layer, its share of the cycles beside the largest layer's, what was decided about it."""
+    """A layer, its cycles relative to the largest layer, and the decisions about it."""
 
     name: str
     title: str
@@ -34,14 +32,17 @@ class Box:
 
 @dataclass(frozen=True)
 class FusionLine:
-    """From a layer to one that reads its result: a path of the picture."""
+    """A path in the picture from a layer to another one that reads its result."""
 
     path: str
     near: bool
 
 
 def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[str, Json]) -> bytes:
-    """The page of a decision: `said` is what the summary says, `file` what `fusion.json` holds."""
+    """Return the page about fusion.
+
+    `said` is the entry in the summary, and `file` is the contents of `fusion.json`.
+    """
     rows = [as_object(row) for row in as_list(file["layers"])]
     largest = max((as_int(row["cycles"]) for row in rows), default=1)
     boxes = [
@@ -71,7 +72,8 @@ def fusion_page(network: str, target: str, said: FusionSummary, file: Mapping[st
 
 
 def _lines(reads: Sequence[Sequence[int]]) -> list[FusionLine]:
-    """Straight to the next layer, in a bow around those between; the longer, the wider."""
+    """Return straight lines to the next layer, and curves around those between; longer ones are
+    wider."""
     lines = []
     for to, sources in enumerate(reads):
         for source in sources:

@@ -1,4 +1,4 @@
-"""Shows leaderboards: the table and the verdict, for the terminal, pages, Prefect and MLflow."""
+"""Leaderboards: the table and the verdict, for the terminal, pages, Prefect and MLflow."""
 
 from __future__ import annotations
 
@@ -30,13 +30,16 @@ from tilewright.tuning.gains import PUBLISHED
 LOW, HIGH, NEITHER = 1.0, -1.0, 0.0
 """Which figures of a column are good."""
 RIVALS = 3
-"""Tuners that a verdict names behind the best one."""
+"""Number of tuners that a verdict names after the best one."""
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A figure as text, whether it is the best of its column, and its 95 % interval, which is empty
-    where both ends read the same. `bound` if the figure is only a lower bound."""
+    """A value as text, whether it is the best of its column, and its 95 % interval.
+
+    The interval is empty if both ends have the same text. `bound` is set if the value is only a
+    lower bound.
+    """
 
     text: str
     best: bool = False
@@ -46,8 +49,10 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading of one or two lines, and a cell per tuner, best tuner first. `inline` if a table of
-    plain text shows the intervals, too."""
+    """A heading of one or two lines, and one cell per tuner, best tuner first.
+
+    `inline` is set if plain-text tables also show the intervals.
+    """
 
     heading: tuple[str, ...]
     cells: list[TableCell]
@@ -62,8 +67,11 @@ class Column:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A column of figures: its heading, the field of `LeaderboardRow`, and its form. `bounded` if a
-    run that never reached the goal makes the figure a bound, `exact` if no interval is shown."""
+    """A column of values: its heading, the field of `LeaderboardRow`, and its format.
+
+    `bounded` is set if a run that never reached the goal makes the value a bound, and `exact` if no
+    interval is shown.
+    """
 
     heading: tuple[str, ...]
     field: str
@@ -92,7 +100,7 @@ _FIGURES = (
     _Figure(("real time", f"to {_GOAL}"), "stack_seconds_to_goal", duration, exact=True),
     _Figure(("worst", "workload"), "worst_regret", percent, exact=True),
 )
-"""The columns of every leaderboard; those that no tuner has a figure of are left out."""
+"""The columns of every leaderboard. Columns without any value are left out."""
 _FASTEST = ("fastest", "on")
 BROKEN_HEADINGS = {
     " ".join(heading): "\n".join(heading)
@@ -102,7 +110,7 @@ BROKEN_HEADINGS = {
 
 
 def leaderboard_columns(board: Leaderboard) -> list[Column]:
-    """Return the columns behind the tuner's name that hold a figure."""
+    """Return the columns after the tuner's name that have at least one value."""
     columns = [Column(each.heading, _cells(each, board), each.inline) for each in _FIGURES]
     fastest = [TableCell(f"{row.fastest_on} of {row.seeds}") for row in board.tuners]
     columns.append(Column(_FASTEST, fastest))
@@ -110,8 +118,10 @@ def leaderboard_columns(board: Leaderboard) -> list[Column]:
 
 
 def leaderboard_rows(boards: Sequence[Leaderboard]) -> list[Row]:
-    """Return a row per tuner of each leaderboard, the best first. Where there are several
-    leaderboards, cells say which one a row belongs to."""
+    """Return a row per tuner of each leaderboard, best first.
+
+    If there are several leaderboards, each row says to which one it belongs.
+    """
     rows = []
     for board in boards:
         where = {"network": board.network, "target": board.target} if len(boards) > 1 else {}
@@ -128,7 +138,7 @@ def leaderboard_rows(boards: Sequence[Leaderboard]) -> list[Row]:
 
 
 def winner(board: Leaderboard) -> str | None:
-    """Return the tuner that was better than all others, None if there is none."""
+    """Return the tuner that was significantly better than all others, or None."""
     alone = len(board.winners) == 1 and len(board.tuners) > 1
     return board.winners[0] if alone else None
 
@@ -168,7 +178,7 @@ def _mark(baseline: str) -> str:
 
 
 def verdict(board: Leaderboard) -> str:
-    """Return a sentence or two that say which tuner is the best. Plain text."""
+    """Return one or two sentences that say which tuner is best, as plain text."""
     where = f"{board.network} on {board.target}"
     if not board.winners:
         return f"{where}: no tuner found valid schedules of all layers"
@@ -187,7 +197,7 @@ def verdict(board: Leaderboard) -> str:
 
 
 def _distance_verdict(board: Leaderboard) -> str:
-    """How near the best tuner came to the optimum, and after how many trials."""
+    """Return how close the best tuner came to the optimum, and after how many trials."""
     best, *others = board.tuners
     trials = best.trials_to_goal or 0.0
     text = (

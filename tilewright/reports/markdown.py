@@ -1,6 +1,6 @@
-"""Writes Markdown: text whose marks are escaped, code, tables and links.
+"""Generates Markdown: escaped text, code, tables and links.
 
-Names that others chose are escaped, so that text stays text.
+Names that other people chose are escaped, so that they are shown as text.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from tilewright.core.user_text import printable
 
 Links = Mapping[str, str]
-"""Addresses by what is there."""
+"""Addresses by the text of the link."""
 Row = dict[str, str]
 """Cells by the heading of their column."""
 _MARKS = re.compile(r"([\\`*\[\]|])")
 
 
 def plain(text: str) -> str:
-    """The text with its marks escaped, HTML included."""
+    """Escape a text for Markdown and HTML."""
     marked = _MARKS.sub(r"\\\1", printable(text))
     return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def code(text: str) -> str:
-    """The text as code within a line."""
+    """Return a text as inline code."""
     text = printable(text)
     fence = "`" * (_longest_run(text) + 1)
     space = " " * ("`" in text)
@@ -32,7 +32,7 @@ def code(text: str) -> str:
 
 
 def block(text: str, language: str) -> str:
-    """Lines of code; nothing for no text."""
+    """Return a code block, or "" for an empty text."""
     if not text:
         return ""
     text = printable(text, keep="\n")
@@ -50,7 +50,8 @@ def paragraphs(*parts: str) -> str:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Rows of equal headings; all but the first column are figures, and stand on the right."""
+    """Return a table of rows with equal headings. All columns except the first are
+    right-aligned."""
     heads = list(rows[0])
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
     lines += [[plain(row[head]) for head in heads] for row in rows]
@@ -58,16 +59,16 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def with_known(rows: Sequence[Row]) -> list[Row]:
-    """The rows without columns that none of them has a cell of."""
+    """Return the rows without columns that have no cell in any row."""
     known = [head for head in rows[0] if any(row[head] for row in rows)] if rows else []
     return [{head: row[head] for head in known} for row in rows]
 
 
 def marked(mark: str, text: str) -> str:
-    """Nothing stays nothing."""
+    """Put a mark in front of a text, unless the text is empty."""
     return mark + text if text else ""
 
 
 def listed(links: Links) -> str:
-    """A line a link."""
+    """Return a list with one link per line."""
     return "\n".join(f"- [{plain(name)}]({address})" for name, address in links.items())

@@ -1,4 +1,4 @@
-"""Formats numbers for people, on pages and in the terminal alike."""
+"""Formats numbers for people, on pages and in the terminal."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ _PERCENT = "\N{NO-BREAK SPACE}%"
 
 
 class Ends(Protocol):
-    """What has a lower and an upper end."""
+    """Anything with a lower and an upper end."""
 
     @property
     def low(self) -> float:
-        """The lower one."""
+        """Lower end."""
         ...
 
     @property
     def high(self) -> float:
-        """The upper one."""
+        """Upper end."""
         ...
 
 
 def percent(share: float) -> str:
-    """`0 %`, `<0.1 %`, `1.3 %`, `214 %`; an infinite regret is `none valid`, NaN a dash."""
+    """Return a percentage such as `0 %`, `<0.1 %`, `1.3 %` or `214 %`.
+
+    An infinite regret is `none valid`, and NaN is a dash.
+    """
     if math.isnan(share):
         return UNKNOWN
     if math.isinf(share):
@@ -37,22 +40,25 @@ def percent(share: float) -> str:
 
 
 def count(number: float) -> str:
-    """Three digits are enough: `7.4`, `74`, `1,234`."""
+    """Return a number with two or more significant digits, such as `7.4`, `74` or `1,234`."""
     return f"{number:.1f}".removesuffix(".0") if number < 9.95 else f"{number:,.0f}"
 
 
 def decimal(number: float) -> str:
-    """`0.13`; NaN is a dash."""
+    """Return a number with two decimals, such as `0.13`; NaN is a dash."""
     return UNKNOWN if math.isnan(number) else f"{number:.2f}"
 
 
 def whole(number: int | None) -> str:
-    """`1,234,567`; empty for what is not known yet."""
+    """Return an integer such as `1,234,567`; empty if it is unknown."""
     return "" if number is None else f"{number:,}"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """`73.2`, `0.850`, `1,371`: three digits, without the unit; empty for what is not known."""
+    """Return milliseconds with three digits, such as `73.2`, `0.850` or `1,371`, without the unit.
+
+    The text is empty if the time is unknown.
+    """
     if seconds is None or math.isnan(seconds):
         return ""
     value = 1e3 * seconds
@@ -60,35 +66,35 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def energy(microjoules: float) -> str:
-    """`0.850 µJ`, `73.2 µJ`, `1.37 mJ`: three digits."""
+    """Return an energy with three digits, such as `0.850 µJ`, `73.2 µJ` or `1.37 mJ`."""
     value, unit = (microjoules / 1e3, "mJ") if microjoules >= 999.5 else (microjoules, "µJ")
     return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:#.3g} {unit}"
 
 
 def speedup(before: float | None, after: float | None) -> str:
-    """`1.83×` of two latencies; empty while one of them is not known."""
+    """Return the ratio of two latencies, such as `1.83×`; empty if one of them is unknown."""
     return "" if before is None or not after else f"{before / after:.2f}×"
 
 
 def mega(number: int) -> str:
-    """In millions, `115.6` or `0.016`; empty for nothing."""
+    """Return a number in millions, such as `115.6` or `0.016`; empty for zero."""
     if not number:
         return ""
     return f"{number / 1e6:.1f}" if number >= 100_000 else f"{number / 1e6:.3f}"
 
 
 def plural(number: float, noun: str) -> str:
-    """The noun, with an s unless there is one."""
+    """Return the noun, with an s unless the number is 1."""
     return noun if number == 1 else f"{noun}s"
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 trial`, `1,234 trials`."""
+    """Return a number with its noun, such as `1 trial` or `1,234 trials`."""
     return f"{number:,} {plural(number, noun)}"
 
 
 def duration(seconds: float) -> str:
-    """`45 ms`, `1.2 s`, `45 s`, `3:05 min`."""
+    """Return a duration such as `45 ms`, `1.2 s`, `45 s` or `3:05 min`."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 99.5:
@@ -97,7 +103,10 @@ def duration(seconds: float) -> str:
 
 
 def ranged(interval: Ends, form: Callable[[float], str]) -> str:
-    """`7–12`; empty where both ends read the same. Of percentages the sign is written once."""
+    """Return an interval such as `7–12`; empty if both ends have the same text.
+
+    The percent sign is written only once.
+    """
     low, high = form(interval.low), form(interval.high)
     if low == high:
         return ""

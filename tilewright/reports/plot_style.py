@@ -1,4 +1,4 @@
-"""Defines the colours, type, curves, cells and axis ticks of pictures in reports."""
+"""Colours, fonts, curves, cells and axis ticks of the pictures in reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HEAT = LinearSegmentedColormap.from_list("heat", ["#dcefe6", "#f5ecd0", "#e8b48
 
 
 def house_style() -> AbstractContextManager[None]:
-    """Pictures drawn and written within share type and lines; text stays text."""
+    """Return a context in which pictures have the common style. Text in SVG stays text."""
     return mpl.rc_context(
         {
             "font.size": 9.0,
@@ -59,8 +59,10 @@ _WIDEST, _NARROWEST = 3.2, 1.4
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a curve is drawn: colour, dashes as SVG's `stroke-dasharray` in widths of 1 ("" for a
-    solid line), and width."""
+    """Style of a curve.
+
+    `dashes` is SVG's `stroke-dasharray` for lines of width 1, or "" for a solid line.
+    """
 
     colour: str
     dashes: str
@@ -68,20 +70,22 @@ class LineStyle:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """The same for matplotlib."""
+        """Matplotlib's keyword arguments for this style."""
         pattern = [float(length) for length in self.dashes.split()]
         style = (0, [length / self.width for length in pattern]) if pattern else "-"
         return {"color": self.colour, "linestyle": style, "lw": self.width}
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """A colour a name, by place."""
+    """Return one colour per name, by position."""
     return [_SERIES[place % len(_SERIES)] for place in range(len(names))]
 
 
 def line_styles(names: Sequence[str]) -> list[LineStyle]:
-    """A line a name, by place: where curves meet, the later and narrower lies on the earlier, and
-    neither hides the other."""
+    """Return one line style per name, by position.
+
+    Later lines are narrower and lie on top, so that no line hides another one where they meet.
+    """
     step = (_WIDEST - _NARROWEST) / max(len(names) - 1, 1)
     return [
         LineStyle(colour, _DASHES[place % len(_DASHES)], _WIDEST - place * step)
@@ -90,7 +94,7 @@ def line_styles(names: Sequence[str]) -> list[LineStyle]:
 
 
 def heat(share: float) -> tuple[str, str]:
-    """Background and ink of a cell, 0 good to 1 bad."""
+    """Return background and text colour of a cell, from 0 (good) to 1 (bad)."""
     red, green, blue, _ = (float(part) for part in _HEAT(min(max(share, 0.0), 1.0)))
     dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.55
     return to_hex((red, green, blue)), "#ffffff" if dark else INK
@@ -98,14 +102,14 @@ def heat(share: float) -> tuple[str, str]:
 
 _SIZES = LinearSegmentedColormap.from_list("sizes", ["#c3e3d4", "#3f9a78", "#0b4a35"])
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
-"""Mantissas of ticks, ever finer."""
+"""Mantissas of ticks, from coarse to fine."""
 _FEWEST, _MOST = 4, 9  # ticks
 _NARROW = 4.0  # between the ends of an axis, below which it is linear
 _POWERS = 9  # powers of two on an axis, before every other is left out
 
 
 def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
-    """Round numbers between two positive ends of a logarithmic axis, at most so many."""
+    """Return at most `most` round numbers between two positive ends of a logarithmic axis."""
     found: list[float] = []
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for mantissas in _STEPS:
@@ -117,20 +121,20 @@ def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
 
 
 def scale_factors(axes: Axes) -> None:
-    """The vertical axis is one of factors: `1.5×`."""
+    """Make the vertical axis one of factors, such as `1.5×`."""
     _scale_vertical(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
 
 
 def scale_latency(axes: Axes, *, counted: bool) -> None:
-    """The vertical axis is one of cycles, `1,500`, or of seconds, `1.5 ms`."""
+    """Make the vertical axis one of cycles, such as `1,500`, or of seconds, such as `1.5 ms`."""
     _scale_vertical(axes)
     whole = FuncFormatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(whole if counted else EngFormatter(unit="s"))
 
 
 def scale_seconds(axes: Axes) -> None:
-    """Make the horizontal axis one of seconds: `1.5 ms`."""
+    """Make the horizontal axis one of seconds, such as `1.5 ms`."""
     _scale(axes.xaxis, axes.set_xscale, axes.get_xlim, _FEWEST)
     axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
 
@@ -143,8 +147,10 @@ def _scale(
     axis: Axis, set_scale: Callable[[str], object], limits: Callable[[], tuple[float, float]],
     most: int,
 ) -> None:  # fmt: skip
-    """Make an axis logarithmic if its ends lie far apart, else linear, with at most about `most`
-    round ticks."""
+    """Make an axis logarithmic if its ends lie far apart, else linear.
+
+    The axis gets at most about `most` round ticks.
+    """
     set_scale("log")
     low, high = limits()
     if high / low < _NARROW:
@@ -155,7 +161,7 @@ def _scale(
 
 
 def trial_ticks(axis: Axis, most: int) -> None:
-    """Ticks of a logarithmic axis of counts from 1: powers of two, and the last one."""
+    """Set the ticks of a logarithmic axis of counts: powers of two, and the last count."""
     powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
     shown = powers[:: math.ceil(len(powers) / _POWERS)]
     ticks = [tick for tick in shown if tick < 0.7 * most or tick == most]
@@ -164,7 +170,7 @@ def trial_ticks(axis: Axis, most: int) -> None:
 
 
 class SizeScale:
-    """Colours of layers: one hue, the darker the more multiply-accumulates."""
+    """Colour scale of layers: the more multiply-accumulates, the darker."""
 
     def __init__(self, macs: Sequence[int]) -> None:
         known = [each for each in macs if each > 0] or [1]
@@ -173,13 +179,13 @@ class SizeScale:
         self._ends = (low, high)
 
     def colour(self, macs: int) -> str:
-        """As `#rrggbb`."""
+        """Return the colour of a layer as `#rrggbb`."""
         if self._ends[0] == self._ends[1]:
             return to_hex(_SIZES(1.0))
         return to_hex(_SIZES(float(self._norm(max(macs, 1)))))
 
     def draw_scale(self, axes: Axes) -> None:
-        """A bar beside the axes that says which colour is how large; none for a single size."""
+        """Draw a colour bar beside the axes, unless all layers have the same size."""
         low, high = self._ends
         if low == high or axes.figure is None:
             return
@@ -195,6 +201,6 @@ class SizeScale:
 
 
 def fix_ticks(axis: Axis, ticks: Sequence[float]) -> None:
-    """Ticks here and nowhere else: those between have no labels that could overlap."""
+    """Set exactly these ticks, without minor ticks, whose labels could overlap."""
     axis.set_major_locator(FixedLocator(list(ticks)))
     axis.set_minor_locator(NullLocator())

@@ -1,6 +1,5 @@
-"""Draws the pictures of a run: latency over trials, baseline against tuned, and the page of what
-was fused, where fusion was decided.
-"""
+"""Pictures of a run: latency over trials, and baseline and tuned latency; and the page about
+fusion."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ _LEAST, _MOST = 4.4, 40.0  # inches of a picture
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """PNG: best latency of one workload over its trials, between the baseline and what no
-    schedule beats, where the target knows them."""
+    """Draw the best latency of one workload over its trials, with baseline and bound, as PNG."""
     with house_style():
         figure = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained")
         axes = figure.subplots()
@@ -68,9 +66,11 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
 def network_convergence(
     network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
 ) -> bytes:
-    """PNG: every layer's best latency over its trials as a multiple of its bound (of the roofline,
-    or of what was chosen, where the target knows no better), the larger the layer, the
-    darker; and what each costs as the baseline and tuned."""
+    """Draw the convergence of every layer, and its baseline and tuned latency, as PNG.
+
+    Latencies are multiples of the bound, or of the roofline or the chosen latency if the target
+    knows no bound. Larger layers are darker.
+    """
     height = min(max(_LEAST, _LINE * len(outcomes) + _ROOM), _MOST)
     with house_style():
         figure = Figure(figsize=(11, height), dpi=110, layout="constrained")
@@ -88,7 +88,7 @@ def network_convergence(
 def _draw_curves(
     axes: Axes, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame, of_what: str
 ) -> None:
-    """A line a layer over its trials, in one hue by its size."""
+    """Draw one line per layer over its trials, with a colour by its size."""
     sizes, most, unit = (
         SizeScale([outcome.workload.macs for outcome in outcomes]),
         1,
@@ -108,7 +108,7 @@ def _draw_curves(
 
 
 def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> None:
-    """A line a layer from its baseline to the tuned one."""
+    """Draw one line per layer from its baseline to its tuned latency."""
     rows = np.arange(len(outcomes))[::-1]
     baseline = np.array([_ratio(_baseline(o), _reference(o, of_what)) for o in outcomes])
     tuned = np.array([_ratio(_tuned(o), _reference(o, of_what)) for o in outcomes])
@@ -151,14 +151,14 @@ def _tuned(outcome: TunedWorkload) -> float | None:
 
 
 def _limit(outcome: TunedWorkload) -> tuple[str, float | None]:
-    """What no schedule beats, as tight as the target knows, and what that is called."""
+    """Return the tightest known lower bound of a workload, and its name."""
     if outcome.bound is not None:
         return "bound", _cost(outcome.bound)
     return "roofline", _cost(outcome.roofline)
 
 
 def _common_limit(outcomes: Sequence[TunedWorkload]) -> str:
-    """The limit that all layers can be compared with."""
+    """Return the name of the limit that is known for all layers."""
     if all(outcome.bound is not None for outcome in outcomes):
         return "bound"
     if all(outcome.roofline is not None for outcome in outcomes):
@@ -186,8 +186,11 @@ def _png(figure: Figure) -> bytes:
 
 
 def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:
-    """Draw the pictures of a run into its output directory; returns their paths. Raises
-    `OSError`."""
+    """Draw the pictures of a run into its output directory, and return their paths.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     trials = trials_of(folder, found.workloads)
     picture = network_convergence(found.summary["network"], found.workloads, trials)
     write_atomically(folder / CONVERGENCE, picture)
@@ -195,8 +198,11 @@ def draw_run(folder: Path, found: TunedNetwork) -> list[Path]:
 
 
 def write_fusion_page(folder: Path, found: TunedNetwork) -> list[Path]:
-    """Write `fusion.html` of a run that decided what is fused; returns its path. Raises
-    `OSError`."""
+    """Write `fusion.html` if fusion was decided, and return its path.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     if found.decided is None:
         return []
     page = fusion_page(

@@ -1,4 +1,4 @@
-"""Shows the results of a run to people: a table with a row per layer, and Markdown for records."""
+"""Results of a run as a table with a row per layer, and as Markdown for records."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from tilewright.tuning.run_figures import above_limit, valid_share
 
 
 def results_rows(summary: Summary) -> list[Row]:
-    """A row a workload and one of an inference. What the target cannot tell has no column; `~`
-    marks what rests on the stock compiler's fallback, or on a rule, where it publishes no
-    schedule."""
+    """Return one row per workload, and one for an inference.
+
+    Values that the target does not provide have no column. `~` marks gains over the stock
+    compiler's fallback or a rule, if no schedule is published.
+    """
     rows = summary["workloads"]
     lines = [
         {
@@ -49,20 +51,23 @@ def results_rows(summary: Summary) -> list[Row]:
 
 
 def sure_time(row: WorkloadRow | Total) -> str:
-    """`0.905–0.921`, milliseconds: the 95 % interval of what the tuned schedule takes; empty where
-    measuring repeats."""
+    """Return the 95 % interval of the tuned latency in milliseconds, such as `0.905–0.921`.
+
+    It is empty on a deterministic target.
+    """
     found = row["validation"]["tuned_interval"] if "validation" in row else None
     return "" if found is None else ranged(found, milliseconds)
 
 
 def sure_gain(row: WorkloadRow | Total) -> str:
-    """`1.80–1.86×`: that of the gain."""
+    """Return the 95 % interval of the gain, such as `1.80–1.86×`; empty on a deterministic
+    target."""
     found = row["validation"]["gain_interval"] if "validation" in row else None
     return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
 
 
 def _latencies(row: WorkloadRow | Total, had: Before) -> Row:
-    """The latencies of `row`, beside what there is without tuning."""
+    """Return the cells with the latencies of `row` and those without tuning."""
     (_, above), mark = above_limit(row), "" if had.is_published else "~"
     return {
         "baseline cycles": marked(mark, whole(had.cycles)),
@@ -77,13 +82,16 @@ def _latencies(row: WorkloadRow | Total, had: Before) -> Row:
 
 
 def network_title(network: str, target: str, tuner: str) -> str:
-    """`resnet18 on vta-pynq, default`: the name of a run."""
+    """Return the title of a run, such as `resnet18 on vta-pynq, default`."""
     return printable(f"{network} on {target}, {tuner}")
 
 
 def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
-    """`default, seed 0, 64 trials: resnet18 on vta-pynq`: the name of a network's run in MLflow,
-    where runs of other tuners and seeds stand above and below it."""
+    """Return the MLflow name of a network's run.
+
+    An example is `default, seed 0, 64 trials: resnet18 on vta-pynq`. It begins with what
+    distinguishes it from the neighbouring runs in MLflow's list.
+    """
     what = title.removesuffix(printable(f", {tuner}"))
     return f"{printable(tuner)}, seed {seed}, {counted(trials, 'trial')}: {what}"
 
@@ -91,8 +99,10 @@ def run_name(title: str, tuner: str, seed: int, trials: int) -> str:
 def network_note(
     title: str, workloads: int, trials: int, command: str, links: Links, shared: bool = False
 ) -> str:
-    """Of a network's run, from its beginning; where trials are `shared`, no workload has its
-    own."""
+    """Return the description of a network's run in Markdown, written when the run begins.
+
+    `shared` says whether the workloads share their trials.
+    """
     each = (
         f"{counted(workloads * trials, 'trial')} together"
         if shared
@@ -106,7 +116,7 @@ def network_note(
 def workload_note(
     names: Sequence[str], workload: Workload, count: int, title: str, command: str, links: Links
 ) -> str:
-    """Of the run of one workload of the network's run `title`."""
+    """Return the description of the run of one workload. `title` is that of the network's run."""
     of = f"A workload of {plain(title)}: **{plain(layer(names, workload))}**"
     what = f"{of}, {counted(count, 'call')} an inference."
     layers = f"Layers: {', '.join(map(code, names))}" if names else ""
@@ -117,9 +127,12 @@ def workload_note(
 
 
 def outcome_line(row: WorkloadRow | Total, had: Before) -> str:
-    """`baseline 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`; `had` is what
-    there is without tuning, called by its name where it is not published. Where
-    measuring does not repeat, 95 % intervals stand behind: `(1.80–1.86×)`."""
+    """Return the result of a run in one line.
+
+    An example is `baseline 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`.
+    `had` is the latency without tuning; its origin is named if it is not published. If measurements
+    vary, 95 % intervals follow, such as `(1.80–1.86×)`.
+    """
     earlier = _latency(had.cycles, had.seconds)
     after = _latency(row["tuned_cycles"], row["tuned_seconds"])
     if not after:
@@ -134,7 +147,7 @@ def outcome_line(row: WorkloadRow | Total, had: Before) -> str:
 
 
 def with_outcome(note: str, outcome: str) -> str:
-    """A note with what came out of the run as its second paragraph."""
+    """Insert the result of a run as the second paragraph of its description."""
     first, _, rest = note.partition("\n\n")
     return paragraphs(first, outcome, rest)
 
@@ -142,7 +155,7 @@ def with_outcome(note: str, outcome: str) -> str:
 def network_summary(
     title: str, summary: Summary, links: Links, remark: str = "", picture: bytes = b""
 ) -> str:
-    """The results of a network as a page of its own; the `picture`, a PNG file, is part of it."""
+    """Return the results of a network as a Markdown page. `picture` is a PNG file to embed."""
     outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
     return paragraphs(
         f"# {plain(title)}",

@@ -1,6 +1,6 @@
 """Renders pages from the Jinja2 templates in `reports/pages`.
 
-Everything put into a page is escaped, unless it is `Markup`: pictures drawn here.
+All values are escaped, except for `Markup`, which holds pictures drawn by this package.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ PAGES = Path(__file__).parent / "pages"
 
 
 def render(template: str, **values: object) -> bytes:
-    """A whole page in UTF-8. `template` is a file of `reports/pages`. Raises `jinja2.TemplateError`
-    for a defect of the template, such as a value it is not given."""
+    """Return a whole page in UTF-8. `template` is a file in `reports/pages`.
+
+    Raises:
+        jinja2.TemplateError: the template is defective, for example because a value is missing.
+    """
     return _environment().get_template(template).render(values).encode()
 
 
 def _visible(value: object) -> object:
-    """Text without what a page could not show; pictures drawn here as they are."""
+    """Replace unprintable characters of a text; pictures are returned unchanged."""
     return printable(value, keep="\n\t") if type(value) is str else value
 
 

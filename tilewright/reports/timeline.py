@@ -1,4 +1,4 @@
-"""Shows the cycles of a timed program: as a table, a picture, or a page to zoom into."""
+"""The cycles of a simulated program as a table, a picture, or a zoomable page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STALL_LABELS = {
 
 
 def activities(report: CycleReport) -> dict[str, Json]:
-    """Totals for people and programs; all in cycles but beats, bursts and counts."""
+    """Return totals in cycles, except for beats, bursts and counts."""
     return {
         "total_cycles": report.total,
         "instructions": len(report.insns),
@@ -68,8 +68,10 @@ def activities(report: CycleReport) -> dict[str, Json]:
 
 
 def frame(report: CycleReport) -> pd.DataFrame:
-    """One row an instruction: its index, unit, opcode, start and end (cycles from launch; -1 where
-    it never ran)."""
+    """Return one row per instruction: its index, unit, opcode, start and end.
+
+    Start and end are cycles since launch, or -1 if the instruction never ran.
+    """
     opcodes = (report.insns[:, 0] & np.uint64(7)).astype(int)
     names = np.array([*OPCODE_NAMES, *(f"opcode {k}" for k in range(len(OPCODE_NAMES), 8))])
     return pd.DataFrame(
@@ -84,8 +86,12 @@ def frame(report: CycleReport) -> pd.DataFrame:
 
 
 def write_timeline(path: Path, report: CycleReport) -> None:
-    """`.parquet`, or `.json` with one object an instruction. Raises `TilewrightError` for another
-    suffix, and `OSError`."""
+    """Write a `.parquet` file, or a `.json` file with one object per instruction.
+
+    Raises:
+        TilewrightError: the suffix is another one.
+        OSError: the file cannot be written.
+    """
     if path.suffix == ".parquet":
         buffer = io.BytesIO()
         frame(report).to_parquet(buffer, index=False)
@@ -108,9 +114,13 @@ _ACTIVITY_COLOURS = {
 def draw_timeline(
     report: CycleReport, first: int = 0, last: int | None = None, title: str = ""
 ) -> Figure:
-    """The window [first, last) of cycles, the whole program by default, as a matplotlib figure:
-    a lane a unit above, shares of all cycles below. Raises `TilewrightError` for an empty
-    window."""
+    """Draw the cycles from `first` to before `last` as a matplotlib figure; by default all cycles.
+
+    The upper part has one lane per unit, and the lower part shows shares of all cycles.
+
+    Raises:
+        TilewrightError: the window is empty.
+    """
     from matplotlib.figure import Figure
 
     last = report.total if last is None else min(last, report.total)
@@ -192,8 +202,18 @@ _OTHER_COLOUR = "#7b8794"
 
 
 def write_plot(path: Path, report: CycleReport, title: str, clock_mhz: float) -> None:
-    """`.png`, or `.html` with a picture one can zoom with the wheel and drag; the clock tells its
-    time. Raises `TilewrightError` for another suffix, and `OSError`."""
+    """Write a `.png` file, or an `.html` page that can be zoomed and dragged.
+
+    Args:
+        path: the file.
+        report: the cycles.
+        title: title of the picture.
+        clock_mhz: clock frequency, to show times.
+
+    Raises:
+        TilewrightError: the suffix is another one.
+        OSError: the file cannot be written.
+    """
     if path.suffix == ".png":
         write_atomically(path, _png(report, title))
     elif path.suffix == ".html":
@@ -231,7 +251,7 @@ def _page(report: CycleReport, title: str, clock_mhz: float) -> bytes:
 
 
 def _instructions(report: CycleReport) -> list[list[int | str]]:
-    """Index, unit, kind, start and end of every instruction that ran."""
+    """Return index, unit, kind, start and end of every instruction that ran."""
     ran = np.flatnonzero(report.ends >= 0)
     kind = kinds(report)
     return [
@@ -241,7 +261,7 @@ def _instructions(report: CycleReport) -> list[list[int | str]]:
 
 
 def _waits(report: CycleReport) -> list[list[int | str]]:
-    """Unit, what it waits for, begin and end of every gap between instructions."""
+    """Return unit, reason, begin and end of every gap between instructions."""
     return [
         [MODULE_NAMES.index(unit), reason, int(begin), int(end)]
         for (unit, reason), gaps in stalls(report).items()
@@ -250,13 +270,20 @@ def _waits(report: CycleReport) -> list[list[int | str]]:
 
 
 def write_joined(path: Path, reports: Sequence[object], title: str, clock_mhz: float) -> None:
-    """As `plot.write_plot`, of `CycleReport`s. Raises `TypeError` for anything else."""
+    """Write a plot of several `CycleReport`s in sequence, like `write_plot`.
+
+    Raises:
+        TypeError: an element is not a `CycleReport`.
+    """
     write_plot(path, joined(reports), title, clock_mhz)
 
 
 def joined(reports: Sequence[object]) -> CycleReport:
-    """One report of several: each begins in the cycle in which the one before it ends. Raises
-    `TypeError` for what is no `CycleReport`."""
+    """Join several reports into one. Each begins in the cycle in which the previous one ends.
+
+    Raises:
+        TypeError: an element is not a `CycleReport`.
+    """
     known = []
     for report in reports:
         if not isinstance(report, CycleReport):

@@ -1,6 +1,6 @@
-"""Finds good schedules: what a tuner is, the tuning loop, the database of all trials.
+"""Search for good schedules: the interface of a tuner, the tuning loop, the database of all trials.
 
-    from tilewright.flows.tuning import tune          # the rounds, as consecutive steps
+    from tilewright.flows.tuning import tune          # the rounds, as a sequence of steps
     from tilewright.models import make_explorer       # tuners with learned models built in
     from tilewright.search import TrialStore
 
@@ -14,14 +14,14 @@ runner (`search.runner`). They take a task, its session and the batch of the rou
 
     task = make_task(target, workload, explorer, seed)
     session = Session.start(task)
-    done = tune_round(run, task, session, n)             → Round; None: the space is exhausted
+    done = tune_round(run, task, session, n)             # a Round, or None: the space is exhausted
     session = done.session
 
 `models.save_state(state, folder)` and `models.load_state(folder)` keep the learned models in native
-formats. `history` is arrays, and the rounds of a run in the store (`StoredRun.finished`) rebuild
-it. `read_store(folder)` opens the trials of an output directory to read them; its `.frame()` has
-the columns of `trials.parquet`. `registered_tuners()` lists what is registered, with option tables
-and summaries. A `StoredRun` that is `shared` lets several processes work on one workload.
+formats. `history` consists of arrays, and the rounds of a run in the store (`StoredRun.finished`)
+are enough to rebuild it. `read_store(folder)` opens the trials of an output directory for reading;
+its `.frame()` has the columns of `trials.parquet`. `registered_tuners()` lists the tuners with
+options and summaries. A `StoredRun` that is `shared` lets several processes work on one workload.
 """
 
 from tilewright.search.explorer import (

@@ -1,4 +1,4 @@
-"""Scores how promising a config is, given uncertain predictions, and covers a space at first."""
+"""Acquisition functions: expected improvement, and the choice of points spread over a space."""
 
 from __future__ import annotations
 
@@ -15,8 +15,19 @@ _LOG_ROOT_TWO_PI = 0.5 * np.log(2 * np.pi)
 def log_expected_improvement(
     mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
 ) -> NDArray[np.float64]:
-    """log E[max(best - y, 0)] for y ~ N(mean, spread²), stable far above `best` (Ament et al.,
-    Unexpected Improvements to Expected Improvement, 2023)."""
+    """Compute log E[max(best - y, 0)] for y ~ N(mean, spread²).
+
+    The formula is numerically stable far above `best` (Ament et al., Unexpected Improvements to
+    Expected Improvement, 2023).
+
+    Args:
+        mean: predicted means, shape (n,).
+        spread: predicted standard deviations, shape (n,).
+        best: lowest value so far.
+
+    Returns:
+        Array of shape (n,).
+    """
     spread = np.maximum(spread, 1e-9)
     z = (best - mean) / spread
     log_density = -0.5 * z**2 - _LOG_ROOT_TWO_PI
@@ -28,8 +39,18 @@ def log_expected_improvement(
 
 
 def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`n` rows of `x` (m, columns) that are far from each other, all if there are fewer: a random
-    one, then always the farthest from those chosen."""
+    """Choose rows that are far from each other, by farthest-point sampling.
+
+    The first row is random. Each further row is the one farthest from all rows chosen so far.
+
+    Args:
+        x: points of shape (m, columns).
+        n: number of rows to choose; all rows are returned if there are fewer.
+        rng: random generator.
+
+    Returns:
+        Row indices, shape (at most n,).
+    """
     if not len(x):
         return np.empty(0, dtype=np.int64)
     order = rng.permutation(len(x))
@@ -44,8 +65,16 @@ def spread_out(x: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDAr
 
 
 def in_turn(one: NDArray[np.int64], other: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Two orders of rows, (a,) and (b,), merged: the first get `share` of the places. Nothing
-    twice."""
+    """Interleave two orders of rows and remove duplicates.
+
+    Args:
+        one: row indices of shape (a,).
+        other: row indices of shape (b,).
+        share: fraction of the places that rows of `one` get.
+
+    Returns:
+        Distinct row indices.
+    """
     turn = np.concatenate([np.arange(len(one)) / share, np.arange(len(other)) / (1 - share)])
     mixed = np.concatenate([one, other])[np.argsort(turn, kind="stable")]
     _, first = np.unique(mixed, return_index=True)

@@ -1,9 +1,9 @@
-"""Implements policy and critic of a walk through a space of knobs, and their PPO updates.
+"""Policy and critic networks of an agent that walks through a search space, with PPO updates.
 
-Small networks of tanh units, differentiated by JAX, with Adam of optax (Schulman et al., 2017).
-Only `search.ppo.Agent` imports this module, when an agent is made, for JAX takes a second to load.
-All is float32 on one thread of the CPU, and every shape stays the same during a run: three programs
-are compiled for it.
+The networks are small, have tanh units, and are differentiated by JAX and trained with optax's Adam
+(Schulman et al., 2017). Only `search.ppo.Agent` imports this module, when an agent is made, because
+JAX takes a second to load. All computations are float32 on one CPU thread. Every array shape stays
+the same during a run, so only three programs are compiled.
 """
 
 from __future__ import annotations
@@ -38,25 +38,36 @@ _compiled = partial(
     },
 )
 _MOMENTS = {"first_moments": "mu", "second_moments": "nu"}
-"""What the state of an explorer calls Adam's averages, and optax."""
+"""Names of Adam's moment estimates in an explorer's state, and their names in optax."""
 
 
 class LearnedError(TilewrightError):
-    """Weights that were learned by networks of another size."""
+    """The stored weights belong to networks of another size."""
 
 
 class LearnedPolicy(NamedTuple):
-    """All weights, shape (numbers,), a matrix (outputs, inputs) and its biases a layer, the
-    policy's first; and the state of Adam."""
+    """Weights of policy and critic, and the state of Adam.
+
+    Attributes:
+        weights: all weights as a vector of shape (numbers,). The policy comes first; each layer has
+            a matrix (outputs, inputs) and its biases.
+        adam: state of the optimiser.
+    """
 
     weights: jax.Array
     adam: optax.OptState
 
 
 class PolicySteps(NamedTuple):
-    """Steps of walks to learn from: what was seen, float32, and done, int32, both (steps, knobs);
-    how likely that was (its log), how much better than expected, and what it earned in the end,
-    float32 (steps,)."""
+    """Steps of walks to learn from.
+
+    Attributes:
+        seen: observed positions, float32, shape (steps, knobs).
+        done: actions, int32, shape (steps, knobs).
+        log_chance: log probability of the actions, float32, shape (steps,).
+        gain: advantage of the actions, float32, shape (steps,).
+        goal: returns, which the critic learns to predict, float32, shape (steps,).
+    """
 
     seen: NDArray[np.float32]
     done: NDArray[np.int32]
@@ -66,15 +77,17 @@ class PolicySteps(NamedTuple):
 
 
 def on_cpu() -> AbstractContextManager[None]:
-    """Within it JAX computes on the CPU, whatever devices it knows."""
+    """Return a context in which JAX computes on the CPU, whatever devices it has."""
     device: AbstractContextManager[None] = jax.default_device(jax.local_devices(backend="cpu")[0])
     return device
 
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """A policy that moves each of some knobs down, not, or up, and a critic that expects what will
-    be earned. Equal ones share what was compiled."""
+    """A policy that moves each knob down, up or not at all, and a critic that predicts the return.
+
+    Equal objects share their compiled code.
+    """
 
     knobs: int
     temperature: float
@@ -84,8 +97,15 @@ class ActorCritic:
     learning_rate: float
 
     def begin(self, seed: int, arrays: Mapping[str, NDArray[np.generic]]) -> LearnedPolicy:
-        """Fresh networks, or those that `arrays` hold. Raises `LearnedError` if these are of
-        another size."""
+        """Return new networks, or those that `arrays` hold.
+
+        Args:
+            seed: seed of the initial weights.
+            arrays: result of `arrays` of an earlier agent, or empty.
+
+        Raises:
+            LearnedError: the stored networks have another size.
+        """
         fresh: LearnedPolicy = self._fresh(np.uint32(seed))
         if "weights" not in arrays:
             return fresh
@@ -102,8 +122,11 @@ class ActorCritic:
         )
 
     def arrays(self, learned: LearnedPolicy) -> dict[str, NDArray[np.generic]]:
-        """What `begin` resumes from: float32 vectors, shape (numbers,), and the count of updates,
-        shape (1,)."""
+        """Return the arrays from which `begin` can continue.
+
+        Returns:
+            float32 vectors of shape (numbers,), and the number of updates, shape (1,).
+        """
         vectors = {"weights": learned.weights} | {
             ours: tree_utils.tree_get(learned.adam, its) for ours, its in _MOMENTS.items()
         }
@@ -115,8 +138,18 @@ class ActorCritic:
     def act(
         self, weights: ArrayLike, seed: ArrayLike, step: ArrayLike, seen: ArrayLike
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What walkers do who see `seen`, (walkers, knobs): 0, 1 or 2 of each knob, shape (walkers,
-        knobs); the log of how likely that is, and what the critic expects, both (walkers,)."""
+        """Draw actions from the policy.
+
+        Args:
+            weights: all weights.
+            seed: seed of the walk.
+            step: index of the step.
+            seen: observed positions, shape (walkers, knobs).
+
+        Returns:
+            Actions 0 (down), 1 (stay) or 2 (up), shape (walkers, knobs); their log probabilities
+            and the critic's predictions, both of shape (walkers,).
+        """
         log_policy, expected = self._networks(weights, seen)
         draw = jax.random.fold_in(_key(seed), step)
         done = jax.random.categorical(draw, log_policy).astype(jnp.int32)
@@ -126,8 +159,14 @@ class ActorCritic:
     def improve(
         self, learned: LearnedPolicy, steps: PolicySteps, parts: ArrayLike, count: ArrayLike
     ) -> LearnedPolicy:
-        """The networks after an update for each of the first `count` rows of `parts`, (updates,
-        minibatch), which number steps; -1 stands for none."""
+        """Update the networks with one minibatch after the other.
+
+        Args:
+            learned: the networks before.
+            steps: the steps to learn from.
+            parts: step indices of the minibatches, shape (updates, minibatch); -1 is padding.
+            count: number of minibatches to use.
+        """
 
         def update(k: jax.Array, learned: LearnedPolicy) -> LearnedPolicy:
             rows = parts[k]
@@ -142,7 +181,8 @@ class ActorCritic:
         return found
 
     def _loss(self, weights: jax.Array, steps: PolicySteps, counted: jax.Array) -> jax.Array:
-        """PPO's clipped surrogate with the critic's squared error and the policy's entropy."""
+        """Compute PPO's clipped surrogate loss with the critic's squared error and the policy's
+        entropy."""
         log_policy, expected = self._networks(weights, steps.seen)
         ratio = jnp.exp(self._log_chance(log_policy, steps.done) - steps.log_chance)
         surrogate = self._surrogate(ratio, steps.gain)
@@ -160,7 +200,8 @@ class ActorCritic:
         return chosen.sum(axis=(1, 2))
 
     def _networks(self, weights: ArrayLike, seen: ArrayLike) -> tuple[jax.Array, jax.Array]:
-        """Log-chances of down, stay, up, shape (rows, knobs, 3); what is expected, (rows,)."""
+        """Return log probabilities of down, stay, up (rows, knobs, 3) and predicted returns
+        (rows,)."""
         ends = np.cumsum([prod(shape) for shape in self._shapes])
         parts = [
             part.reshape(shape)
@@ -172,7 +213,7 @@ class ActorCritic:
 
     @_compiled
     def _fresh(self, seed: ArrayLike) -> LearnedPolicy:
-        """Uniform within 1/√inputs of a layer, matrix and biases."""
+        """Draw initial weights, uniform within ±1/√inputs of each layer."""
         bounds = [
             np.full(prod(shape), matrix[1] ** -0.5, np.float32)
             for matrix, biases in zip(self._shapes[::2], self._shapes[1::2], strict=True)
@@ -199,8 +240,12 @@ class ActorCritic:
 
 
 def layers(parts: list[jax.Array], x: ArrayLike) -> jax.Array:
-    """Linear layers, matrices (outputs, inputs) and biases by turns, with tanh between them; the
-    last axis of `x` goes from inputs to outputs."""
+    """Apply linear layers with tanh between them.
+
+    Args:
+        parts: matrices (outputs, inputs) and biases (outputs,), alternating.
+        x: input; its last axis has the inputs of the first layer.
+    """
     for k in range(0, len(parts), 2):
         x = (jnp.tanh(x) if k else x) @ parts[k].T + parts[k + 1]
     return x

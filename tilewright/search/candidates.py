@@ -1,5 +1,4 @@
-"""Draws configs that a tuner may still propose: enumeration of small spaces, pools of large
-ones."""
+"""Sampling of untried configs: complete enumeration of small spaces, random pools of large ones."""
 
 from __future__ import annotations
 
@@ -13,22 +12,38 @@ ENUMERABLE = 200_000
 
 
 def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Flat indices, (n,), of a listed space or one up to `ENUMERABLE` that are not in `tried`
-    (ascending)."""
+    """Return the flat indices of all configs that were not tried, for a small or listed space.
+
+    Args:
+        space: a listed space, or one with at most `ENUMERABLE` configs.
+        tried: flat indices that were tried, ascending.
+
+    Returns:
+        Flat indices of shape (n,).
+    """
     members = np.arange(space.size) if space.listed is None else np.asarray(space.listed)
     return without(members, tried)
 
 
 def without(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of `flat` (n,) that are not in `tried` (m,), which is ascending."""
+    """Return the values of `flat` (n,) that are not in `tried` (m,), which must be ascending."""
     return flat[~_among(flat, tried)]
 
 
 def sample(
     space: Space, n: int, tried: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Distinct flat indices, shape (up to `n`,), drawn uniformly from those not in `tried` (m,),
-    which is ascending."""
+    """Draw distinct untried configs uniformly.
+
+    Args:
+        space: the search space.
+        n: number of configs.
+        tried: flat indices that were tried, ascending.
+        rng: random generator.
+
+    Returns:
+        Flat indices of shape (at most n,).
+    """
     if space.size <= ENUMERABLE or space.listed is not None:
         left = untried(space, tried)
         return rng.permutation(left)[:n]
@@ -44,8 +59,16 @@ def sample(
 
 
 def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """About `n` flat indices of a space, shape (up to `n`,), ascending; all of them if it has no
-    more."""
+    """Draw about `n` configs of a space, whether tried or not; all of them if it has no more.
+
+    Args:
+        space: the search space.
+        n: number of draws; duplicates are dropped.
+        rng: random generator.
+
+    Returns:
+        Flat indices of shape (at most n,), ascending.
+    """
     members = None if space.listed is None else np.asarray(space.listed)
     count = space.size if members is None else len(members)
     if count <= n:
@@ -55,8 +78,15 @@ def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
-    """Flat indices, (m,), ascending, of all configs that differ from one of `configs` (n, knobs) in
-    exactly one knob."""
+    """Return all configs that differ from one of the given configs in exactly one knob.
+
+    Args:
+        space: the search space.
+        configs: knob indices, int array of shape (n, knobs).
+
+    Returns:
+        Flat indices of shape (m,), ascending.
+    """
     strides = np.concatenate([[1], np.cumprod(space.cardinalities)[:-1]])
     around = [np.empty(0, dtype=np.int64)]
     flat = space.ravel(configs) if len(configs) else around[0]
@@ -76,8 +106,22 @@ def pool(
     rng: np.random.Generator,
     whole: int = ENUMERABLE,
 ) -> Configs:
-    """What a model is asked to score: the whole untried space if it has at most `whole` configs,
-    else `size` random ones and the neighbours of `best` (shape (b, knobs)), nothing twice."""
+    """Return the untried configs that a model should score.
+
+    A space with at most `whole` configs is returned completely. Of a larger space, a random sample
+    and the neighbours of the best configs are returned, without duplicates.
+
+    Args:
+        space: the search space.
+        tried: flat indices that were tried, ascending.
+        best: best configs so far, shape (b, knobs).
+        size: size of the random sample.
+        rng: random generator.
+        whole: size up to which a space is enumerated.
+
+    Returns:
+        Configs of shape (n, knobs).
+    """
     if space.size <= whole:
         return space.unravel(untried(space, tried))
     near = neighbours(space, best)
@@ -86,7 +130,7 @@ def pool(
 
 
 def _among(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of `values` occur in the ascending array `known`."""
+    """Return which of `values` occur in the ascending array `known`."""
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)

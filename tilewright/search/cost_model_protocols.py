@@ -1,7 +1,6 @@
-"""Defines what explorers ask of learned models, so that `search` need not know how anything is
-learned.
+"""Protocols of the learned models that explorers use, so that `search` does not depend on `models`.
 
-`models` implements these protocols and hands a `Learners` to the explorers that want one.
+`models` implements these protocols and passes a `Learners` object to each explorer.
 """
 
 from __future__ import annotations
@@ -20,113 +19,174 @@ Floats = NDArray[np.float64]
 
 
 class CostModel(Protocol):
-    """A regressor or a classifier over feature rows; saved in a native format, never pickled."""
+    """A regressor or classifier over rows of features. It is saved in a native format, never
+    pickled."""
 
     kind: str  # the name `Learners.regressor` / `.classifier` knows it by
     suffix: str  # of the file it is saved to, with the dot
     columns: tuple[str, ...]  # names of the features it was fitted on; empty before
 
     def fit(self, x: Features, y: Floats) -> None:
-        """Learn from n rows and their targets (n,). A classifier's targets are 0 and 1; one class
-        alone, one row alone or NaN features are no errors."""
+        """Fit the model.
+
+        A single class, a single row and NaN features are allowed.
+
+        Args:
+            x: features with n rows.
+            y: targets of shape (n,); 0 and 1 for a classifier.
+        """
 
     def predict(self, x: Features) -> Floats:
-        """Shape (n,): the expected target, for a classifier the probability of 1. `x` has the
-        columns it was fitted on, in their order."""
+        """Predict the targets of rows; a classifier predicts the probability of class 1.
+
+        Args:
+            x: features with the columns that the model was fitted on, in the same order.
+
+        Returns:
+            Array of shape (n,).
+        """
 
     def spread(self, x: Features) -> Floats:
-        """Shape (n,): standard deviation of the prediction; zeros if the model knows none."""
+        """Return the standard deviation of the predictions, shape (n,); zeros if the model has
+        none."""
 
     def save(self, path: Path) -> None:
-        """Write it in its native format."""
+        """Write the model in its native format."""
 
     def load(self, path: Path) -> None:
-        """Become the model that was saved there. Raises `OSError`, and `ValueError` for a file that
-        holds none; whatever it holds, reading it ends well or in one of these."""
+        """Load a saved model into this object.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file does not hold such a model. No file contents cause other errors.
+        """
 
 
 class Draft(CostModel, Protocol):
-    """A first model of latency from counts of a program."""
+    """A simple latency model over the counters of a program."""
 
     def shares(self, x: Features) -> Features:
-        """Return how long each unit of the machine is busy, as a share of the busiest unit's time:
-        a row per program."""
+        """Return how long each unit of the machine is busy, relative to the busiest unit.
+
+        Args:
+            x: counters with one row per program.
+
+        Returns:
+            Features with one row per program.
+        """
 
 
 class Surrogate(CostModel, Protocol):
-    """A regressor that knows its uncertainty, and so which rows to measure together. What it
-    predicts, and how surely, is of the latency itself, not of one more noisy figure."""
+    """A regressor with uncertainty, which can choose batches of rows to measure together.
+
+    Predictions and uncertainty are of the latency itself, without the noise of a further
+    measurement.
+    """
 
     def fit(self, x: Features, y: Floats, variance: Floats | None = None) -> None:
-        """As `CostModel.fit`, from targets that are off by a noise of these variances (n,), as far
-        as they are known; what they lack is learned."""
+        """Fit the model like `CostModel.fit`, with known noise of the targets.
+
+        Args:
+            x: features with n rows.
+            y: targets of shape (n,).
+            variance: noise variance of each target, shape (n,), as far as it is known. Additional
+                noise is learned.
+        """
 
     def propose(
         self, x: Features, offset: Floats, best: float, log_chance: Floats, n: int
     ) -> NDArray[np.int64]:
-        """`n` row numbers of `x`, shape (n,), by expected improvement on `best` (lower is better)
-        plus the log chance of being valid, shape (rows,); `offset`, shape (rows,), is added to the
-        predictions."""
+        """Choose rows by expected improvement, weighted by the probability of being valid.
+
+        Args:
+            x: features of m candidates.
+            offset: values to add to the predictions, shape (m,).
+            best: lowest target so far; lower is better.
+            log_chance: log probability that each candidate is valid, shape (m,).
+            n: number of rows to choose.
+
+        Returns:
+            Row indices of shape (n,).
+        """
 
 
 @runtime_checkable
 class Boosted(Protocol):
-    """A cost model of boosted trees: `booster` is its library's own object."""
+    """A cost model of boosted trees. `booster` is the object of its library."""
 
     booster: Any
 
 
 @runtime_checkable
 class VetoModel(CostModel, Protocol):
-    """A classifier of validity that knows below which chance a config may be passed over."""
+    """A classifier of validity with a threshold below which a config may be vetoed."""
 
     @property
     def threshold(self) -> float:
-        """Configs below this chance may be vetoed."""
+        """Probability below which a config may be vetoed."""
 
     def passed(self, chance: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which configs may not be vetoed, by their chances, both (n,)."""
+        """Return which configs must not be vetoed, given their probabilities of being valid, both
+        (n,)."""
 
 
 class Learners(Protocol):
-    """Where an explorer gets features and untrained models from. It is implemented by
-    `models.model_registry.ModelLibrary`, which `models.make_explorer` passes to each tuner."""
+    """Source of features and untrained models for explorers.
+
+    `models.model_registry.ModelLibrary` implements it, and `models.make_explorer` passes it to each
+    tuner.
+    """
 
     def tree_features(self, problem: Problem, configs: Configs) -> Features:
-        """What is known of configs, shape (n, knobs), before compiling: a row each, for trees."""
+        """Return features of configs (n, knobs) for trees, known before compilation, one row per
+        config."""
 
     def absolute_features(self, problem: Problem, configs: Configs) -> Features:
-        """The same columns for every space with the same knobs, also those that do not vary in this
-        space: a row per config, for trees that learn from several workloads."""
+        """Return features for trees that learn from several workloads, one row per config.
+
+        All spaces with the same knobs have the same columns, including columns that are constant in
+        this space.
+        """
 
     def loop_features(self, problem: Problem, configs: Configs) -> Features:
-        """The loop nest each config stands for, as AutoTVM describes it: a row a config, configs of
-        shape (n, knobs)."""
+        """Return AutoTVM's description of the loop nest of configs (n, knobs), one row per
+        config."""
 
     def gp_features(self, problem: Problem, configs: Configs) -> Features:
-        """The same on a common scale, for models that go by distances; configs (n, knobs)."""
+        """Return features of configs (n, knobs) on a common scale, for models that use
+        distances."""
 
     def hidden_features(self, hidden: Features) -> Features:
-        """Columns a model learns well from, made of what compiling revealed."""
+        """Return columns for models, computed from the counters of compiled programs."""
 
     def relative_features(self, hidden: Features) -> Features:
-        """Columns made of hidden features that do not grow with the size of a workload."""
+        """Return columns computed from counters that do not grow with the size of the workload."""
 
     def work(self, hidden: Features) -> Floats:
-        """How much programs have to do by their hidden features, shape (rows,): a log2 that ranks,
-        before anything was measured."""
+        """Return an estimate of the work of programs in log2, shape (rows,), from their counters.
+
+        It ranks programs before anything was measured.
+        """
 
     def draft(self, hidden: Features) -> Draft:
-        """An untrained model of latency on hidden features with these columns, for few points."""
+        """Return an untrained `Draft` for counters with these columns."""
 
     def regressor(self, kind: str, seed: int, **parameters: float) -> CostModel:
-        """An untrained regressor. Raises `UnknownName`."""
+        """Return an untrained regressor.
+
+        Raises:
+            UnknownName: there is no such kind.
+        """
 
     def classifier(self, kind: str, seed: int, **parameters: float) -> CostModel:
-        """An untrained classifier. Raises `UnknownName`."""
+        """Return an untrained classifier.
+
+        Raises:
+            UnknownName: there is no such kind.
+        """
 
     def validity(self, seed: int, **parameters: float) -> VetoModel:
-        """An untrained Model V."""
+        """Return an untrained Model V."""
 
     def surrogate(self, seed: int, **parameters: float) -> Surrogate:
-        """An untrained model that knows its uncertainty."""
+        """Return an untrained model with uncertainty."""

@@ -1,4 +1,4 @@
-"""Defines what a runner reports while it performs steps."""
+"""Events that a runner reports while it performs the steps of a run."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ class Event:
 
 @dataclass(frozen=True)
 class StageBegan(Event):
-    """A step of any workload began, by the name of its function."""
+    """A step of a workload began. `name` is the name of its function."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class StageReused(Event):
-    """Its result was there already, from an earlier run."""
+    """The result of a step already existed from an earlier run."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Note(Event):
-    """Something a person should know."""
+    """A message that the user should see."""
 
     text: str
 
 
 Listener = Callable[[Event], None]
-"""Hears of each event when it happens, from the thread that works on the workload."""
+"""Callback that receives each event when it happens, in the thread that works on the workload."""
 
 
 def ignore(event: Event) -> None:
-    """The listener that does nothing."""
+    """Ignore the event. This is the default listener."""

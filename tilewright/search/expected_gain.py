@@ -1,7 +1,8 @@
-"""Predicts how much of a network's latency the next round of a workload is expected to save.
+"""Prediction of the latency that the next round of a workload is expected to save.
 
-The answer depends only on a workload's complete rounds and on how many trials the next one may
-have: no clock, no draw, no model. So a resumed run decides as the one that was not stopped.
+The prediction depends only on the complete rounds of a workload and on the number of trials of the
+next round. It uses no clock, no random number and no model, so a resumed run decides like a run
+that was not stopped.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ from numpy.typing import NDArray
 from tilewright.search.history import History
 
 DISCOUNT = 0.5
-"""What a round says of the next one, for every round that lies between them."""
+"""Factor by which a round's weight falls with each later round."""
 PRIOR_WEIGHT = 1.0
-"""How many rounds the record statistics stand for."""
+"""Weight of the record statistics, in rounds."""
 LEADERS = 4
-"""Of how many trials behind the best one the spacing is taken."""
+"""Number of trials after the best one from which the spacing is estimated."""
 WIDEST = 1.0
-"""In log2: no trial is taken to be further behind the best, and those that are missing are there;
-so what is unknown is a factor of two."""
+"""Upper limit on the distance of a trial from the best one, in log2.
+
+Missing trials count as this far away, so an unknown distance is a factor of two.
+"""
 
 
 def best_latency(history: History) -> float | None:
-    """In the unit of `History.latency`: cycles where the target counts them, else seconds; None
-    without a valid trial."""
+    """Return the latency of the best valid trial, or None if there is none.
+
+    The unit is that of `History.latency`: cycles if the target counts them, otherwise seconds.
+    """
     best = float(np.min(history.possible, initial=np.inf))
     return best if np.isfinite(best) else None
 
@@ -32,11 +37,18 @@ def best_latency(history: History) -> float | None:
 def expected_saving(
     history: History, count: int, trials: int, baseline: float | None = None
 ) -> float:
-    """What the next round of at most `trials` trials is expected to take off a latency of `count`
-    calls, in the unit of `best_latency`; 0 without a valid trial. `baseline` is what a call takes
-    with the schedule that is there anyway, in that unit.
+    """Predict how much time the next round will save over all calls of a workload.
 
-    count · min(best, baseline) · (1 − 2^−u), where u is the `expected_improvement`.
+    The result is count · min(best, baseline) · (1 − 2^−u), where u is the `expected_improvement`.
+
+    Args:
+        history: trials of the workload so far.
+        count: number of calls of the workload.
+        trials: maximum number of trials of the next round.
+        baseline: latency of a call with the schedule that is available without tuning, if known.
+
+    Returns:
+        Time in the unit of `best_latency`; 0 without a valid trial.
     """
     best = best_latency(history)
     if best is None or trials < 1:
@@ -47,27 +59,34 @@ def expected_saving(
 
 
 def expected_improvement(history: History, trials: int, baseline: float | None = None) -> float:
-    """By how much the next round of at most `trials` trials is expected to lower the log2 of the
-    best latency; 0 without a valid trial. `baseline` is what one has without trials.
+    """Predict by how much the next round lowers the log2 of the best latency.
 
-    u = (w·p + Σ_r λ^(R−r)·d_r) / (w + Σ_r λ^(R−r)), a mean of
+    u = (w·p + Σ_r λ^(R−r)·d_r) / (w + Σ_r λ^(R−r)) is a weighted mean of
 
-    * d_r, by how much round r of R lowered it: what this tuner does on this workload, the last
-      rounds before all (λ = `DISCOUNT`). Rounds before and with the first valid trial say nothing.
-    * p = b/(n+b) · s, what n trials say of b more if all are draws of one kind, with a weight
-      w = `PRIOR_WEIGHT`: the chance that the best of n+b exchangeable draws is one of the last b
-      is b/(n+b), and a record is s better than the one before it. Of a tail that falls
-      exponentially the k-th spacing of the order statistics has mean s/k (Rényi), so the k-th
-      trial behind the best lies s·(1 + 1/2 + … + 1/k) behind it: s is estimated by the
-      `LEADERS` next ones.
+    * d_r, the improvement of round r of R. It shows how well this tuner does on this workload;
+    recent rounds count most (λ = `DISCOUNT`). Rounds up to the first valid trial are left out.
+    * p = b/(n+b) · s, the expected improvement of b further trials after n trials if all are
+    independent draws, with weight w = `PRIOR_WEIGHT`. The best of n+b exchangeable draws is one of
+    the last b with probability b/(n+b), and a record is s better than the one before. For an
+    exponential tail, the k-th spacing of the order statistics has mean s/k (Rényi), so the k-th
+    trial after the best lies s·(1 + 1/2 + … + 1/k) behind it. s is estimated from the `LEADERS`
+    trials after the best one.
 
-    Where the best trial is g behind the baseline, what counts is what lies beyond that:
-    u·e^(−g/σ), if an improvement is distributed exponentially with mean σ, the larger of s and the
-    mean of the d_r.
+    If the best trial is slower than the baseline by g, only the improvement beyond the baseline
+    counts: u·e^(−g/σ). This assumes that improvements are distributed exponentially with mean σ,
+    the larger of s and the mean of the d_r.
 
-    Where a round brings nothing, no term rises: the spacings among the best can only shrink (those
-    that are missing count as `WIDEST`), b/(n+b) falls, every d_r counts half, and the sum of
-    weights does not fall.
+    If a round brings no improvement, no term rises: the spacings among the best can only shrink
+    (missing ones count as `WIDEST`), b/(n+b) falls, the weight of every d_r is halved, and the sum
+    of weights does not fall.
+
+    Args:
+        history: trials of the workload so far.
+        trials: maximum number of trials of the next round.
+        baseline: latency of a call with the schedule that is available without tuning, if known.
+
+    Returns:
+        Improvement in log2; 0 without a valid trial.
     """
     latencies = history.possible
     made = len(latencies)
@@ -86,7 +105,7 @@ def expected_improvement(history: History, trials: int, baseline: float | None =
 
 
 def _spacing(latencies: NDArray[np.float64]) -> float:
-    """The scale s of the tail, in log2."""
+    """Estimate the scale s of the tail of the latencies, in log2."""
     ranked = np.log2(np.sort(latencies[np.isfinite(latencies)]))
     behind = np.full(LEADERS, WIDEST)
     found = ranked[1 : LEADERS + 1] - ranked[0]
@@ -95,7 +114,7 @@ def _spacing(latencies: NDArray[np.float64]) -> float:
 
 
 def _improvements(latencies: NDArray[np.float64], rounds: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Of each round behind the one with the first valid trial, in log2."""
+    """Return the improvement of each round after the one with the first valid trial, in log2."""
     ends = np.flatnonzero(np.append(np.diff(rounds) != 0, len(rounds) > 0))
     best = np.log2(np.minimum.accumulate(latencies)[ends])
     best = best[np.isfinite(best)]

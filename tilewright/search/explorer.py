@@ -1,10 +1,10 @@
-"""Defines the contract of a tuner: what it is told, what it answers, and what it may remember.
+"""The interface of a tuner: its inputs, its answers, and the state that it may keep.
 
-A round is a fixed list of stages (`search.round_steps`). An explorer supplies the stages that
-decide and keeps no state of its own. All it may remember between rounds lies in the `ExplorerState`
-that `learn` returns. Every answer is a function of (options, problem, state, history), and every
-random draw comes from `Problem.rng(round, stage)`. So a resumed run proposes what the uninterrupted
-one would.
+A round is a fixed list of stages (`search.round_steps`). An explorer implements the stages that
+make decisions, and has no mutable state. Everything that it keeps between rounds is in the
+`ExplorerState` that `learn` returns. Every answer is a function of (options, problem, state,
+history), and every random number comes from `Problem.rng(round, stage)`. A resumed run therefore
+proposes the same configs as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
 Scores = dict[str, NDArray[np.float64]]
-"""What models said of each row: `P` and `A` predicted log2 latency, `V` the chance of valid."""
+"""Predictions per row by model: `P` and `A` are log2 latencies, `V` is the probability of being
+valid."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Configs to consider, best first, with what models said of them; `vetoed` others were passed
-    over on the way."""
+    """Configs to consider, best first, with their predictions.
+
+    Attributes:
+        configs: knob indices, int array of shape (n, knobs).
+        scores: predictions by model, each of shape (n,).
+        vetoed: number of other configs that were vetoed.
+    """
 
     configs: Configs
     scores: Scores = field(default_factory=dict)
@@ -42,24 +48,24 @@ class Candidates:
         return len(self.configs)
 
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Candidates:
-        """Some of them, by row indices (m,) or a mask (n,); `vetoed` is 0 again."""
+        """Select rows by indices (m,) or by a mask (n,). `vetoed` of the result is 0."""
         return Candidates(self.configs[rows], {k: v[rows] for k, v in self.scores.items()})
 
     def before(self, others: Candidates) -> Candidates:
-        """These, then others with the same scores; `vetoed` is 0 again."""
+        """Append other candidates that have the same scores. `vetoed` of the result is 0."""
         scores = {k: np.concatenate([v, others.scores[k]]) for k, v in self.scores.items()}
         return Candidates(np.concatenate([self.configs, others.configs]), scores)
 
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """Which lowered rows are measured, in order, and what was predicted of them.
+    """The lowered rows to measure, in order, and their predictions.
 
     Attributes:
         rows: rows of the lowered batch to measure, shape (m,).
-        scores: predictions for these rows, and for the `earlier` ones behind them.
+        scores: predictions for these rows, followed by those for the `earlier` ones.
         earlier: configs of earlier rounds that compiled and are measured now, shape (e, knobs).
-        keep_compiled: keep the rest of the compiled rows in `History.compiled`.
+        keep_compiled: whether to keep the other compiled rows in `History.compiled`.
     """
 
     rows: NDArray[np.int64]
@@ -73,13 +79,18 @@ ROLES = {
     "V": "Model V: validity",
     "A": "Model A: performance, with what compiling reveals",
 }
-"""What an explorer's models are for, by the names they have in its state."""
+"""Purpose of each model of an explorer, by its name in the explorer's state."""
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What an explorer puts to one of its models about a batch: `rows` (m,) of the batch, their
-    features, and what it adds to the model's answer, (m,)."""
+    """Input of one model for a batch.
+
+    Attributes:
+        rows: rows of the batch, shape (m,).
+        features: features of these rows.
+        offset: values to add to the model's predictions, shape (m,).
+    """
 
     rows: NDArray[np.int64]
     features: Features
@@ -87,7 +98,7 @@ class ModelInput:
 
     @classmethod
     def plain(cls, features: Features, rows: NDArray[np.int64] | None = None) -> ModelInput:
-        """Nothing is added; all rows, unless some are named."""
+        """Return an input with zero offset, for the given rows or for all rows."""
         if rows is None:
             return cls(np.arange(len(features)), features, np.zeros(len(features)))
         return cls(rows, features.rows(rows), np.zeros(len(rows)))
@@ -95,7 +106,7 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class ExplorerState:
-    """What an explorer carries from round to round: learned models and plain arrays, nothing else.
+    """State that an explorer carries from round to round: learned models and plain arrays.
 
     `models.save_state` and `models.load_state` keep it on disk in native formats.
     """
@@ -105,37 +116,53 @@ class ExplorerState:
 
 
 def veto_threshold(explorer: Explorer, state: ExplorerState) -> float:
-    """The chance of valid below which a tuner's Model V vetoes; 0 where it has none that does."""
+    """Return the probability below which a tuner's Model V vetoes a config; 0 if nothing is
+    vetoed."""
     model = state.models.get("V")
     own = model.threshold if isinstance(model, VetoModel) else 0.0
     return own or float(explorer.options.model_dump().get("veto", 0.0))
 
 
 class Explorer(Protocol):
-    """A tuner. Each module of `search.tuners` has one, such as `search.tuners.default.Default`.
-    Subclass `BaseExplorer` for the plain behaviour of every stage that a tuner does not change.
+    """A tuner. Each module of `search.tuners` defines one, such as `search.tuners.default.Default`.
 
-    Guarantees an explorer owes (`evaluation.tuner_conformance` checks them): equal arguments give
-    equal answers; nothing of `history.tried` is ever proposed; all configs lie in the space; an
-    exhausted space gives an empty answer; a history without a valid trial is no error.
+    Subclass `BaseExplorer` to inherit the default behaviour of every stage.
+
+    An explorer must guarantee the following, which `evaluation.tuner_conformance` checks: equal
+    arguments give equal answers; no config of `history.tried` is proposed again; all configs lie in
+    the space; an exhausted space gives an empty answer; a history without a valid trial is not an
+    error.
     """
 
     @property
     def name(self) -> str:
-        """What it is registered as."""
+        """Name under which the tuner is registered."""
 
     @property
     def options(self) -> BaseModel:
-        """Its option table, filled in."""
+        """Values of the tuner's options."""
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
-        """The state before the first round, from what it starts with (empty, or learned before):
-        the place for what follows from the problem alone."""
+        """Return the state before the first round.
+
+        Computations that depend only on the problem belong here.
+
+        Args:
+            problem: the problem to tune.
+            state: initial state, either empty or learned before.
+        """
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Candidates for a batch of `n`, best first; as many as later stages may choose from."""
+        """Return candidates for a batch, best first.
+
+        Args:
+            problem: the problem to tune.
+            state: state of the explorer.
+            history: trials so far.
+            n: batch size. More candidates may be returned for the later stages to choose from.
+        """
 
     def veto(
         self,
@@ -145,34 +172,47 @@ class Explorer(Protocol):
         candidates: Candidates,
         n: int,
     ) -> Candidates:
-        """Those worth lowering, best first: (α+1)·n rows for a tuner that looks at programs."""
+        """Return the candidates to lower, best first.
+
+        A tuner that looks at compiled programs returns about (α+1)·n of them.
+        """
 
     def choose(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered, n: int
     ) -> BatchChoice:
-        """At most `n` rows of `lowered` to measure; at least one if there is any."""
+        """Choose at most `n` rows of `lowered` to measure, and at least one if there is any."""
 
     def learn(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """The state after the round `history.round - 1`, whose trials `history` ends with."""
+        """Return the state after round `history.round - 1`, whose trials are the last ones of
+        `history`."""
 
     @property
     def shares(self) -> bool:
-        """Whether it learns from other workloads of a run, by `share`."""
+        """Whether the tuner learns from other workloads of a run by `share`."""
 
     def share(self, problem: Problem, state: ExplorerState, history: History) -> ExplorerState:
-        """Return the state that later workloads of the run start with, after the trials of this
-        workload. `state` holds what earlier workloads have shared."""
+        """Return the state that later workloads of the run start with.
+
+        Args:
+            problem: the problem of the finished workload.
+            state: what earlier workloads have shared.
+            history: trials of the finished workload.
+        """
 
     def model_inputs(
         self, problem: Problem, state: ExplorerState, history: History, lowered: Lowered
     ) -> dict[str, ModelInput]:
-        """What it would ask each of its models about these programs, by the model's role; without
-        those it asks within its own search only."""
+        """Return the input of each model for the lowered programs, by the model's role.
+
+        Inputs that exist only within the explorer's own search are left out.
+        """
 
 
 class BaseExplorer(Generic[OptionsT]):
-    """The plain behaviour of every stage but `generate`: nothing vetoed, measured in order.
-    `OptionsT` is the class of its option table."""
+    """Default behaviour of every stage except `generate`: no veto, and rows are measured in order.
+
+    `OptionsT` is the class of the tuner's options.
+    """
 
     def __init__(self, name: str, options: OptionsT, learners: Learners) -> None:
         self.name = name

@@ -1,12 +1,10 @@
-"""Holds the trials of a run as arrays, and says what they tell: how noisy a trial is, and which
-compiled programs are new.
+"""Trials of a run as arrays, with estimates of their noise and detection of equal programs.
 
-A target that gives other numbers each time repeats a measurement, and its figure is the median of
-the repeats. How far that would be off is estimated from them, trial by trial. A model that is told
-believes a quiet trial more than a restless one.
+A target whose measurements vary repeats each measurement and reports the median. The error of the
+median is estimated from the repeats of each trial, so that models give precise trials more weight.
 
-Knobs that do not matter to a workload make many equal programs of different configs; only compiling
-tells, by their hidden features.
+Some knobs do not matter to a workload, so that different configs compile to equal programs. This
+shows only after compilation, by their equal hidden features.
 """
 
 from __future__ import annotations
@@ -27,14 +25,22 @@ _MEDIAN = np.pi / 2.0  # variance of a median over that of a mean, of normal noi
 
 @dataclass(frozen=True)
 class History:
-    """All that complete rounds have shown, oldest first.
+    """All trials of complete rounds, oldest first.
 
-    Arrays have one row a trial (n): configs (n, knobs) int32, status (n,), cycles (n,) int64 and
-    seconds (n,) float64 as in `Measurements`, rounds (n,) int32, hidden features with NaN where
-    compiling failed.
-    `failed` (m, knobs) holds configs that were lowered beyond the trials and did not compile.
-    `compiled` (k, knobs) holds configs that compiled and were not measured, and `compiled_hidden`
-    their hidden features. Only tuners that ask for it have them (`BatchChoice.keep_compiled`).
+    Attributes:
+        configs: knob indices, int32 array of shape (n, knobs).
+        status: status of each trial as in `Measurements`, shape (n,).
+        cycles: measured cycles, int64, shape (n,).
+        seconds: measured seconds, float64, shape (n,).
+        rounds: index of the round of each trial, int32, shape (n,).
+        hidden: hidden features with one row per trial; NaN where compiling failed.
+        failed: configs that were lowered beyond the trials and did not compile, shape (m, knobs).
+        round: index of the next round.
+        pending: configs that other processes are measuring now, shape (p, knobs).
+        repeats: seconds of each repetition, if the target repeats measurements.
+        compiled: configs that compiled and were not measured, shape (k, knobs). Kept only for
+            tuners that set `BatchChoice.keep_compiled`.
+        compiled_hidden: hidden features of `compiled`.
     """
 
     configs: Configs
@@ -52,7 +58,7 @@ class History:
 
     @staticmethod
     def empty(space: Space) -> History:
-        """Before the first round."""
+        """Return the history before the first round."""
         knobs = len(space.knobs)
         return History(
             np.empty((0, knobs), np.int32), np.empty(0, object), np.empty(0, np.int64),
@@ -64,24 +70,26 @@ class History:
 
     @cached_property
     def valid(self) -> NDArray[np.bool_]:
-        """Shape (n,): which trials ran and gave the right numbers."""
+        """Which trials ran and gave correct results, shape (n,)."""
         return np.asarray(self.status == "valid", dtype=np.bool_)
 
     @cached_property
     def latency(self) -> NDArray[np.float64]:
-        """What is minimised, shape (n,): cycles where the target counts them, else seconds; NaN
-        where a trial is not valid."""
+        """Latency to minimise, shape (n,); NaN where a trial is not valid.
+
+        The unit is cycles if the target counts them, otherwise seconds.
+        """
         return np.where(self.valid, latency_of(self.cycles, self.seconds), np.nan)
 
     @cached_property
     def possible(self) -> NDArray[np.float64]:
-        """Latency, shape (n,), in its unit: infinite where a trial gave none that can be true."""
+        """Latency of each trial, shape (n,); infinite where it is not valid or not positive."""
         found = self.latency
         return np.where(np.isfinite(found) & (np.nan_to_num(found) > 0), found, np.inf)
 
     @property
     def log_latency(self) -> NDArray[np.float64]:
-        """log2 of it, shape (n,): what models of performance learn."""
+        """log2 of `latency`, shape (n,). The performance models learn it."""
         return np.log2(self.latency)
 
     @property
@@ -91,31 +99,30 @@ class History:
 
     @property
     def best(self) -> int | None:
-        """Row of the fastest valid trial, or None."""
+        """Row of the fastest valid trial, or None if no trial is valid."""
         return int(self.fastest(1)[0]) if self.valid.any() else None
 
     def fastest(self, count: int) -> NDArray[np.int64]:
-        """Rows of the fastest valid trials, shape (at most `count`,), fastest first."""
+        """Return the rows of the fastest valid trials, fastest first, shape (at most `count`,)."""
         valid = np.flatnonzero(self.valid)
         return valid[np.argsort(self.latency[valid], kind="stable")[:count]]
 
     def tried(self, space: Space) -> NDArray[np.int64]:
-        """Flat indices that must not be proposed again, ascending."""
+        """Return the flat indices that must not be proposed again, ascending."""
         known = np.concatenate(
             [self.configs, self.failed, *([] if self.pending is None else [self.pending])]
         )
         return np.unique(space.ravel(known)) if len(known) else np.empty(0, np.int64)
 
     def unmeasured(self, space: Space) -> tuple[Configs, Features]:
-        """Return the configs that compiled and are still to be measured, and their programs'
-        hidden features.
+        """Return the configs that compiled and are not measured yet, and their hidden features.
 
         Args:
             space: the space of the configs.
 
         Returns:
-            Configs of shape (k, knobs) without those that others measure at this moment, and hidden
-            features with one row per config.
+            Configs of shape (k, knobs) without those that other processes are measuring now, and
+            hidden features with one row per config.
         """
         if self.compiled is None or self.compiled_hidden is None:
             return self.configs[:0], Features.none(0)
@@ -126,8 +133,14 @@ class History:
         self, lowered: Lowered, measured: Measurements, failed: Configs,
         compiled: Lowered | None = None,
     ) -> History:  # fmt: skip
-        """The history one round later. `lowered` holds the measured rows, in order of trials, and
-        `compiled` the programs that were compiled beyond them and stay candidates."""
+        """Return the history after one more round.
+
+        Args:
+            lowered: the measured rows, in the order of the trials.
+            measured: their measurements.
+            failed: other configs that were lowered and did not compile, shape (m, knobs).
+            compiled: other programs that compiled and remain candidates.
+        """
         columns = lowered.hidden.columns if len(self) == 0 else self.hidden.columns
         new = lowered.hidden.matrix if lowered.hidden.columns == columns else None
         if new is None:  # the target revealed nothing of these
@@ -152,7 +165,7 @@ class History:
     def _compiled_after(
         self, measured: Lowered, new: Lowered | None
     ) -> tuple[Configs | None, Features | None]:
-        """Unmeasured programs after a round: the earlier ones without the `measured` rows, and the
+        """Return the unmeasured programs after a round: earlier ones without `measured`, and the
         new ones."""
         configs, hidden = self.compiled, self.compiled_hidden
         if configs is not None and hidden is not None:
@@ -175,32 +188,43 @@ class History:
 
 
 def _occur_in(configs: Configs, others: Configs) -> NDArray[np.bool_]:
-    """Return which rows of configs (n, knobs) are among `others`, shape (n,)."""
+    """Return which rows of `configs` (n, knobs) are also in `others`, shape (n,)."""
     known = {config.tobytes() for config in others}
     return np.array([config.tobytes() in known for config in configs], dtype=np.bool_)
 
 
 def trials_of(problem: Problem, history: History) -> Lowered:
-    """The valid trials as a batch without programs: what models of performance learned from."""
+    """Return the valid trials as a batch without programs. The performance models learned from
+    these."""
     rows = np.flatnonzero(history.valid)
     texts = np.full(len(rows), "", dtype=object)
     return Lowered(problem.workload, history.configs[rows], texts, texts, history.hidden.rows(rows))
 
 
 def noise_of(problem: Problem, history: History) -> NDArray[np.float64] | None:
-    """Variance of the `log_latency` of each valid trial by its repeats, shape (valid trials,); None
-    where measuring repeats, or nothing tells."""
+    """Estimate the variance of `log_latency` of each valid trial from its repeats.
+
+    Returns:
+        Array of shape (valid trials,). None if the target is deterministic or no trial was
+        repeated.
+    """
     if problem.deterministic or history.repeats is None:
         return None
     return figure_variance(history.repeats.rows(history.valid))
 
 
 def figure_variance(repeats: Ragged) -> NDArray[np.float64] | None:
-    """Variance of log2 of each trial's median, shape (trials,), from its repeats in seconds; None
-    if no trial has two.
+    """Estimate the variance of log2 of each trial's median latency.
 
-    A variance of few repeats is itself unsure: each is drawn towards what is common to all trials,
-    as in an empirical Bayes estimate (Smyth, Linear models and empirical Bayes methods, 2004).
+    A variance estimated from few repeats is uncertain, so each is shrunk towards the common
+    variance of all trials, as in an empirical Bayes estimate (Smyth, Linear models and empirical
+    Bayes methods, 2004).
+
+    Args:
+        repeats: repeated measurements of each trial in seconds.
+
+    Returns:
+        Array of shape (trials,), or None if no trial has two repeats.
     """
     rows = [repeats[place] for place in range(len(repeats))]
     logs = [np.log2(row[np.isfinite(row) & (row > 0)]) for row in rows]
@@ -216,8 +240,17 @@ def figure_variance(repeats: Ragged) -> NDArray[np.float64] | None:
 
 
 def new_programs(history: History, hidden: Features) -> NDArray[np.int64]:
-    """Rows of compiled programs that no measured one and none before them equals in all that is
-    seen of them, shape (new,), ascending; all rows if nothing is seen."""
+    """Return the rows of compiled programs that differ from all measured and all earlier programs.
+
+    Programs are compared by their hidden features.
+
+    Args:
+        history: trials so far.
+        hidden: hidden features of the compiled programs.
+
+    Returns:
+        Row indices, ascending; all rows if there are no hidden features.
+    """
     if not hidden.columns:
         return np.arange(len(hidden))
     seen = _measured(history, hidden)

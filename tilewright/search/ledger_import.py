@@ -1,8 +1,8 @@
-"""Reads the ledgers in which earlier versions kept the trials of an output directory.
+"""Reader of the ledgers in which earlier versions stored the trials of an output directory.
 
 A ledger has one record per line, with a checksum: trials, ends of rounds, validation measurements
-and claims. Only trials and rounds are read: what was claimed is not measured any more, and the
-choice at the end of a run is measured again.
+and claims. Only trials and rounds are read. Claims are obsolete, and the final choice of a run is
+measured again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ MAX_LINE_BYTES = 16 << 20
 
 @dataclass
 class LedgerContents:
-    """Contents of a ledger. `trials` and `rounds` are columns of rows of a trial store, each with
-    the run that the row belongs to. `refusal` says why a ledger of another version is not read."""
+    """Contents of a ledger.
+
+    Attributes:
+        trials: pairs of a run and the columns of a trial row.
+        rounds: pairs of a run and the columns of a round row.
+        rejected: records that cannot be used, with the reason.
+        refusal: why the ledger has an unsupported version, or "".
+    """
 
     trials: list[tuple[RunKey, dict[str, Any]]] = field(default_factory=list)
     rounds: list[tuple[RunKey, dict[str, Any]]] = field(default_factory=list)
@@ -35,7 +41,12 @@ class LedgerContents:
 
 
 def read_ledger(path: Path) -> LedgerContents:
-    """Read a ledger. Raises `UnsafeFile` and `OSError`."""
+    """Read a ledger.
+
+    Raises:
+        UnsafeFile: the path is not a plain file.
+        OSError: the file cannot be read.
+    """
     contents = LedgerContents()
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, record in enumerate(_records(path), start=1):
@@ -66,8 +77,10 @@ _JSON = ("config", "knobs", "failed", "repeats", "errors", "compiled")
 
 
 def _records(path: Path) -> Iterator[dict[str, Any] | str]:
-    """Return the record of each line, or what is wrong with it. A last line without its newline was
-    never finished."""
+    """Yield the record of each line, or a text that says what is wrong with it.
+
+    A last line without a newline is ignored, since it was not written completely.
+    """
     for line in read_plain(path).split(b"\n")[:-1]:
         head, middle = b'{"check":"', b'","record":'
         body = line[len(head) + 16 + len(middle) : -1]

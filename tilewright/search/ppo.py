@@ -1,8 +1,9 @@
-"""Improves a walk through a space of knobs by proximal policy optimisation (Schulman et al., 2017).
+"""Proximal policy optimisation of an agent that walks through a search space.
 
-CHAMELEON explores so (Ahn et al., ICLR 2020). The agent sees every knob's place, moves all of them
-by at most one value a step, and earns the score of where it arrives. Its networks are in
-`search.actor_critic`, which is imported when an agent is made and loads JAX.
+CHAMELEON explores in this way (Ahn et al., ICLR 2020; Schulman et al., 2017). The agent sees the
+position of every knob, moves each knob by at most one value per step, and gets the score of the new
+config as its reward. Its networks are in `search.actor_critic`, which loads JAX and is imported
+when an agent is made.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
     from tilewright.search.actor_critic import ActorCritic
 
 Places = NDArray[np.int64]
-"""Value index of every knob of some configs, shape (configs, knobs)."""
+"""Index of each knob's value, shape (configs, knobs)."""
 Score = Callable[[Places], NDArray[np.float64]]
-"""What the agent earns at places, shape (configs,); -inf where it must not go."""
+"""Function that returns the reward of configs, shape (configs,); -inf for forbidden ones."""
 Number = TypeVar("Number", np.float32, np.int32)
 _QUERIED = 128
-"""Places that the critic is asked about at a time."""
+"""Number of configs that the critic evaluates at a time."""
 
 
 class PPOOptions(Options):
-    """The numbers an agent needs; the defaults are CHAMELEON's, of its code or paper."""
+    """Hyperparameters of an agent. The defaults are those of CHAMELEON's code or paper."""
 
     steps: int = Field(500, ge=1, description="steps of an episode at most")
     held: float = Field(0.75, gt=0, description="share of knobs not moving that ends a walk")
@@ -50,8 +51,11 @@ class PPOOptions(Options):
 
 @dataclass(frozen=True)
 class _Walk:
-    """Steps of all walkers, first axis time: what each saw, did (0, 1, 2 a knob), how likely that
-    was, what it earned, what the critic expected, and whether it was still walking."""
+    """Steps of all walkers; the first axis is time.
+
+    It holds what each walker saw, its actions (0, 1 or 2 per knob), their log probability, the
+    rewards, the critic's predictions, and whether the walker was still walking.
+    """
 
     seen: NDArray[np.float32]
     done: NDArray[np.int32]
@@ -62,8 +66,15 @@ class _Walk:
 
 
 class Agent:
-    """Actor and critic with their optimiser. `arrays` are those of an earlier agent, if any;
-    `networks` others than one actor that sees and moves all."""
+    """Actor and critic with their optimiser.
+
+    Args:
+        options: hyperparameters.
+        cardinalities: number of values of each knob.
+        seed: seed of the random generator.
+        arrays: result of `arrays` of an earlier agent, or empty.
+        networks: networks to use instead of the default ones.
+    """
 
     def __init__(
         self, options: PPOOptions, cardinalities: NDArray[np.int64], seed: int,
@@ -81,8 +92,15 @@ class Agent:
             self._learned = self._networks.begin(seed, arrays)
 
     def explore(self, start: Places, score: Score) -> Places:
-        """One episode from each row of `start`, and what is learned from them. Returns all places
-        met, shape (visits, knobs)."""
+        """Walk one episode from each row of `start`, and learn from the episode.
+
+        Args:
+            start: initial configs, shape (walkers, knobs).
+            score: reward function.
+
+        Returns:
+            All visited configs, shape (visits, knobs).
+        """
         rng = np.random.default_rng(self.seed)
         with self._jax.on_cpu():
             walk, met = self._episode(start, score, _seed(rng))
@@ -91,7 +109,7 @@ class Agent:
         return met
 
     def expects(self, places: Places) -> NDArray[np.float64]:
-        """What the critic expects from places (n, knobs) on, shape (n,)."""
+        """Return the return that the critic predicts from configs (n, knobs) on, shape (n,)."""
         found, size = [], _QUERIED
         with self._jax.on_cpu():
             for begin in range(0, len(places), size):
@@ -102,7 +120,7 @@ class Agent:
         return np.concatenate(found) if found else np.empty(0)
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """All it has learned, as float32 vectors, shape (numbers,)."""
+        """Return everything that was learned as float32 vectors of shape (numbers,)."""
         return self._networks.arrays(self._learned)
 
     def _episode(self, start: Places, score: Score, seed: int) -> tuple[_Walk, Places]:
@@ -128,7 +146,7 @@ class Agent:
         return _Walk(*(np.stack(each) for each in zip(*steps, strict=True))), np.concatenate(met)
 
     def _learn(self, walk: _Walk, rng: np.random.Generator) -> None:
-        """Some epochs of minibatches over the steps of one episode."""
+        """Train for several epochs of minibatches on the steps of one episode."""
         options = self.options
         # As many as an episode can have, so that the same program serves every episode.
         most = min(options.learned, options.steps * walk.walking.shape[1])
@@ -153,14 +171,14 @@ class Agent:
 
 
 def _parts(order: NDArray[np.int64], size: int) -> NDArray[np.int32]:
-    """Row numbers in minibatches, shape (minibatches, size); -1 where the last has no more."""
+    """Split row numbers into minibatches, shape (minibatches, size), padded with -1."""
     parts = np.full((-(-len(order) // size), size), -1, np.int32)
     parts.ravel()[: len(order)] = order
     return parts
 
 
 def _filled(rows: NDArray[Number], count: int) -> NDArray[Number]:
-    """These rows and zeros after them, `count` in all."""
+    """Pad rows with zeros to `count` rows."""
     return np.concatenate([rows, np.zeros((count - len(rows), *rows.shape[1:]), rows.dtype)])
 
 
@@ -169,8 +187,10 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _advantages(walk: _Walk, discount: float, trace: float) -> NDArray[np.float64]:
-    """Generalised advantage estimates (Schulman et al., 2016), shape (steps, walkers). What comes
-    after a walker's last step is worth nothing."""
+    """Compute generalised advantage estimates (Schulman et al., 2016), shape (steps, walkers).
+
+    The value after a walker's last step is zero.
+    """
     gain = np.zeros_like(walk.earned)
     later, after = np.zeros(gain.shape[1]), np.zeros(gain.shape[1])
     for step in reversed(range(len(gain))):

@@ -1,9 +1,9 @@
-"""Gives beliefs about configs before anything is measured: closed-form estimates, or a model that
-learned elsewhere.
+"""Prior predictions of configs before any measurement, by estimates or a transferred model.
 
-A transferred model may be wrong here, so its weight follows from how right it has been. The weight
-is the slope of the measured log latencies over the predicted ones, by Bayesian linear regression.
-Its prior mean is 1, and its noise is the model's own typical error. It never falls below 0.
+A transferred model may be wrong for the problem at hand, so it is weighted by its success so far.
+The weight is the slope of the measured over the predicted log latencies, by Bayesian linear
+regression. Its prior mean is 1, the noise is the model's own typical error, and the weight is never
+below 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.targets.features import Feature, Features
 
 _SHARE_COST = 2.0  # log-chance lost per doubling of a scratchpad's over-use, before V knows
 ESTIMATE_ERROR = 0.1
-"""log2 latency that an estimate is expected to be off."""
+"""Expected error of an estimate, in log2 latency."""
 _WEIGHT_DOUBT = 0.5  # standard deviation of a transferred model's weight before any trial
 _LEAST_SPREAD = 0.05  # log2 latency: no transferred model is believed to be nearer
 _LEAST_CHANCE = 1e-6
@@ -30,9 +30,15 @@ _TRANSFERRED = Feature("transferred", text="log2 latency by a model learned else
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed of some configs: log2 latency, log2 of the fullest scratchpad's share (of a
-    transferred model, what gives its chance), everything else that is said of them, as features,
-    and how far off the latency is expected to be, in log2."""
+    """Prior predictions of configs.
+
+    Attributes:
+        log_latency: predicted log2 latency, shape (configs,).
+        log_share: log2 of the used share of the fullest scratchpad, shape (configs,). For a
+            transferred model, the value that gives its predicted probability of being valid.
+        features: the other predictions, as features.
+        error: expected error of the predicted log2 latency.
+    """
 
     log_latency: NDArray[np.float64]
     log_share: NDArray[np.float64]
@@ -41,7 +47,8 @@ class Prior:
 
     @property
     def chance(self) -> NDArray[np.float64]:
-        """That a config is valid, by how much it over-uses a scratchpad; shape (configs,)."""
+        """Probability that a config is valid, from its overuse of a scratchpad, shape
+        (configs,)."""
         return np.asarray(np.exp(-_SHARE_COST * np.maximum(self.log_share, 0.0)))
 
 
@@ -52,9 +59,21 @@ def prior_of(
     estimates: bool = True,
     weight: float = 1.0,
 ) -> Prior | None:
-    """What is believed of configs (n, knobs): what the target estimates, if it does and `estimates`
-    allows it, else `weight` times what a transferred model `believed` of them; None if nobody says
-    anything."""
+    """Return the prior predictions of configs.
+
+    The target's own estimates are preferred, if it offers them and `estimates` allows them.
+    Otherwise, the prior is the prediction of a transferred model, multiplied by `weight`.
+
+    Args:
+        problem: the problem to tune.
+        configs: knob indices, int array of shape (n, knobs).
+        believed: predictions of a transferred model, if there is one.
+        estimates: whether closed-form estimates may be used.
+        weight: weight of the transferred model, from 0 to 1.
+
+    Returns:
+        The prior, or None if there are neither estimates nor a transferred model.
+    """
     if estimates and problem.estimate is not None:
         prior = _estimated(problem.estimate(configs))
         if believed is None:
@@ -91,8 +110,12 @@ def _relative(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
 
 
 def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
-    """How far a transferred model is to be believed, 0 to 1, by what it says of trials and their
-    measured log2 latencies, shape (n,)."""
+    """Return the weight of a transferred model, from 0 to 1, given measured latencies.
+
+    Args:
+        believed: predictions of the model for the trials.
+        measured: measured log2 latencies of the trials, shape (n,).
+    """
     if len(measured) < 2:
         return 1.0
     said = believed.log_latency - believed.log_latency.mean()
@@ -104,5 +127,5 @@ def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
 
 
 def estimated(prior: Prior | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Estimated log2 latency of some rows, shape (rows,); zeros without estimates."""
+    """Return the prior log2 latency of the given rows, shape (rows,); zeros without a prior."""
     return np.zeros(len(rows)) if prior is None else prior.log_latency[rows]

@@ -1,4 +1,4 @@
-"""States what an explorer is asked: one workload on one target, with a seed."""
+"""The problem that an explorer solves: one workload on one target, with a seed."""
 
 from __future__ import annotations
 
@@ -15,37 +15,57 @@ from tilewright.targets.features import Features
 from tilewright.targets.workload import Workload
 
 Estimate = Callable[[Configs], Features]
-"""Closed-form numbers of configs, shape (n, knobs), without compiling them: a row a config, one
-column of which means `latency`."""
+"""Function that estimates configs (n, knobs) in closed form, without compiling them.
+
+The result has one row per config. One of its columns has the meaning `latency`.
+"""
 
 
 @dataclass(frozen=True)
 class Belief:
-    """What a model of other hardware or other workloads says of configs, each of shape (n,): log2
-    latency up to a constant, how far off that usually is, and the chance that a config is valid."""
+    """Predictions of a transferred model for configs.
+
+    Attributes:
+        log_latency: log2 latency up to a constant, shape (n,).
+        spread: typical error of `log_latency`, shape (n,).
+        chance: probability that the config is valid, shape (n,).
+    """
 
     log_latency: NDArray[np.float64]
     spread: NDArray[np.float64]
     chance: NDArray[np.float64]
 
     def rows(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Belief:
-        """Of some configs, by mask (n,) or places."""
+        """Select configs by a mask (n,) or by indices."""
         return Belief(self.log_latency[which], self.spread[which], self.chance[which])
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """Latency, spread and chance as rows, shape (3, n)."""
+        """`log_latency`, `spread` and `chance` as the rows of an array of shape (3, n)."""
         return np.stack([self.log_latency, self.spread, self.chance])
 
 
 TransferredPrior = Callable[[Configs, Features | None], Belief]
-"""A model learned elsewhere, asked about configs, shape (n, knobs), of the problem: before they are
-compiled, or with what compiling revealed of each."""
+"""Model that was trained elsewhere and predicts configs (n, knobs) of the problem.
+
+The second argument is None before compilation, and otherwise holds the counters of each program.
+"""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What an explorer is asked to tune: one workload on one target, with a seed."""
+    """The problem that an explorer solves.
+
+    Attributes:
+        workload: the workload to tune.
+        space: its search space.
+        seed: seed of all random generators.
+        hardware: properties of the hardware by name.
+        estimate: closed-form estimates, if the target offers them.
+        costs: time that compiling and measuring take.
+        deterministic: whether measuring a config again gives the same numbers.
+        transferred: model that was trained elsewhere, if there is one.
+    """
 
     workload: Workload
     space: Space
@@ -57,19 +77,29 @@ class Problem:
     transferred: TransferredPrior | None = None
 
     def compiles(self, n: int, alpha: float, looking: float) -> int:
-        """How many configs to compile for a batch of `n` trials: `alpha` a trial beyond it, as long
-        as that takes no more than `looking` times as long as measuring the batch. Where a compile
-        takes longer than a measurement, what compiled had better be measured. A target that does
-        not say what trials cost is taken to need as long for either."""
+        """Return how many configs to compile for a batch of `n` trials.
+
+        It is `alpha` configs per trial beyond the batch, unless compiling them would take more than
+        `looking` times as long as measuring the batch. If compiling is slower than measuring, it is
+        better to measure what compiled. If the costs are unknown, both are assumed to take equally
+        long.
+
+        Args:
+            n: number of trials of the batch.
+            alpha: number of additional configs per trial.
+            looking: limit on the compile time, as a multiple of the measuring time.
+        """
         affordable = self.affordable(looking)
         if affordable < 1:
             return n
         return int(np.ceil((min(alpha, affordable) + 1) * n))
 
     def affordable(self, looking: float) -> float:
-        """How many configs are compiled in `looking` times the time that measuring one takes."""
+        """Return how many configs can be compiled in `looking` times the time of one
+        measurement."""
         return looking * self.costs.measuring / self.costs.compiling
 
     def rng(self, round_index: int, stage: str) -> np.random.Generator:
-        """The generator of one stage of one round: independent of everything drawn before."""
+        """Return the random generator of one stage of one round. It does not depend on earlier
+        draws."""
         return np.random.default_rng([self.seed, round_index, zlib.crc32(stage.encode())])

@@ -1,6 +1,8 @@
-"""Lists the tuners there are. A new one is a file in `tilewright/search/tuners/` and one line at
-its end: `register("name", MyExplorer, MyOptions)`. In another package such a module is named by an
-entry point of the group `tilewright.tuners`.
+"""Registry of the tuners.
+
+To add a tuner, add a module to `tilewright/search/tuners/` that ends with `register("name",
+MyExplorer, MyOptions)`. Another package can name such a module in an entry point of the group
+`tilewright.tuners`.
 """
 
 from __future__ import annotations
@@ -23,31 +25,42 @@ ENTRY_POINTS = "tilewright.tuners"
 
 
 class Options(BaseModel):
-    """The option table of an explorer; each field's description is its documentation."""
+    """Base class of a tuner's options. Each field is documented by its description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class MissingExtra(TilewrightError):
-    """A tuner that needs an optional dependency which is not installed."""
+    """A tuner needs an optional dependency that is not installed."""
 
 
 class TunerError(TilewrightError):
-    """A tuner of another package that cannot be loaded."""
+    """A tuner of another package cannot be loaded."""
 
 
 class OptionError(TilewrightError):
-    """An option a tuner does not know, or a value it cannot take."""
+    """A tuner does not have an option, or the option's value is invalid."""
 
 
 Builder = Callable[[str, Any, Learners], Explorer]
-"""(registered name, option table, learners) → explorer."""
+"""Function of the registered name, the options and the learners that returns an explorer."""
 
 
 @dataclass(frozen=True)
 class Registration:
-    """A named tuner: how it is built, from which options, and whether it can start from a model
-    that learned elsewhere (`Problem.transferred`)."""
+    """A registered tuner.
+
+    Attributes:
+        name: name of the tuner.
+        build: function that builds it.
+        options: class of its options.
+        summary: one line for lists of tuners.
+        preset: option values that this name sets.
+        extra: optional dependency of Tilewright that the tuner needs, or "".
+        modules: modules that this dependency installs.
+        transfers: whether the tuner can start from a model that was trained elsewhere
+            (`Problem.transferred`).
+    """
 
     name: str
     build: Builder
@@ -60,12 +73,12 @@ class Registration:
 
     @property
     def absent(self) -> list[str]:
-        """Modules it cannot do without and that are not installed."""
+        """Required modules that are not installed."""
         return [name for name in self.modules if importlib.util.find_spec(name) is None]
 
     @property
     def missing(self) -> str:
-        """What to install before it can be built, as a command; empty if nothing is missing."""
+        """Command that installs the missing modules; empty if none is missing."""
         return f"pip install 'tilewright[{self.extra}]'" if self.absent else ""
 
 
@@ -76,25 +89,37 @@ def register(
     name: str, build: Builder, options: type[Options] = Options, *, summary: str = "",
     extra: str = "", modules: Sequence[str] = (), transfers: bool = False, **preset: Any,
 ) -> None:  # fmt: skip
-    """Make a tuner known. `summary` says what it is, in place of the first line of `build`'s own
-    description; `preset` are option values this name starts from; `extra` names the optional
-    dependency it cannot do without, and `modules` those that come with it, if not one of that
-    name; `transfers` that it heeds `Problem.transferred`."""
+    """Register a tuner.
+
+    Args:
+        name: name of the tuner.
+        build: function or class that builds it from its name, options and learners.
+        options: class of its options.
+        summary: one line for lists of tuners; by default the first line of `build`'s docstring.
+        extra: optional dependency of Tilewright that the tuner needs.
+        modules: modules that this dependency installs, if they differ from its name.
+        transfers: whether the tuner uses `Problem.transferred`.
+        **preset: option values that this name sets.
+    """
     summary = summary or (build.__doc__ or "").strip().partition("\n")[0]
     needed = tuple(modules) or ((extra,) if extra else ())
     _REGISTRY[name] = Registration(name, build, options, summary, preset, extra, needed, transfers)
 
 
 def registered_tuners() -> dict[str, Registration]:
-    """All registered tuners by name. Raises `TunerError` for an entry point that does not load."""
+    """Return all registered tuners by name.
+
+    Raises:
+        TunerError: an entry point cannot be loaded.
+    """
     _load_all()
     return dict(sorted(_REGISTRY.items()))
 
 
 @cache
 def _load_all() -> None:
-    """Import every module of `search.tuners`, each of which registers its tuners, and those of
-    other packages."""
+    """Import every module of `search.tuners` and those of other packages; they register their
+    tuners."""
     import tilewright.search.tuners as package
 
     for module in pkgutil.iter_modules(package.__path__):
@@ -110,14 +135,34 @@ def _load_all() -> None:
 
 
 def create(name: str, learners: Learners, options: Mapping[str, Any] | None = None) -> Explorer:
-    """The tuner of that name. Raises as `check_options`."""
+    """Build the tuner with the given name.
+
+    Args:
+        name: name of the tuner.
+        learners: source of features and models.
+        options: option values by name.
+
+    Raises:
+        UnknownName: no tuner has this name.
+        MissingExtra: an optional dependency is not installed.
+        OptionError: an option is unknown, or its value is invalid.
+    """
     table = check_options(name, options)
     return registered_tuners()[name].build(name, table, learners)
 
 
 def check_options(name: str, options: Mapping[str, Any] | None = None) -> Options:
-    """The option table of a tuner, without building the tuner. Raises `UnknownName`,
-    `MissingExtra`, or `OptionError` naming the bad option."""
+    """Return the options of a tuner without building the tuner.
+
+    Args:
+        name: name of the tuner.
+        options: option values by name.
+
+    Raises:
+        UnknownName: no tuner has this name.
+        MissingExtra: an optional dependency is not installed.
+        OptionError: an option is unknown, or its value is invalid.
+    """
     known = registered_tuners()
     if name not in known:
         raise UnknownName("tuner", name, list(known))
@@ -134,7 +179,7 @@ def check_options(name: str, options: Mapping[str, Any] | None = None) -> Option
 
 
 def _problem(entry: Registration, error: ValidationError) -> str:
-    """What is wrong with the first bad option, and what there is."""
+    """Return a message about the first invalid option, with the known options."""
     first = error.errors()[0]
     option, fields = ".".join(map(str, first["loc"])), entry.options.model_fields
     near = nearest(option, fields) if option not in fields else None

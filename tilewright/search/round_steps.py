@@ -1,12 +1,12 @@
-"""Implements the steps of a tuning round: plain functions of plain data.
+"""The steps of a tuning round, as plain functions of plain data.
 
-`flows.tuning` calls them in this order, and a runner (`search.runner`) performs each call. A step
-takes a task and a session, or the batch of the round.
+`flows.tuning` calls them in this order through a runner (`search.runner`). A step takes a task and
+a session, or the batch of the round.
 
     begin_models → retrain_models → generate_candidates → filter_candidates → lower_and_choose
         → measure_batch
 
-The record of the run (`search.run_record`) stores what was measured.
+The record of the run (`search.run_record`) stores the measurements.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from tilewright.targets.base import Lowered, Measurements, Ragged, Status
 
 
 class Trial(NamedTuple):
-    """A measurement at hand. `seconds` is NaN where it is not valid; `repeats` are those of every
-    repetition, where there were any."""
+    """A measurement of one config.
+
+    Attributes:
+        status: status of the measurement.
+        reason: reason for a failure, or "".
+        cycles: measured cycles, or -1 if the target counts none.
+        seconds: measured seconds; NaN if the trial is not valid.
+        repeats: seconds of each repetition, if there were any.
+    """
 
     status: Status
     reason: str
@@ -37,29 +44,29 @@ class Trial(NamedTuple):
 
 
 Known = Mapping[int, Trial]
-"""Measurements at hand by flat index."""
+"""Existing measurements by the flat index of the config."""
 
 
 def begin_models(task: Task, session: Session) -> ExplorerState:
-    """What the tuner knows before the first round."""
+    """Return the state of the tuner before the first round."""
     with on_one_thread():
         return task.explorer.begin(task.problem, session.models)
 
 
 def retrain_models(task: Task, session: Session) -> ExplorerState:
-    """Models P, V and A after the first round that they have not seen."""
+    """Retrain the models on the first round that they have not seen yet."""
     with on_one_thread():
         return task.explorer.learn(task.problem, session.models, session.unlearned[0])
 
 
 def generate_candidates(task: Task, session: Session, n: int) -> Candidates:
-    """The configs the tuner would try next, best first. Empty when the space is exhausted."""
+    """Return the tuner's candidates, best first. They are empty if the space is exhausted."""
     with on_one_thread():
         return task.explorer.generate(task.problem, session.models, session.history, n)
 
 
 def filter_candidates(task: Task, session: Session, candidates: Candidates, n: int) -> Candidates:
-    """Model V's veto: the candidates worth lowering."""
+    """Return the candidates to lower, after Model V's veto."""
     if not len(candidates):
         return candidates
     with on_one_thread():
@@ -67,15 +74,19 @@ def filter_candidates(task: Task, session: Session, candidates: Candidates, n: i
 
 
 def lower_and_choose(task: Task, session: Session, kept: Candidates, n: int) -> Batch:
-    """Lower the candidates that were kept, and choose at most `n` of them to measure
-    (`choose_batch`). A config that does not compile is a row with a failure."""
+    """Lower the candidates, and choose at most `n` of them to measure.
+
+    A config that does not compile is a row with a failure.
+    """
     lowered = task.target.lower(task.problem.workload, kept.configs)
     return replace(choose_batch(task, session, lowered, n), vetoed=kept.vetoed)
 
 
 def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batch:
-    """Return the batch to measure: at most `n` of the lowered configs. A tuner with Model A ranks
-    them by their hidden features."""
+    """Choose at most `n` of the lowered configs to measure.
+
+    A tuner with Model A ranks them by their hidden features.
+    """
     choice = BatchChoice(np.empty(0, dtype=np.int64))
     if len(lowered):
         with on_one_thread():
@@ -113,7 +124,7 @@ def measure_batch(task: Task, batch: Batch, known: Known) -> Measurements:
 
 
 def trial_at(measured: Measurements, row: int) -> Trial:
-    """One row of measurements."""
+    """Return one row of measurements as a trial."""
     repeats = () if measured.repeats is None else tuple(map(float, measured.repeats[row]))
     return Trial(
         measured.status[row], str(measured.reason[row]), int(measured.cycles[row]),
@@ -122,7 +133,7 @@ def trial_at(measured: Measurements, row: int) -> Trial:
 
 
 def measurements_of(trials: Sequence[Trial]) -> Measurements:
-    """One row a trial; counters are not kept."""
+    """Return trials as measurements with one row per trial. Counters are not kept."""
     repeated = any(trial.repeats for trial in trials)
     return Measurements(
         status=np.array([trial.status for trial in trials], dtype=object),
@@ -136,9 +147,17 @@ def measurements_of(trials: Sequence[Trial]) -> Measurements:
 def model_errors(
     scores: Mapping[str, NDArray[np.float64]], measured: Measurements
 ) -> dict[str, float]:
-    """How wrong the models were on a batch before they saw it, from their `scores` (n,) by role:
-    `P_rmse`, `A_rmse` in log2 latency over its valid rows, `V_brier` the mean squared error of the
-    chance. Absent where unknown."""
+    """Compute how wrong the models' predictions of a batch were.
+
+    Args:
+        scores: predictions by role of the model, each of shape (n,).
+        measured: measurements of the batch.
+
+    Returns:
+        `P_rmse` and `A_rmse`, the root mean squared errors in log2 latency over valid rows, and
+        `V_brier`, the mean squared error of the probability. Errors that cannot be computed are
+        left out.
+    """
     valid, errors = measured.valid, {}
     for name in ("P", "A"):
         if name in scores and valid.any():
@@ -150,7 +169,7 @@ def model_errors(
 
 
 def _merged(fresh: NDArray[np.bool_], new: Measurements, held: Measurements) -> Measurements:
-    """Rows of `new` where `fresh` is set, the others of `held`."""
+    """Return rows of `new` where `fresh` is set, and rows of `held` elsewhere."""
     order = np.argsort(np.concatenate([np.flatnonzero(fresh), np.flatnonzero(~fresh)]))
     both = Measurements(
         np.concatenate([new.status, held.status]),

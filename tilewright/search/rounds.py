@@ -1,4 +1,4 @@
-"""Describes the rounds of a run to those who watch it, and to those who share its trials."""
+"""Descriptions of rounds, for progress displays and for the scheduler that shares trials."""
 
 from __future__ import annotations
 
@@ -16,9 +16,23 @@ from tilewright.targets.capabilities import Latency
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did. `lowered` and `failed_compiles` count configs beyond the trials; `best`
-    is the fastest of the whole run so far, None if nothing was valid. `session` is the one after
-    the round."""
+    """Result of one round.
+
+    Attributes:
+        index: index of the round.
+        candidates: number of candidates that the explorer named.
+        vetoed: number of configs that Model V vetoed.
+        lowered: number of configs lowered beyond the trials.
+        failed_compiles: number of these that did not compile.
+        configs: configs of the trials, in order, shape (n, knobs).
+        measured: their measurements.
+        best: latency of the fastest trial of the run so far, or None if none is valid.
+        best_config: its config, shape (knobs,).
+        model_errors: errors of the models on this batch.
+        stage_seconds: duration of each stage.
+        reused: whether the round was read from the trial store.
+        session: session after the round.
+    """
 
     index: int
     candidates: int  # that the explorer named
@@ -36,22 +50,28 @@ class Round:
 
     @property
     def best_latency(self) -> float | None:
-        """In the unit of `Measurements.latency`: cycles where the target counts them."""
+        """Best latency in cycles if the target counts them, otherwise in seconds; None without
+        valid trials."""
         if self.best is None or self.best.cycles > 0:
             return self.best_cycles
         return self.best.seconds
 
     @property
     def best_cycles(self) -> int | None:
-        """None on a target that counts none, too."""
+        """Best latency in cycles; None without valid trials or if the target counts no cycles."""
         return None if self.best is None or self.best.cycles < 0 else self.best.cycles
 
 
 def describe_round(
     session: Session, batch: Batch, recorded: Mapping[str, float] | None = None
 ) -> Round:
-    """Return what the last round of a session did, whose batch was `batch`. For a round that was
-    read from the trial store, the errors of the models are those that it `recorded`."""
+    """Return a description of the last round of a session.
+
+    Args:
+        session: session after the round.
+        batch: batch of the round.
+        recorded: stored errors of the models, if the round was read from the trial store.
+    """
     history, measured = session.history, batch.measurements()
     best = history.best
     return Round(
@@ -73,11 +93,14 @@ def describe_round(
 
 @dataclass
 class TrialRequest:
-    """A workload that shares its trials waits for the next round, or has nothing left to try.
+    """Request of a workload for its next round, in a run whose workloads share the trials.
 
-    Resuming it sets `granted`, 0 to end its rounds, and `made`: the trials of all workloads
-    until then. `baseline` is the latency without trials, in the unit of `History.latency`, where it
-    is the same each time.
+    Attributes:
+        history: trials of the workload so far.
+        exhausted: whether nothing is left to try.
+        baseline: latency without trials, in the unit of `History.latency`, if it is deterministic.
+        granted: number of trials that the scheduler grants; 0 ends the workload's rounds.
+        made: number of trials of all workloads so far, set by the scheduler.
     """
 
     history: History
@@ -88,21 +111,21 @@ class TrialRequest:
 
 
 class Stopwatch:
-    """Wall-clock seconds by stage."""
+    """Measures wall-clock seconds by stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def of(self, stage: str) -> Iterator[None]:
-        """Add the time of what is done within to a stage, unless it fails."""
+        """Add the duration of the `with` block to a stage, unless the block raises."""
         start = time.perf_counter()
         yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
 def latency_at(history: History, row: int | None) -> Latency | None:
-    """Of one trial; None for no row."""
+    """Return the latency of one trial, or None if `row` is None."""
     if row is None:
         return None
     return Latency(float(history.seconds[row]), int(history.cycles[row]))

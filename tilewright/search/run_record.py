@@ -1,11 +1,11 @@
-"""The trials of one run in a trial store: what a tuning loop reads and appends.
+"""Access to the trials of one run in a trial store, for the tuning loop.
 
-Several processes can share a run without making a trial twice. Each takes turns at the store for
-moments, in a transaction: it reads what the others have found, proposes a batch that none of them
-has tried or claimed, and adds a claim. Measuring happens in parallel. The trials are then added,
-and the claim removed, in one transaction. A claim holds as long as its process lives, at most
-`claim_seconds`. The others remove the claim of a dead process and make its trials. A process that
-wakes up after its claim was removed loses the trials that others have made or claimed meanwhile.
+Several processes can share a run without measuring a config twice. Each takes short turns at the
+store, in a transaction: it reads the others' results, proposes a batch that none of them has tried
+or claimed, and adds a claim. Measuring happens in parallel. Then the trials are added and the claim
+is removed in one transaction. A claim holds as long as its process lives, at most `claim_seconds`.
+Other processes remove the claim of a dead process and measure its configs. A process that continues
+after its claim was removed loses the trials that others have measured or claimed meanwhile.
 """
 
 from __future__ import annotations
@@ -56,8 +56,17 @@ _CLAIMED = TypeAdapter(list[list[int]])
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """A round that the store holds: its trials in order, what else it lowered, and the errors of
-    the models that chose it. `compiled` are the configs that compiled and stayed candidates."""
+    """A round that is complete in the store.
+
+    Attributes:
+        index: index of the round.
+        configs: configs of the trials, in order, shape (n, knobs).
+        measured: their measurements.
+        failed: other configs that did not compile, shape (m, knobs).
+        lowered: number of configs lowered beyond the trials.
+        compiled: other configs that compiled and remain candidates, shape (k, knobs).
+        errors: errors of the models on this round.
+    """
 
     index: int
     configs: Configs
@@ -71,16 +80,16 @@ class FinishedRound:
 class StoredRun:
     """The trials of a run in a store.
 
-    `claim` and `settle`, and the questions before them, belong into a `turn`. `problems` lists what
-    was found in the store that cannot be of this run.
+    `claim` and `settle`, and the queries before them, must be called within a `turn`. `problems`
+    lists data in the store that cannot belong to this run.
 
     Args:
-        store: where the trials are.
-        key: which run it is.
-        space: the schedule space of its workload. Rows that do not fit it are not used.
-        other_runs: also know the trials that other runs made of this workload on this target.
-        shared: several processes make the trials.
-        claim_seconds: how long a claim holds at most.
+        store: the trial store.
+        key: key of the run.
+        space: the search space of its workload. Rows that do not fit it are not used.
+        other_runs: whether to use trials of other runs of this workload on this target.
+        shared: whether several processes work on the run.
+        claim_seconds: maximum age of a claim in seconds.
     """
 
     def __init__(
@@ -97,12 +106,16 @@ class StoredRun:
         self._last_known = 0  # the ID of a trial
 
     def turn(self) -> AbstractContextManager[object]:
-        """Keep other processes from changing the run. Raises `TrialStoreError` if they do not let
-        go of it for minutes."""
+        """Return a context in which other processes cannot change the run.
+
+        Raises:
+            TrialStoreError: other processes hold the lock for minutes.
+        """
         return self.store.transaction() if self._shared else nullcontext()
 
     def news(self, first: int, trials: int) -> list[FinishedRound]:
-        """Return the finished rounds from index `first` on, until they hold `trials` trials."""
+        """Return finished rounds from index `first` on, until they hold at least `trials`
+        trials."""
         if self._asked and not self._shared:
             return []  # nobody else adds rounds
         self._asked = True
@@ -115,7 +128,8 @@ class StoredRun:
         return found
 
     def finished(self, first: int = 0) -> list[FinishedRound]:
-        """Return the rounds from index `first` on, in order, up to the first that is incomplete."""
+        """Return the finished rounds from index `first` on, in order, up to the first incomplete
+        one."""
         made: dict[int, dict[int, TrialRow]] = defaultdict(dict)
         with self.store.reading() as connection:
             used = self._mine(ROUNDS) & (ROUNDS.c.round >= first)
@@ -144,7 +158,7 @@ class StoredRun:
         return found
 
     def known(self) -> Known:
-        """Return the trials that need not be measured again."""
+        """Return the trials that need not be measured again, by flat index."""
         if self._known_once and not self._shared:
             return self._known  # nobody else adds trials, and no config is proposed twice
         self._known_once = True
@@ -155,12 +169,13 @@ class StoredRun:
         return self._known
 
     def pending(self) -> Configs | None:
-        """Return the configs that others are measuring, shape (p, knobs); None if there are no
-        others."""
+        """Return the configs that other processes are measuring, shape (p, knobs); None if not
+        shared."""
         return self._claimed() if self._shared else None
 
     def _claimed(self) -> Configs:
-        """Return what others measure now, and remove the claims of dead processes."""
+        """Return the configs that other processes have claimed, and remove the claims of dead
+        processes."""
         configs: list[list[int]] = []
         gone, now = [], time.monotonic()
         with self.store.transaction() as connection:
@@ -180,7 +195,7 @@ class StoredRun:
         return np.array(configs, dtype=np.int32).reshape(-1, len(self.space.knobs))
 
     def claim(self, batch: Batch) -> None:
-        """Say that this process measures the batch."""
+        """Record that this process measures the batch."""
         if not self._shared:
             return
         self._claim = uuid.uuid4().hex
@@ -189,8 +204,15 @@ class StoredRun:
         self._insert(CLAIMS, [about | configs | vars(ProcessStamp.own())])
 
     def settle(self, index: int, batch: Batch) -> tuple[int, NDArray[np.int64]]:
-        """Add a measured batch. Return the index of its round, which is `index` if no other process
-        was faster, and the rows that counted, shape (at most rows,)."""
+        """Add a measured batch and remove its claim.
+
+        Args:
+            index: index of the round, if no other process has added rounds meanwhile.
+            batch: the measured batch.
+
+        Returns:
+            The actual index of the round, and the rows that were added, shape (at most rows,).
+        """
         with self.store.transaction() as connection:
             if not self._shared:
                 self.append(index, batch)
@@ -207,8 +229,12 @@ class StoredRun:
         return index, keep
 
     def append(self, index: int, batch: Batch) -> None:
-        """Add the trials of round `index` in one transaction. Raises `TrialStoreError` and
-        `RunInUse`."""
+        """Add the trials of round `index` in one transaction.
+
+        Raises:
+            TrialStoreError: the trials cannot be written.
+            RunInUse: another command became the owner of the output directory.
+        """
         measured, trials = batch.measurements(), []
         for slot in range(len(measured)):
             config = batch.rows.configs[slot].tolist()
@@ -234,7 +260,7 @@ class StoredRun:
             self._insert(ROUNDS, [closing])
 
     def correct(self, measured: Known) -> int:
-        """Replace recorded trials by what they measure now. Return their number."""
+        """Replace recorded trials by new measurements, given by flat index. Return their number."""
         with self.store.transaction() as connection:
             found = self._by_index(self._trials(of_others=self._other_runs))
             wrong = {row["id"]: i for i, row in found if i in measured}
@@ -266,7 +292,7 @@ class StoredRun:
         self._insert(VALIDATIONS, [{"choice": choice, "block": made[0].block, "measured": text}])
 
     def forget_validations(self, choice: str) -> None:
-        """Set the validation measurements of a choice aside."""
+        """Mark the validation measurements of a choice as rejected."""
         of_choice = self._mine(VALIDATIONS) & (VALIDATIONS.c.choice == choice)
         wrong = sa.update(VALIDATIONS).values(rejected="it does not measure this any more")
         with self.store.transaction() as connection:
@@ -280,8 +306,11 @@ class StoredRun:
         return sorted(rows, key=lambda row: (row["cycles"], row["seconds"] or 0.0))
 
     def winners(self) -> dict[tuple[int, ...], Trial]:
-        """Return the trials that won a final choice in any run of this workload on this target, by
-        config, with what the choice measured of them."""
+        """Return the trials that won a final choice in any run of this workload on this target.
+
+        Returns:
+            The measurements of the final choice by config.
+        """
         used = self._mine(VALIDATIONS, of_others=True)
         stored = sa.select(VALIDATIONS).where(used).order_by(VALIDATIONS.c.id)
         with self.store.reading() as connection:
@@ -297,8 +326,11 @@ class StoredRun:
         return {config: trial for config, trial in found.items() if trial.status == "valid"}
 
     def first_run_of(self, config: Sequence[int]) -> tuple[str, int] | None:
-        """Return the ID of the first run of this workload on this target that made the trial of a
-        config, and the number of its trials; None if no run did."""
+        """Return the ID of the first run that measured a config, and that run's number of trials.
+
+        All runs of this workload on this target are searched. Returns None if no run measured the
+        config.
+        """
         rows = self._trials(of_others=True)
         number = next((row["id"] for row in rows if row["config"] == list(config)), None)
         if number is None:
@@ -312,8 +344,10 @@ class StoredRun:
     # -- rows -----------------------------------------------------------------------------------
 
     def _mine(self, table: sa.Table, of_others: bool = False) -> sa.ColumnElement[bool]:
-        """Return a condition for the rows of this run, or of all runs of this workload on this
-        target, that were not set aside."""
+        """Return an SQL condition for the rows of this run that were not rejected.
+
+        With `of_others`, it covers all runs of this workload on this target.
+        """
         workload, target, run = self.key
         mine = (RUNS.c.folder == self.store.folder) & (RUNS.c.workload == workload)
         mine &= RUNS.c.target == target
@@ -323,8 +357,11 @@ class StoredRun:
         return found & table.c.rejected.is_(None) if "rejected" in table.c else found
 
     def _trials(self, *where: sa.ColumnElement[bool], of_others: bool = False) -> list[TrialRow]:
-        """Return trials in the order in which they were added. Trials that cannot be true or do not
-        fit the space are set aside, and `problems` says so."""
+        """Return trials in the order in which they were added.
+
+        Trials that are contradictory or do not fit the space are marked as rejected and reported in
+        `problems`.
+        """
         used = sa.select(TRIALS).where(self._mine(TRIALS, of_others), *where)
         with self.store.reading() as connection:
             rows = connection.execute(used.order_by(TRIALS.c.id)).mappings().all()

@@ -1,5 +1,4 @@
-"""Holds the state of a run: the session of a task, and the batch of a round. Both are frozen: steps
-make new ones."""
+"""State of a run: the session of a task, and the batch of a round. Both are immutable."""
 
 from __future__ import annotations
 
@@ -16,26 +15,24 @@ from tilewright.targets.base import Configs, Lowered, Measurements
 
 @dataclass(frozen=True)
 class Batch:
-    """One round: the configs to measure with their programs and hidden features, and their
-    measurements once they were made.
+    """One round: the configs to measure, their programs and hidden features, and the measurements.
 
-    A tuner with Model A has more configs lowered than it measures. The fields `unmeasured_…`
-    describe those that were lowered and not chosen.
+    A tuner with Model A lowers more configs than it measures. The fields `unmeasured_…` describe
+    those that were lowered and not chosen. A batch that was read from the trial store has neither
+    reasons nor scores.
 
     Attributes:
         rows: the configs to measure, lowered.
         scores: predictions of the rows, by role of the model.
         unmeasured_failed: other configs that did not compile, shape (m, knobs).
-        unmeasured_count: how many other configs were lowered.
-        reasons: for each config that did not compile, why.
-        candidates: how many configs the tuner named.
-        vetoed: how many of them Model V ruled out.
-        unmeasured_compiled: other configs that compiled and stay candidates, without their
+        unmeasured_count: number of other configs that were lowered.
+        reasons: reason of each config that did not compile.
+        candidates: number of configs that the tuner named.
+        vetoed: number of configs that Model V vetoed.
+        unmeasured_compiled: other configs that compiled and remain candidates, without their
             programs; None if the tuner keeps none.
-        measured: the measurements of the rows.
-        stage_seconds: how long each step took.
-
-    A batch that was read from the trial store has neither reasons nor scores.
+        measured: the measurements of the rows, once they were made.
+        stage_seconds: duration of each step.
     """
 
     rows: Lowered
@@ -50,12 +47,12 @@ class Batch:
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
     def measurements(self) -> Measurements:
-        """Return the measurements, which were made."""
+        """Return the measurements of a batch that was measured."""
         assert self.measured is not None, "the batch was not measured"
         return self.measured
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """Return the batch with some of its rows, by place (n,)."""
+        """Return the batch with only the given rows, by indices (n,)."""
         return replace(
             self,
             rows=self.rows.rows(rows),
@@ -68,9 +65,12 @@ class Batch:
 class Session:
     """The trials and the fitted models of a task so far.
 
-    `history` holds the trials, `models` what the tuner carries from round to round. `unlearned` are
-    the histories after each round that the models have not seen; `flows.tuning.learn` retrains the
-    models before they are next needed. `begun` says whether the tuner has looked at the problem.
+    Attributes:
+        history: the trials.
+        models: state that the tuner carries from round to round.
+        unlearned: histories after each round that the models have not learned from.
+            `flows.tuning.learn` retrains the models before they are next needed.
+        begun: whether the tuner's `begin` was called.
     """
 
     history: History
@@ -80,7 +80,8 @@ class Session:
 
     @staticmethod
     def start(task: Task, models: ExplorerState | None = None) -> Session:
-        """Return the session before the first round. `models` may have learned elsewhere."""
+        """Return the session before the first round. `models` is a state that was learned
+        elsewhere."""
         return Session(History.empty(task.problem.space), models or ExplorerState())
 
     def after(self, batch: Batch) -> Session:
@@ -91,22 +92,23 @@ class Session:
         return replace(self, history=history, unlearned=(*self.unlearned, history))
 
     def with_begun(self, models: ExplorerState) -> Session:
-        """Return the session after the tuner has looked at the problem."""
+        """Return the session after the tuner's `begin` was called."""
         return replace(self, models=models, begun=True)
 
     def with_learned(self, models: ExplorerState) -> Session:
-        """Return the session after the models learned from the first round they had not seen."""
+        """Return the session after the models learned from the first unlearned round."""
         return replace(self, models=models, unlearned=self.unlearned[1:])
 
     def with_shared(self, state: ExplorerState) -> Session:
-        """Return the session before the first round, with what other workloads have shared."""
+        """Return the session before the first round, with what other workloads of the run have
+        shared."""
         if not state.arrays:
             return self
         arrays = {**self.models.arrays, **state.arrays}
         return replace(self, models=replace(self.models, arrays=arrays))
 
     def with_pending(self, pending: Configs | None) -> Session:
-        """Return the session with configs, shape (p, knobs), that others are measuring."""
+        """Return the session with the configs (p, knobs) that other processes are measuring."""
         if pending is None:
             return self
         return replace(self, history=replace(self.history, pending=pending))

@@ -1,9 +1,9 @@
 """Passes the trials of finished workloads of a run to the models of later workloads.
 
-A network has many similar layers. What compiles, what runs, and what each counted operation costs
-depends on the hardware more than on the layer, so Models V and A of a later layer learn from the
-trials of earlier layers, too. They travel as plain arrays in the state that a tuner starts with
-(`ExplorerState.arrays`).
+A network has many similar layers. Which programs compile and run, and what each counted operation
+costs, depends on the hardware more than on the layer. Models V and A of a later layer therefore
+also learn from the trials of earlier layers. The trials are stored as plain arrays in the state
+that a tuner starts with (`ExplorerState.arrays`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class SharedTrials:
-    """Trials of another workload of the run, as shared models see them.
+    """Trials of another workload of the run, in the form that the shared models use.
 
     Attributes:
-        visible: columns of all configs that were lowered, shape (m, columns). The rows of the
+        visible: features of all configs that were lowered, shape (m, columns). The rows of the
             trials come first.
         compiled: which of these configs compiled, shape (m,).
         hidden: hidden features of the trials, shape (n, counters); NaN where compiling failed.
@@ -54,7 +54,7 @@ class SharedTrials:
 
 
 def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
-    """Return the state with the trials of one more workload."""
+    """Return the state with the trials of one more workload added."""
     values = (
         trials.visible.matrix, _described(trials.visible), trials.compiled,
         trials.hidden.matrix, _described(trials.hidden), trials.valid,
@@ -86,7 +86,7 @@ def trials_in(state: ExplorerState) -> list[SharedTrials]:
 
 
 def _described(features: Features) -> NDArray[np.str_]:
-    """Return all that is known of the columns, as JSON."""
+    """Return the descriptions of the columns as JSON."""
     return np.array([json.dumps([asdict(column) for column in features.columns])], dtype=np.str_)
 
 

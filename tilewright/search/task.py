@@ -1,4 +1,4 @@
-"""Defines the task of tuning a workload, and the key of its trials."""
+"""The task of tuning a workload, and the key under which its trials are stored."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ from tilewright.targets.capabilities import UNKNOWN_COSTS, Estimates, HasCosts, 
 from tilewright.targets.workload import Workload
 
 RunKey = tuple[str, str, str]
-"""ID of a workload, fingerprint of a target, ID of a run."""
+"""ID of a workload, fingerprint of a target and ID of a run."""
 
 
 class Task(Protocol):
-    """A workload that is tuned on a target by a tuner: what every step of a round needs beside the
-    session. In a run of the command it is a `tuning.tuning_task.TuningTask`, on a target such as
-    `targets.vta.target.VtaTarget`, tuned by `search.tuners.default.Default` unless another tuner is
-    chosen."""
+    """A workload, a target and a tuner: the fixed input of every step of a round.
+
+    In a run of the command it is a `tuning.tuning_task.TuningTask`, on a target such as
+    `targets.vta.target.VtaTarget`, with the tuner `search.tuners.default.Default` unless another
+    tuner is chosen.
+    """
 
     @property
     def target(self) -> Target:
-        """What compiles and measures."""
+        """Target that compiles and measures the programs."""
 
     @property
     def explorer(self) -> Explorer:
-        """The tuner."""
+        """Tuner of the task."""
 
     @property
     def problem(self) -> Problem:
-        """What the tuner is asked: the workload and its space, with a seed."""
+        """Problem that the tuner solves: the workload and its space, with a seed."""
 
 
 @dataclass(frozen=True)
 class GivenTask:
-    """A task of objects that are at hand. `tuning.tuning_task.TuningTask` names them instead."""
+    """A task whose objects already exist. `tuning.tuning_task.TuningTask` refers to them by
+    name."""
 
     target: Target
     explorer: Explorer
@@ -47,14 +50,22 @@ class GivenTask:
 
 
 def make_task(target: Target, workload: Workload, explorer: Explorer, seed: int) -> GivenTask:
-    """Return the task of tuning a workload. Raises `WorkloadError` if the target has no schedule
-    for it."""
+    """Return the task of tuning a workload.
+
+    Raises:
+        WorkloadError: the target has no schedule for the workload.
+    """
     return GivenTask(target, explorer, problem_of(target, workload, seed))
 
 
 def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
-    """The problem a target poses for a workload; with closed-form estimates and with what trials
-    cost if it knows. Raises `WorkloadError` if the target has no schedule for it."""
+    """Return the tuning problem of a workload on a target.
+
+    It includes closed-form estimates and the cost of trials, if the target offers them.
+
+    Raises:
+        WorkloadError: the target has no schedule for the workload.
+    """
     estimates, priced = capability(target, Estimates), capability(target, HasCosts)
     return Problem(
         workload,
@@ -68,14 +79,17 @@ def problem_of(target: Target, workload: Workload, seed: int) -> Problem:
 
 
 def run_id(explorer: Explorer, seed: int, batch: int) -> str:
-    """What makes two runs the same run: the tuner, its options, the seed and the batch size."""
+    """Return the ID of a run: a hash of the tuner, its options, the seed and the batch size."""
     options = explorer.options.model_dump(mode="json")
     text = json.dumps([explorer.name, options, seed, batch], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def shared_key(key: RunKey) -> RunKey:
-    """Return the key of a run that several processes make. A run of one process with the same
-    settings has another key, because it can be repeated trial by trial."""
+    """Return the key of a run that several processes share.
+
+    It differs from the key of a run by one process with the same settings, because only the latter
+    can be repeated trial by trial.
+    """
     workload, target, run = key
     return workload, target, f"{run}-shared"

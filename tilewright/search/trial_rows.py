@@ -1,7 +1,7 @@
-"""Rows of a trial store, and what each column may hold.
+"""Rows of a trial store, and the values that each column may hold.
 
-A database may come from other people, and SQLite stores any value in any column. So every row is
-checked when it is read. `search.run_record` checks what depends on the schedule space.
+A database may come from other people, and SQLite stores any value in any column. Every row is
+therefore checked when it is read. `search.run_record` checks what depends on the schedule space.
 """
 
 from __future__ import annotations
@@ -35,9 +35,20 @@ _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 @final
 @with_config(_STRICT)
 class TrialRow(TypedDict):
-    """A measured config. `slot` is its place in its round, `knobs` are the values that `config`
-    stands for. `cycles` is -1 where none were counted, `seconds` is None unless the status is
-    `valid`, `repeats` are the seconds of every repetition."""
+    """A row of a measured config.
+
+    Attributes:
+        id: ID of the row.
+        round: index of the round.
+        slot: position within the round.
+        config: knob indices.
+        knobs: knob values by name.
+        status: status of the measurement.
+        reason: reason for a failure.
+        cycles: measured cycles, or -1 if none were counted.
+        seconds: measured seconds, or None unless the status is `valid`.
+        repeats: seconds of each repetition.
+    """
 
     id: int
     round: _Count
@@ -54,9 +65,16 @@ class TrialRow(TypedDict):
 @final
 @with_config(_STRICT)
 class RoundRow(TypedDict):
-    """A finished round of `trials` trials. `lowered` counts the configs that were lowered beyond
-    these trials, `failed` are those of them that did not compile, `compiled` those that compiled
-    and may still be measured. `errors` are the errors of the models that chose the round."""
+    """A row of a finished round.
+
+    Attributes:
+        round: index of the round.
+        trials: number of its trials.
+        lowered: number of configs that were lowered beyond the trials.
+        failed: those of them that did not compile.
+        errors: errors of the models that chose the round.
+        compiled: those of them that compiled and may still be measured.
+    """
 
     round: _Count
     trials: Annotated[int, Field(ge=1, le=MAX_ROW_TRIALS)]
@@ -68,11 +86,19 @@ class RoundRow(TypedDict):
 
 R = TypeVar("R", TrialRow, RoundRow)
 Rejected = tuple[Mapping[Any, Any], str]
-"""A row that cannot be true, as it is stored, and the reason."""
+"""A row that cannot be used, as it is stored, and the reason."""
 
 
 def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R], list[Rejected]]:
-    """Return the rows whose values are possible, parsed, and the other rows."""
+    """Parse rows and check their values.
+
+    Args:
+        kind: type of the rows.
+        rows: rows as they are stored.
+
+    Returns:
+        The parsed valid rows, and the rejected rows with reasons.
+    """
     good: list[R] = []
     bad: list[Rejected] = []
     for row in rows:
@@ -91,7 +117,7 @@ def check_rows(kind: type[R], rows: Sequence[Mapping[Any, Any]]) -> tuple[list[R
 
 
 def trial_of(row: TrialRow) -> Trial:
-    """Return what a row says was measured."""
+    """Return the measurement that a row holds."""
     seconds, *repeats = (
         float("nan") if value is None else value for value in (row["seconds"], *row["repeats"])
     )
@@ -99,7 +125,7 @@ def trial_of(row: TrialRow) -> Trial:
 
 
 def measured_columns(trial: Trial) -> dict[str, Any]:
-    """Return the columns of a row that hold a measurement; `trial_of` reads them."""
+    """Return the columns of a row that hold a measurement. `trial_of` is the inverse."""
     # PostgreSQL stores neither half characters nor zero bytes in text.
     reason = trial.reason[:MAX_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
     seconds, *repeats = (
@@ -112,7 +138,7 @@ def measured_columns(trial: Trial) -> dict[str, Any]:
 
 
 def dump(value: object) -> str:
-    """Return the JSON text of a value. Equal values give equal texts."""
+    """Return a value as JSON text. Equal values give equal texts."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
@@ -122,7 +148,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _contradiction(row: TrialRow | RoundRow) -> str:
-    """Return why the columns of a row cannot all be true; empty if they can."""
+    """Return why the columns of a row contradict each other, or "" if they do not."""
     if "failed" in row:
         known = len(row["failed"]) + len(row["compiled"])
         return "more failed or compiled than were lowered" if known > row["lowered"] else ""

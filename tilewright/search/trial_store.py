@@ -1,13 +1,15 @@
 """Database of the trials of an output directory. A resumed run reads nothing else.
 
 The database is the SQLite file `trials.sqlite` in the output directory. A team can keep the trials
-of all its output directories in one PostgreSQL database; the file then says in which one, and under
-which ID. A trial counts once its transaction is committed, so a process may die at any time.
+of all its output directories in one PostgreSQL database; the file then holds the address of that
+database and the ID of the directory there. A trial counts once its transaction is committed, so a
+process may die at any time.
 
-One command at a time writes to an output directory: its owner, a row with a heartbeat. Each of its
-transactions first checks that the row is still its own. Processes that share a run
-(`search.run_record`) need no owner: each claims configs in a transaction. No two clocks are ever
-compared: whether a process on another machine is alive is seen by whether its row changes.
+Only one command at a time writes to an output directory: its owner, which is a row with a
+heartbeat. Each of the owner's transactions first checks that the row still belongs to it. Processes
+that share a run (`search.run_record`) need no owner, because each claims configs in a transaction.
+Clocks of different machines are never compared: a process on another machine counts as alive if its
+row changes.
 """
 
 from __future__ import annotations
@@ -46,14 +48,14 @@ else:
 
 FILE = "trials.sqlite"
 BESIDE = ("", "-wal", "-shm", "-journal")
-"""What SQLite appends to the name of a database for the files that belong to it."""
+"""Suffixes that SQLite appends to the name of a database for the files that belong to it."""
 COLUMNS = (
     "workload", "trial", "round", "config", "knobs", "status", "reason", "cycles", "seconds",
 )  # fmt: skip
 LEASE_SECONDS = 30.0
-"""How long an owner whose process cannot be seen counts as alive without a heartbeat."""
+"""Time without a heartbeat after which an owner whose process is not visible counts as dead."""
 BUSY_SECONDS = 600
-"""How long a transaction waits for those of other processes."""
+"""How long a transaction waits for those of other processes, in seconds."""
 POSTGRES = "postgresql+psycopg"
 TOLD_ROWS = 5
 _LOCK = 7108  # any number that other programs do not lock in the same PostgreSQL database
@@ -65,7 +67,7 @@ _ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 def _table(
     name: str, texts: str, numbers: str = "", *more: sa.Column[Any], run: bool = True
 ) -> sa.Table:
-    """Return a table with an ID, a run, and columns of texts and whole numbers."""
+    """Return a table with an ID, a run ID, and columns of texts and integers."""
     columns: list[sa.Column[Any]] = [sa.Column("id", _ID, primary_key=True)]
     if run:
         columns.append(sa.Column("run_id", _ID, sa.ForeignKey("trial_runs.id"), index=True))
@@ -105,24 +107,26 @@ for table, columns in (
 MIGRATIONS: Mapping[int, Sequence[str]] = {
     2: ("ALTER TABLE trial_rounds ADD COLUMN compiled TEXT DEFAULT '[]' NOT NULL",),
 }
-"""By version, the SQL statements that bring a database to it from the version before. A new
-database gets the tables above."""
+"""SQL statements that upgrade a database from the previous version, by version.
+
+A new database gets the tables above.
+"""
 
 
 class TrialStoreError(TilewrightError):
-    """Trials that cannot be read or written."""
+    """The trials cannot be read or written."""
 
 
 class StoreDamaged(TrialStoreError):
-    """A file that SQLite cannot read as a database of trials."""
+    """SQLite cannot read the file as a database of trials."""
 
 
 class RunInUse(TilewrightError):
-    """Another command works on the same output directory."""
+    """Another command is working on the same output directory."""
 
 
 class _OpenConnections(threading.local):
-    """Connections in use by a thread."""
+    """Connections that a thread uses now."""
 
     writer: sa.Connection | None = None
     reader: sa.Connection | None = None
@@ -131,21 +135,21 @@ class _OpenConnections(threading.local):
 class TrialStore:
     """Trials of one output directory. Use it as a context manager.
 
+    `problems` lists data in the database that cannot be used. `version` is the version of its
+    tables when it was opened, or 0 if it had none.
+
     Args:
         place: the SQLite file, or the URL of a PostgreSQL database.
         folder: ID of the output directory in that database.
-        own: become the owner of the output directory until the store is closed.
-        read_only: change nothing, and need no owner.
-        lease_seconds: how long an owner whose process cannot be seen from here counts as alive
-            without a heartbeat.
-
-    `problems` lists what was found in the database that cannot be used. `version` is the version of
-    its tables when it was opened, 0 if it had none.
+        own: whether to own the output directory until the store is closed.
+        read_only: whether to change nothing. No owner is needed then.
+        lease_seconds: time without a heartbeat after which an owner whose process is not visible
+            from here counts as dead.
 
     Raises:
         RunInUse: another command owns the output directory.
-        TrialStoreError: the database cannot be read or written, or is of another version.
-        UnsafeFile: something else than a plain file is in the place of the file.
+        TrialStoreError: the database cannot be read or written, or has an unsupported version.
+        UnsafeFile: the path of the file is not a plain file.
     """
 
     def __init__(
@@ -183,7 +187,7 @@ class TrialStore:
         return re.sub(r":[^:@/]*@", ":***@", self._url) or str(self.place)
 
     def close(self) -> None:
-        """Give up ownership. What was committed is on disk already."""
+        """Give up ownership and close the connections. Committed data is already on disk."""
         self._closed.set()
         if self._pid != os.getpid():
             return  # a fork: the connections are its parent's
@@ -199,9 +203,14 @@ class TrialStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """Write in a transaction, alone among all processes that write to the output directory. A
-        transaction within another one of the same thread is part of it. Raises
-        `TrialStoreError`, and `RunInUse` if another command became the owner."""
+        """Return a context for writing in a transaction, exclusively for this output directory.
+
+        A transaction within another one of the same thread becomes part of it.
+
+        Raises:
+            TrialStoreError: the database cannot be written.
+            RunInUse: another command became the owner.
+        """
         if self._open.writer is not None:
             yield self._open.writer
             return
@@ -220,7 +229,11 @@ class TrialStore:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """Read a consistent state. Raises `TrialStoreError`."""
+        """Return a context for reading a consistent state.
+
+        Raises:
+            TrialStoreError: the database cannot be read.
+        """
         # A second connection of this thread could wait for a writer that waits for the first one.
         if (current := self._open.writer or self._open.reader) is not None:
             yield current
@@ -235,7 +248,7 @@ class TrialStore:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Turn errors of a database into `TrialStoreError`s that name the next step."""
+        """Convert errors of a database into `TrialStoreError`s that say what to do next."""
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error, ImportError, UnicodeError) as error:
@@ -250,8 +263,14 @@ class TrialStore:
             raise kind(f"cannot use the trials in {self}: {text}; {step}") from None
 
     def _check_usable(self) -> None:
-        """Raises `RunInUse` in a fork, and `TrialStoreError` where the file was replaced: nobody
-        would see what is written to a file that has no name any more."""
+        """Check that this process opened the store and that the file was not replaced since.
+
+        Without this check, data could be written to a file that was already removed.
+
+        Raises:
+            RunInUse: the store was opened by the parent of this forked process.
+            TrialStoreError: the file was removed or replaced.
+        """
         if self._pid != os.getpid():
             raise RunInUse(f"{self} belongs to process {self._pid}; open it again")
         with suppress(OSError):
@@ -289,8 +308,8 @@ class TrialStore:
         return engine
 
     def _check(self) -> None:
-        """Refuse a database that is damaged, that runs code of others when it is read, or that is
-        of another version."""
+        """Reject a database that is damaged, contains executable SQL, or has an unsupported
+        version."""
         with self.reading() as connection:
             if not self._url:
                 if odd := connection.exec_driver_sql(_FOREIGN).scalar():
@@ -312,7 +331,7 @@ class TrialStore:
             self._file = self.place.stat()
 
     def _create(self) -> None:
-        """Create the tables, or bring those of an earlier version up to date."""
+        """Create the tables, or migrate those of an earlier version."""
         with self.transaction() as connection:
             if self._url:  # each output directory has a lock of its own
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -332,8 +351,15 @@ class TrialStore:
         return version
 
     def note(self, name: str, value: str = "") -> str:
-        """Store a value about the database under a name, if there is a value. Return the value that
-        is stored, empty if there is none."""
+        """Read a named value of the database, after writing it if a value is given.
+
+        Args:
+            name: name of the value.
+            value: new value, or "" to only read.
+
+        Returns:
+            The stored value, or "" if there is none.
+        """
         if value:
             with self.transaction() as connection:
                 connection.execute(sa.delete(ABOUT).where(ABOUT.c.name == name))
@@ -345,8 +371,10 @@ class TrialStore:
     # -- the owner ------------------------------------------------------------------------------
 
     def owner(self) -> str | None:
-        """Return the command that works on the output directory, in words; None if there is none.
-        One whose process cannot be seen from here may have ended."""
+        """Return a description of the command that owns the output directory; None if none does.
+
+        A command whose process is not visible from here may already have ended.
+        """
         with self.reading() as connection:
             row = connection.execute(
                 sa.select(OWNERS).where(OWNERS.c.folder == self.folder)
@@ -355,7 +383,8 @@ class TrialStore:
         return None if stamp is None or stamp.is_alive() is False else stamp.describe()
 
     def _take(self) -> None:
-        """Become the owner. One whose process cannot be seen is given the time for a heartbeat."""
+        """Become the owner. An owner whose process is not visible gets the time for one heartbeat
+        first."""
         token, first, deadline = uuid.uuid4().hex, None, 0.0
         mine = OWNERS.c.folder == self.folder
         while True:
@@ -408,7 +437,7 @@ class TrialStore:
             }
 
     def add_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, int]:
-        """Add the runs that the database does not have yet. Return the IDs of all of them."""
+        """Add the runs that the database does not have yet, and return the IDs of all of them."""
         with self.transaction() as connection:
             known = {key: number for number, key in self.runs().items()}
             for key in keys:
@@ -419,9 +448,14 @@ class TrialStore:
         return {key: known[key] for key in keys}
 
     def frame(self, keys: Sequence[RunKey] | None = None) -> pd.DataFrame:
-        """Return one row per trial of these runs, or of all, with the columns `COLUMNS`. Trials are
-        in order, and numbered within each run. Rows that cannot be true are left out and told in
-        `problems`."""
+        """Return the trials as a data frame with one row per trial and the columns `COLUMNS`.
+
+        Trials are in order and numbered within each run. Rows that cannot be used are left out and
+        reported in `problems`.
+
+        Args:
+            keys: runs whose trials to return; all runs by default.
+        """
         numbers = {key: number for number, key in self.runs().items()}
         rows: list[list[object]] = []
         with self.reading() as connection:
@@ -440,7 +474,7 @@ class TrialStore:
         )
 
     def tell(self, rejected: Sequence[Rejected]) -> None:
-        """Add rows that are not used to `problems`."""
+        """Report rejected rows in `problems`."""
         texts = [f"{self}: a trial is not used: {reason}" for _, reason in rejected[:TOLD_ROWS]]
         if len(rejected) > TOLD_ROWS:
             texts.append(f"{self}: {len(rejected) - TOLD_ROWS} more trials are not used")
@@ -455,9 +489,15 @@ class TrialStore:
             connection.execute(sa.delete(RUNS).where(RUNS.c.folder == self.folder))
 
     def import_ledger(self, path: Path) -> None:
-        """Add the trials of a ledger that an earlier version wrote, once. The ledger stays as it
-        is, so what cannot be used is not lost. Raises `TrialStoreError`, `UnsafeFile` and
-        `OSError`."""
+        """Add the trials of a ledger that an earlier version wrote, unless this was done before.
+
+        The ledger stays as it is, so records that cannot be used are not lost.
+
+        Raises:
+            TrialStoreError: the ledger has an unsupported version, or the trials cannot be written.
+            UnsafeFile: the ledger is not a plain file.
+            OSError: the ledger cannot be read.
+        """
         imported = f"imported {path.name} {self.folder}"
         if not path.exists() or self.note(imported):
             return
@@ -476,14 +516,17 @@ class TrialStore:
         self.tell(contents.rejected)
 
     def elsewhere(self) -> tuple[str, str] | None:
-        """Return the PostgreSQL database that has the trials of this output directory, and the ID
-        of the directory there; None if they are here."""
+        """Return the PostgreSQL database that holds the trials of this output directory.
+
+        Returns:
+            Its URL and the ID of the directory there, or None if the trials are in this file.
+        """
         url = self.note("url")
         return (url, self.note("folder")) if url else None
 
 
 def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
-    """Return the process of a row; None where the row holds none."""
+    """Return the process that a row describes, or None if the row describes none."""
     pid, started = row["pid"], row["started"]
     if not isinstance(pid, int) or not isinstance(started, int):
         return None
@@ -497,10 +540,19 @@ def stamp_in(row: Mapping[Any, Any]) -> ProcessStamp | None:
 def open_store(
     folder: Path, url: str = "", *, fresh: bool = False, own: bool = True
 ) -> Iterator[TrialStore]:
-    """Open the trials of an output directory to write them, as its owner, or beside its owner with
-    `own=False`. Ledgers of earlier versions are imported. A new directory keeps its trials at
-    `url`, if there is one. To begin a `fresh` run, a damaged file is put aside. Raises as
-    `TrialStore`."""
+    """Open the trials of an output directory for writing. Ledgers of earlier versions are imported.
+
+    Args:
+        folder: the output directory.
+        url: PostgreSQL database in which a new output directory keeps its trials; if empty, the
+            trials are kept in the directory.
+        fresh: whether to move a damaged file aside and start a new one.
+        own: whether to become the owner of the output directory.
+
+    Raises:
+        RunInUse: another command owns the output directory.
+        TrialStoreError: the database cannot be read or written.
+    """
     with ExitStack() as stack:
         try:
             local = TrialStore(folder / FILE, own=own)
@@ -531,8 +583,12 @@ def open_store(
 
 @contextmanager
 def read_store(folder: Path) -> Iterator[TrialStore]:
-    """Open the trials of an output directory to read them, also while a command works there. Raises
-    `FileNotFoundError` where there are none, and as `TrialStore`."""
+    """Open the trials of an output directory for reading, even while a command works there.
+
+    Raises:
+        FileNotFoundError: the directory holds no trials.
+        TrialStoreError: the database cannot be read.
+    """
     with ExitStack() as stack:
         ledger = next((folder / name for name in LEDGERS if (folder / name).exists()), None)
         if ledger is not None and not os.path.lexists(folder / FILE):
@@ -549,7 +605,7 @@ def read_store(folder: Path) -> Iterator[TrialStore]:
 
 
 def _reader(place: Path | str, folder: str = "") -> TrialStore:
-    """Return a store that only reads. Tables of an earlier version are brought up to date first."""
+    """Return a read-only store, after migrating the tables of an earlier version."""
     store = TrialStore(place, folder, read_only=True)
     if 0 < store.version < TRIAL_STORE.written:
         store.close()
@@ -575,13 +631,14 @@ _STEPS = {
     "SQLITE_ERROR": _DAMAGED,
     "URL": "start the database, then the same command again: all that was committed is there",
 }
-"""The next step by the beginning of SQLite's name of an error."""
+"""Advice for the user, by the prefix of SQLite's error name."""
 _FOREIGN = """
     SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE V%'
     UNION ALL SELECT m.name || '.' || x.name FROM sqlite_master m, pragma_table_xinfo(m.name) x
     WHERE m.type = 'table' AND x.hidden
 """
-"""Views, triggers, virtual tables and generated columns: reading them would run somebody's code."""
+"""Query for views, triggers, virtual tables and generated columns. Reading them could run foreign
+code."""
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -596,8 +653,11 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def use_write_ahead_log(connection: Any) -> str:
-    """Let readers read while somebody writes, where the file system can do that. Elsewhere SQLite's
-    older journal is as safe. Return the journal mode."""
+    """Enable SQLite's write-ahead log, so that readers can read while somebody writes.
+
+    File systems that do not support it get the older rollback journal, which is just as safe.
+    Returns the journal mode.
+    """
     for mode in ("WAL", "DELETE"):
         with suppress(sqlite3.OperationalError):
             return str(connection.execute(f"PRAGMA journal_mode={mode}").fetchone()[0])
@@ -605,8 +665,10 @@ def use_write_ahead_log(connection: Any) -> str:
 
 
 def _leave_one_file(path: Path) -> None:
-    """Fold the log into the database, so that the file can be copied alone and read anywhere. Where
-    another process has it open, that process does so at its end."""
+    """Merge the write-ahead log into the database, so that the file can be copied alone.
+
+    If another process has the database open, that process does so when it ends.
+    """
     with suppress(sqlite3.Error), closing(_connect(path, "rw")) as connection:
         connection.execute("PRAGMA busy_timeout=0")
         connection.execute("PRAGMA journal_mode=DELETE")

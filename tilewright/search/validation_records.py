@@ -1,8 +1,8 @@
-"""Validation measurements on a target that does not repeat its figures.
+"""Validation measurements of a run's final choice, on targets whose measurements vary.
 
-They measure configs that a run may choose, and the one that it chose. The trial store keeps them
-beside the trials, so that a finished choice is not repeated. They are no trials and train no model.
-Each belongs to one choice, whose name includes the configs that it is among.
+They measure the configs among which a run chooses, and the chosen config. The trial store keeps
+them separately from the trials, so that a finished choice is not repeated. They do not count as
+trials and train no model. Each belongs to one choice, whose name includes its configs.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from tilewright.search.round_steps import Trial
 
 TRIAL = "trial"
-"""The source of a schedule that is one of the trials."""
+"""Source of a schedule that is one of the trials."""
 
 
 @dataclass(frozen=True)
 class ValidationMeasurement:
-    """A validation measurement.
+    """One validation measurement.
 
     Attributes:
-        block: block of turns that it belongs to.
-        turn: turn within the block.
-        slot: place among the schedules that are measured in turn.
-        source: where the schedule is from, as in `tuning.results.Schedule`.
+        block: index of the block of turns.
+        turn: index of the turn within the block.
+        slot: position among the schedules that are measured in turn.
+        source: where the schedule comes from, as in `tuning.results.Schedule`.
         config: config of the schedule.
-        trial: what was measured.
-        took: seconds that measuring took.
+        trial: the measurement.
+        took: duration of the measurement in seconds.
     """
 
     block: int

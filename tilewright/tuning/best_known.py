@@ -1,8 +1,8 @@
-"""Chooses the best schedule that the trials of an output directory hold, whichever run found it.
+"""Selection of the best schedule in an output directory, whichever run found it.
 
-Runs with another tuner, seed or number of trials share an output directory and its trial store. A
-run that ends with a slower schedule than an earlier run had keeps the earlier schedule, and its
-summary says which run found it.
+Runs with different tuners, seeds or numbers of trials share an output directory and its trial
+store. If a run ends with a slower schedule than an earlier run had, it keeps the earlier schedule,
+and its summary says which run found it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.tuning.verification import latency_of_trial, reproduces
 
 
 def describe_run(store: TrialStore, task: TuningTask) -> None:
-    """Store the tuner and the seed of a run. Its ID in the trial store is a digest."""
+    """Store the tuner and the seed of a run, since its ID in the trial store is only a digest."""
     name = _note_name(store, task.store_key[2])
     if not store.note(name):
         about: dict[str, Json] = {"tuner": task.tuner, "seed": task.seed}
@@ -38,16 +38,15 @@ def best_known(
     task: TuningTask, record: StoredRun, chosen: Schedule | None, timed: dict[int, Trial],
     emit: Listener,
 ) -> Schedule | None:  # fmt: skip
-    """Return the fastest schedule that the trial store knows for a workload, on a target that gives
-    the same numbers each time.
+    """Return the fastest schedule in the trial store for a workload, on a deterministic target.
 
     Args:
-        task: the workload, and the run that ends.
-        record: the trials of the run, in the store that has those of other runs, too.
-        chosen: the schedule that the run ends with; it is returned unless another is faster.
-        timed: trials that were measured again, by flat index; those of this function are added.
-        emit: hears of trials that were recorded with another latency than the target gives now.
-            Such trials are corrected.
+        task: the workload and the run that ends.
+        record: the trials of the run, in the store that also has those of other runs.
+        chosen: the schedule that the run ends with; it is returned unless another one is faster.
+        timed: trials that were measured again, by flat index; this function adds its own.
+        emit: receives notes about trials whose recorded latency differs from the present one. Such
+            trials are corrected in the store.
     """
     space, wrong = task.problem.space, dict[int, Trial]()
     for row in record.fastest():
@@ -76,8 +75,10 @@ def best_known(
 
 
 def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
-    """Return the schedules that won the final choices of all runs, on a target whose measurements
-    differ from one time to the next. The next choice measures them again."""
+    """Return the schedules that won the final choices of earlier runs, on a target with noise.
+
+    The next final choice measures them again.
+    """
     if task.target.deterministic:
         return []
     found = {config: latency_of_trial(trial) for config, trial in record.winners().items()}
@@ -89,9 +90,12 @@ def earlier_winners(task: TuningTask, record: StoredRun) -> list[Schedule]:
 def run_that_found(
     task: TuningTask, record: StoredRun, history: History, chosen: Schedule | None, emit: Listener
 ) -> FoundBy | None:
-    """Return the run that found the chosen schedule, and say so to `emit`; None if it is among the
-    trials of this run, which are its `history`, or no trial at all. A run of an earlier version
-    left no tuner and seed."""
+    """Return the run that found the chosen schedule, and report it to `emit`.
+
+    Returns:
+        The run, with tuner and seed None if an earlier version made it. None if the schedule is
+        among the trials of this run (`history`) or is not a trial.
+    """
     if chosen is None or chosen.source != TRIAL:
         return None
     if (history.configs == np.array(chosen.config)).all(axis=1).any():

@@ -1,4 +1,4 @@
-"""Implements the first steps of a build: checks before any work, and the network in integers."""
+"""First steps of a build: checks before any work, and the conversion of the network to integers."""
 
 from __future__ import annotations
 
@@ -43,15 +43,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BuiltArtifact:
-    """What was written: its manifest, and doubts about it."""
+    """Manifest of an artifact that was written, and warnings about it."""
 
     manifest: Mapping[str, Json]
     warnings: tuple[str, ...]
 
 
 def check(options: BuildOptions) -> None:
-    """What can be told before any work. Raises `ArtifactError` for a folder with other files,
-    `ModelFileError` and `PickError` for what is not there, and as `check_target`."""
+    """Check everything that can be checked before any work.
+
+    Raises:
+        ArtifactError: the output folder holds other files.
+        ModelFileError: the model or the calibration samples do not exist.
+        PickError: the folder with schedules does not exist.
+        TilewrightError: the target is unknown or cannot be built.
+    """
     check_target(options.target)
     check_source(options.model)
     problem = artifact.in_the_way(options.out)
@@ -72,8 +78,12 @@ def check(options: BuildOptions) -> None:
 
 
 def check_program(options: BuildOptions, target: Target) -> None:
-    """Raise `ArtifactError` for a target that runs no programs of ours, and for what is asked of
-    libraries."""
+    """Check the options of a build for an accelerator.
+
+    Raises:
+        ArtifactError: the target cannot run whole programs, or an option applies only to libraries
+            for a CPU.
+    """
     if options.ignore_nan:
         raise ArtifactError(
             f"--ignore-nan is about libraries, and {target.name} computes in integers; leave it out"
@@ -91,10 +101,18 @@ def check_program(options: BuildOptions, target: Target) -> None:
 
 @dataclass(frozen=True, eq=False)
 class IntegerNetwork:
-    """A network in integers: how it was quantised, as the manifest states it, warnings, and by what
-    its outputs are judged: the model it came from, samples, and the bound on the relative error.
-    `cpu_seconds` estimates what its operators take on the CPU beside the target, by name. Behind
-    it, onnxruntime runs the `last` regions."""
+    """A quantised network, ready to be built.
+
+    Attributes:
+        graph: the network in integers.
+        quantisation: how it was quantised, as the manifest reports it.
+        warnings: warnings for the user.
+        source: original model; the outputs are compared with its outputs.
+        samples: inputs for this comparison.
+        tolerance: bound on the relative error.
+        cpu_seconds: estimated CPU time of operators that do not run on the target, by name.
+        last: regions at the end of the network that onnxruntime runs.
+    """
 
     graph: IntegerGraph
     quantisation: Json
@@ -107,8 +125,10 @@ class IntegerNetwork:
 
 
 def read_model(options: BuildOptions) -> Network:
-    """Read a network with its weights and bring it into normal form, for all further steps. Raises
-    what reading the model raises."""
+    """Read a network with its weights and normalise it for all further steps.
+
+    Raises the errors of reading the model.
+    """
     network = load(
         options.model, options.input_shapes, options.seed, calibration=options.calibration,
         allow_code=options.allow_code,
@@ -121,11 +141,21 @@ def integer_network(
     options: BuildOptions, target: Target, network: Network,
     refused: Mapping[str, str] = MappingProxyType({}), *, apart: bool = False,
 ) -> IntegerNetwork:  # fmt: skip
-    """A network in integers for a target. What runs together is as `options.schedules` says, or
-    nothing that may be `apart`. `refused` says by name which operators onnxruntime runs, since TVM
-    cannot compile them. Raises `ArtifactError` for a target that runs no programs of ours,
-    `PickError` for schedules of what is fused otherwise, `NothingToOffload` where no layer of the
-    network runs on the target."""
+    """Convert a network to integers for a target.
+
+    Args:
+        options: options of the build. Fused operators follow `options.schedules`, if given.
+        target: the target.
+        network: the network.
+        refused: operators that onnxruntime must run because TVM cannot compile them, with the
+            reason by name.
+        apart: whether to fuse nothing that may run separately.
+
+    Raises:
+        ArtifactError: the target cannot run whole programs.
+        PickError: the schedules belong to a network that is fused differently.
+        NothingToOffload: no layer of the network runs on the target.
+    """
     from tilewright.networks.integer_network import in_integers
 
     accelerator = Accelerator.of(target, "per-channel" if options.per_channel else "full")
@@ -168,7 +198,7 @@ def integer_network(
 
 
 def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[str, float]:
-    """Add what regions take, which are operators of islands."""
+    """Add the CPU time of regions, which is the sum of the time of their operators."""
     of_regions = {
         REGION_NAME.format(number): sum(of_operators.get(name, 0.0) for name, _ in region.operators)
         for number, region in enumerate(graph.regions)
@@ -179,8 +209,13 @@ def _seconds(graph: IntegerGraph, of_operators: Mapping[str, float]) -> Mapping[
 def link_artifact(
     options: BuildOptions, target: Target, made: IntegerNetwork, picks: Sequence[Pick]
 ) -> Mapping[str, Json]:
-    """Write the artifact of a network with a schedule a layer; its manifest. Raises `ArtifactError`
-    where its outputs are further off than the bound, `WorkloadError` and `OSError`."""
+    """Write the artifact of a network with one schedule per layer, and return its manifest.
+
+    Raises:
+        ArtifactError: the error of the outputs exceeds the tolerance.
+        WorkloadError: a schedule does not compile.
+        OSError: a file cannot be written.
+    """
     return artifact.build(
         made.graph, picks, target, kind_of(options.target)[0].name, options.out,
         notes={"quantisation": made.quantisation}, bare=options.bare,
@@ -190,9 +225,11 @@ def link_artifact(
 
 
 def noisiest_layers(options: BuildOptions, made: IntegerNetwork) -> tuple[str, ...]:
-    """Return the layers to keep in float, too, after outputs were further off than the usual bound:
-    as many as are kept already, at least one, in the order of their noise. None where the model was
-    quantised before, and where a tolerance was given, which a network has to keep as it is."""
+    """Return the layers to keep in float after the outputs exceeded the usual tolerance.
+
+    These are as many layers as are already kept, at least one, in the order of their quantisation
+    noise. Returns none if the model was already quantised, or if the user gave a tolerance.
+    """
     layers = as_list(as_object(made.quantisation).get("layers", []))
     noise = {
         as_text(as_list(row["operators"])[0]): as_number(row["decibels"])
@@ -205,7 +242,7 @@ def noisiest_layers(options: BuildOptions, made: IntegerNetwork) -> tuple[str, .
 
 
 def why_not_compiled(network: Network) -> str:
-    """Return the first operator that kept a network from being compiled."""
+    """Return why nothing of a network can be compiled: its first unsupported operator."""
     causes = [cause for region in network.examined.regions for cause in region.causes]
     if not causes:
         return "it has no convolution, product or pool"
@@ -213,8 +250,11 @@ def why_not_compiled(network: Network) -> str:
 
 
 def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> IntegerGraph:
-    """The network with what a tuned folder says is fused. Raises `PickError` where that may not
-    be."""
+    """Return the network with the operators fused that a tuned folder says are fused.
+
+    Raises:
+        PickError: the network does not offer one of these fusions.
+    """
     from tilewright.networks.fusion import choices, fused
 
     offered = [str(choice) for choice in choices(graph).offered]
@@ -228,7 +268,10 @@ def _labelled(graph: IntegerGraph, labels: Mapping[str, bool], path: Path) -> In
 
 
 def _pool_rule(options: BuildOptions, target: Target, accelerator: Accelerator) -> PoolRule:
-    """Which max-pools are part of the convolution before them: as tuning decides it, or did."""
+    """Return the rule that decides which max-pools are merged into the convolution before them.
+
+    It is the rule of the tuned folder, or otherwise the rule that tuning would use.
+    """
     if options.schedules is not None:
         return pool_rule(options.schedules, target)
     return lambda convolution, pool: pool_where_faster(convolution, pool, accelerator)

@@ -1,4 +1,4 @@
-"""Implements the steps of compiling a network for a processor; `flows.build` calls them."""
+"""Steps of compiling a network into a library for a CPU. `flows.build` calls them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,11 @@ if TYPE_CHECKING:
 
 
 def check_library(options: BuildOptions, target: Target) -> None:
-    """Raises `ArtifactError` for what is asked of integers."""
+    """Check the options of a build for a CPU.
+
+    Raises:
+        ArtifactError: an option applies only to quantised networks on an accelerator.
+    """
     given = (bool(options.keep_float), options.bare)
     for name, is_given in zip(("--keep-float", "--bare"), given, strict=True):
         if is_given:
@@ -66,10 +70,14 @@ def check_library(options: BuildOptions, target: Target) -> None:
 
 
 MANY_MACS = 100_000
-"""Multiply-accumulates of an operator. TVM's own code does about one in a nanosecond, and a call of
-onnxruntime takes some 10 us."""
+"""Multiply-accumulates from which onnxruntime runs an operator that has no kernel.
+
+TVM's own code does about one multiply-accumulate per nanosecond, and a call of onnxruntime takes
+about 10 us.
+"""
 WORTH_IT = 1.05
-"""Ratio of inference times, compiled to onnxruntime, from which onnxruntime runs the network."""
+"""Ratio of inference times, compiled to onnxruntime, from which onnxruntime runs the whole
+network."""
 ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-3
 CLEAR_ROUNDS, CLEAR = 5, 1.2
 """After so many rounds the comparison ends early, if the ratio is further from `WORTH_IT` than by
@@ -82,8 +90,15 @@ NOTHING_COMPILED = "nothing of {} is compiled, onnxruntime runs all of it: {}"
 
 @dataclass(frozen=True, eq=False)
 class CpuNetwork:
-    """A network on its way to a library: what of it is compiled, and its layers that the target
-    has kernels for. Where there are none, onnxruntime runs all of it; `why` says why."""
+    """A network that is being compiled for a CPU.
+
+    Attributes:
+        network: the network.
+        split: its compiled part and the regions that onnxruntime runs.
+        layers: layers for which the target has kernels. If there are none, onnxruntime runs the
+            whole network.
+        why: why there are no such layers.
+    """
 
     network: Network
     split: SplitNetwork
@@ -94,8 +109,15 @@ class CpuNetwork:
 def read_layers(
     target: Target, network: Network, refused: Mapping[str, str] = MappingProxyType({})
 ) -> CpuNetwork:
-    """The network, and its layers that the target has kernels for. `refused` says by name which
-    operators cannot be compiled. Raises what importing the model raises."""
+    """Split a network, and find the layers for which the target has kernels.
+
+    Args:
+        target: the CPU target.
+        network: the network.
+        refused: operators that cannot be compiled, with the reason by name.
+
+    Raises the errors of importing the model.
+    """
     from tilewright.networks.compiled.layers import activated_layers
 
     network = network.refusing(refused)
@@ -115,8 +137,10 @@ def read_layers(
 
 
 def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[str, str]:
-    """Operators that multiply much and have no kernel here, by name with the reason: onnxruntime
-    runs them faster than TVM's own code."""
+    """Return operators with many multiplications and no kernel, with the reason by name.
+
+    onnxruntime runs them faster than TVM's own code.
+    """
     ours = {name for layer in layers for name in (layer.call.node, *layer.names)}
     return {
         name: "no kernel of Tilewright computes it"
@@ -128,8 +152,10 @@ def _without_kernel(compiled: Network, layers: Sequence[KernelLayer]) -> dict[st
 def run_in_onnxruntime(
     options: BuildOptions, target: Target, network: Network, why: str
 ) -> tuple[CompiledFiles, tuple[str, ...]]:
-    """The artifact of a network of which nothing is compiled, and the warning that says so. Raises
-    as `networks.artifact.library.region_files`."""
+    """Return the artifact of a network that onnxruntime runs completely, and warnings about it.
+
+    Raises the errors of `networks.artifact.library.region_files`.
+    """
     last = network.as_region()
     name = Path(options.model).stem
     made = region_files(
@@ -142,9 +168,9 @@ def run_in_onnxruntime(
 def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
     """Return why onnxruntime should run the whole network; "" if the compiled artifact is as fast.
 
-    Both run the same inputs in turns, on one thread of their own. Processor time is compared, so
-    that other work on the machine does not decide. Inferences below `LEAST_SECONDS` are too short
-    to compare.
+    Both run the same inputs alternately, on a single thread. Processor time is compared, so that
+    other work on the machine has no influence. Inferences shorter than `LEAST_SECONDS` are too
+    short to compare.
     """
     with ThreadPoolExecutor(1, "tilewright-comparison") as thread:
         ours, theirs = thread.submit(_seconds_beside_onnxruntime, network, made).result()
@@ -154,7 +180,7 @@ def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
 
 
 def _seconds_beside_onnxruntime(network: Network, made: CompiledFiles) -> tuple[float, float]:
-    """Return the median processor time of an inference, compiled and in onnxruntime."""
+    """Return the median processor time of an inference in seconds, compiled and in onnxruntime."""
     artifact = CompiledArtifact(made.manifest, made.files, threads=1)
     inputs = made.samples[0].inputs
     last = network.as_region()
@@ -183,10 +209,22 @@ def compile_library(
     network: CpuNetwork,
     picks: Mapping[Workload, Pick],
 ) -> CompiledFiles:
-    """Compile the network with these schedules, and compare it with its source on samples, where
-    any were given or its numbers are shorter than float32. Raises as
-    `networks.artifact.library.compile_files`, `ArtifactError` for outputs beyond the tolerance on
-    the samples, and `InputError` for samples that do not fit."""
+    """Compile a network with the given schedules, and compare it with its source model.
+
+    The comparison uses the calibration samples if there are any. Without samples it is made only if
+    numbers are shorter than float32.
+
+    Args:
+        options: options of the build.
+        target: the CPU target.
+        network: the network and its layers.
+        picks: schedules by workload.
+
+    Raises:
+        ArtifactError: the error of the outputs exceeds the tolerance.
+        InputError: the samples do not fit the model.
+        TilewrightError: compiling fails, as in `networks.artifact.library.compile_files`.
+    """
     compiled, last = network.split.compiled, network.split.last
     assert compiled is not None
     examined = network.network.examined
@@ -210,8 +248,12 @@ def _judged(
     options: BuildOptions, target: Target, source: LastRegions | Whole, made: CompiledFiles,
     bound: float,
 ) -> CompiledFiles:  # fmt: skip
-    """What was made, with its accuracy on samples in the manifest: given ones, or seeded ones.
-    Raises `ArtifactError` beyond the bound, and `InputError`."""
+    """Measure the accuracy on given or seeded samples, and add it to the manifest.
+
+    Raises:
+        ArtifactError: the error exceeds the bound.
+        InputError: the samples do not fit the model.
+    """
     artifact = CompiledArtifact(made.manifest, made.files)
     one = source.seeded_inputs()
     inputs = [Input(name, array.shape, array.dtype) for name, array in one.items()]
@@ -234,8 +276,13 @@ def _judged(
 
 @dataclass(frozen=True)
 class DynamicModel:
-    """The inputs of a model, dynamic axes by name, and their shapes at the sizes that are asked.
-    `obstacles` says by dimension why inputs must not be padded along it, "" where they may."""
+    """A model with dynamic dimensions.
+
+    Attributes:
+        inputs: shapes of the inputs, with dynamic dimensions by name.
+        wanted: shapes at each of the requested sizes.
+        obstacles: why inputs must not be padded along a dimension, by its name; "" if they may.
+    """
 
     inputs: Mapping[str, NamedShape]
     wanted: tuple[SizedShapes, ...]
@@ -243,8 +290,12 @@ class DynamicModel:
 
 
 def read_sizes(options: BuildOptions) -> DynamicModel:
-    """What sizes a library is compiled for. Raises `DynamicShapeError`, `ArtifactError` for a model
-    that is no ONNX file, and what reading it raises."""
+    """Read the sizes for which libraries are compiled.
+
+    Raises:
+        DynamicShapeError: the model does not have such a dynamic dimension.
+        ArtifactError: the model is not an ONNX file, or input shapes are fixed too.
+    """
     if Path(options.model).suffix != ".onnx":
         raise ArtifactError(
             f"--sizes needs an ONNX file with dynamic dimensions, and {options.model} is no ONNX "
@@ -262,12 +313,15 @@ def read_sizes(options: BuildOptions) -> DynamicModel:
 def join_sizes(
     options: BuildOptions, target: Target, model: DynamicModel, made: Sequence[CompiledFiles]
 ) -> CompiledFiles:
-    """One artifact of the libraries of a model's sizes."""
+    """Join the libraries of a model's sizes into one artifact."""
     sizes = [each.sizes for each in model.wanted]
     return join_libraries(model.inputs, list(zip(sizes, made, strict=True)), model.obstacles)
 
 
 def write_library(options: BuildOptions, made: CompiledFiles) -> Mapping[str, Json]:
-    """Write the folder and return its manifest. Raises `ArtifactError` where other files are in the
-    way."""
+    """Write the artifact and return its manifest.
+
+    Raises:
+        ArtifactError: the output folder holds other files.
+    """
     return write_folder(options.out, made.files, made.manifest)

@@ -1,5 +1,8 @@
-"""Defines the options of a build. The options of `tilewright build`, the form of its deployment and
-the keyword arguments of `tilewright.build` are derived from `BuildOptions`."""
+"""Options of a build.
+
+The options of `tilewright build`, the form of its deployment and the keyword arguments of
+`tilewright.build` are derived from `BuildOptions`.
+"""
 
 from __future__ import annotations
 
@@ -102,12 +105,12 @@ class BuildOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _exact(cls, values: Any) -> Any:
-        """Read `exact=False`, as earlier versions called it, as `one_pass=True`."""
+        """Convert the option `exact=False` of earlier versions to `one_pass=True`."""
         if not isinstance(values, dict) or "exact" not in values:
             return values
         return {k: v for k, v in values.items() if k != "exact"} | {"one_pass": not values["exact"]}
 
     @property
     def exact(self) -> bool:
-        """Whether the scales of a quantised model are computed exactly, in two passes a layer."""
+        """Whether the scales of a quantised model are computed exactly, in two passes per layer."""
         return not self.one_pass

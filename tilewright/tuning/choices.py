@@ -1,6 +1,6 @@
 """Adds the accepted values to the schema of a form's field.
 
-A form offers them, and a server refuses anything else before a run begins.
+A form offers these values, and a server rejects all others before a run begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Schema = dict[str, Any]
 
 
 def with_tuners(schema: Schema) -> None:
-    """The names of tuners."""
+    """Accept the names of tuners."""
     from tilewright.search.registry import TunerError, registered_tuners
 
     with suppress(TunerError):  # a package's that does not load: said when it is asked for
@@ -22,7 +22,7 @@ def with_tuners(schema: Schema) -> None:
 
 
 def with_targets(schema: Schema) -> None:
-    """Presets and kinds of targets, `KIND:…`, and files by their suffix or folder."""
+    """Accept presets and kinds of targets, `KIND:…`, and paths of files."""
     from tilewright.targets.registry import TargetError, target_kinds
 
     with suppress(TargetError):
@@ -32,7 +32,7 @@ def with_targets(schema: Schema) -> None:
 
 
 def with_tuners_in_list(schema: Schema) -> None:
-    """The names of tuners, each with or without options behind colons."""
+    """Accept lists of tuner names, each optionally followed by a colon and options."""
     from tilewright.search.registry import TunerError, registered_tuners
 
     with suppress(TunerError):
@@ -41,17 +41,17 @@ def with_tuners_in_list(schema: Schema) -> None:
 
 
 def with_targets_in_list(schema: Schema) -> None:
-    """Each as `with_targets`."""
+    """Accept lists of targets."""
     with_targets(schema["items"])
 
 
 def with_networks(schema: Schema) -> None:
-    """Built-in networks, files by their suffix or folder, or nothing."""
+    """Accept built-in networks, paths of files, and an empty text."""
     schema["pattern"] = _pattern(["", *_networks()], [])
 
 
 def with_networks_in_list(schema: Schema) -> None:
-    """The same of each of several, of which none may be empty."""
+    """Accept lists of built-in networks and paths of files."""
     schema["items"]["pattern"] = _pattern(_networks(), [])
 
 
@@ -62,11 +62,11 @@ def _networks() -> list[str]:
 
 
 def _pattern(names: Iterable[str], beginnings: Iterable[str], paths: bool = True) -> str:
-    """One of the names, or what begins so, or a path."""
+    """Return a regular expression for the names, texts with the given beginnings, and paths."""
     begun = [f"{_plain(each)}.*" for each in beginnings] + [".*[./].*"] * paths
     return f"^({'|'.join([*map(_plain, names), *begun])})$"
 
 
 def _plain(text: str) -> str:
-    """Of a pattern that people read, too: a hyphen means nothing there."""
+    """Escape a text for a regular expression, but leave hyphens readable."""
     return re.escape(text).replace(r"\-", "-")

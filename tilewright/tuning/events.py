@@ -1,4 +1,4 @@
-"""Defines the events of a run that a person may want to see."""
+"""Events of a tuning run that a user may want to see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WorkloadFound:
-    """A workload of the network: its id, what tables call it, how often an inference runs it."""
+    """A workload of the network.
+
+    Attributes:
+        id: ID of the workload.
+        title: name for tables.
+        count: number of calls per inference.
+    """
 
     id: str
     title: str
@@ -25,7 +31,7 @@ class WorkloadFound:
 
 @dataclass(frozen=True)
 class NetworkFound(Event):
-    """The model is read; these workloads will be tuned."""
+    """The model was read, and these workloads will be tuned."""
 
     name: str
     target: str
@@ -34,14 +40,20 @@ class NetworkFound(Event):
 
 @dataclass(frozen=True)
 class WorkloadsAdded(Event):
-    """These will be tuned, too: what else the network has where it is fused otherwise."""
+    """These workloads will also be tuned, because a different fusion of the network needs them."""
 
     workloads: tuple[WorkloadFound, ...]
 
 
 @dataclass(frozen=True)
 class WorkloadBegan(Event):
-    """What a workload costs without tuning, and at best; None where its target cannot tell."""
+    """Tuning of a workload begins.
+
+    Attributes:
+        id: ID of the workload.
+        baseline: latency without tuning, if the target knows it.
+        roofline: lower bound of the latency, if the target knows it.
+    """
 
     id: str
     baseline: Latency | None
@@ -50,8 +62,13 @@ class WorkloadBegan(Event):
 
 @dataclass(frozen=True)
 class RoundScheduled(Event):
-    """A workload gets the next round, of those that share `most` trials; `trials` are those of all
-    of them so far."""
+    """The task scheduler gives the next round to a workload.
+
+    Attributes:
+        id: ID of the workload.
+        trials: trials of all workloads so far.
+        most: maximum number of trials of all workloads.
+    """
 
     id: str
     trials: int
@@ -60,8 +77,15 @@ class RoundScheduled(Event):
 
 @dataclass(frozen=True)
 class RoundDone(Event):
-    """A round of a workload: its index, the run's trials so far, the best of them, and the share of
-    them that is valid."""
+    """A round of a workload is done.
+
+    Attributes:
+        id: ID of the workload.
+        round: index of the round.
+        trials: trials of the workload so far.
+        best: latency of the best trial so far.
+        valid_share: fraction of the trials that are valid.
+    """
 
     id: str
     round: int
@@ -72,6 +96,6 @@ class RoundDone(Event):
 
 @dataclass(frozen=True)
 class WorkloadTuned(Event):
-    """A workload is done."""
+    """Tuning of a workload is done."""
 
     outcome: TunedWorkload

@@ -1,6 +1,7 @@
-"""Writes the schedules of a finished run in the form that another tool reads, and its trials as
-Kernel Tuner does: as its cache, from which it resumes, and as a T4 file, the results format that it
-shares with other tuners.
+"""Export of a finished run to the formats of other tools.
+
+Schedules are written for AutoTVM or Gemmini. Trials are written as a cache of Kernel Tuner, from
+which it can resume, and as a T4 file, a results format that several tuners share.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FORMATS = ("autotvm", "optuna", "kernel-tuner", "t4", "gemmini-c")
 
 
 class ExportError(TilewrightError):
-    """A folder with nothing to export, or of no finished run."""
+    """The folder holds nothing to export or no finished run."""
 
 
 class _ExportedTarget(BaseModel):
@@ -70,10 +71,10 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
     Args:
         folder: the output directory of the run.
         form: name of the format, "autotvm" or "gemmini-c".
-        written: the Unix time that the schedules get where the format has one.
+        written: Unix time to write into the file, if the format has a time.
 
     Raises:
-        ExportError: there are no schedules, or no such format is written for the target.
+        ExportError: there are no schedules, or the target does not support the format.
     """
     found = read_written(_ExportedSchedules, folder, SCHEDULES, ExportError)
     summary = read_written(_ExportedSummary, folder, SUMMARY, ExportError)
@@ -100,7 +101,11 @@ def export_schedules(folder: Path, form: str, written: float) -> ExportedText:
 
 
 def _exports(target: _ExportedTarget, folder: Path, form: str) -> ExportsSchedules:
-    """Return the run's target as one that exports this format. Raises `ExportError`."""
+    """Return the run's target, if it can export this format.
+
+    Raises:
+        ExportError: it cannot.
+    """
     made = _target(target, folder)
     exports = None if made is None else capability(made, ExportsSchedules)
     if exports is None or exports.export_format != form:
@@ -125,7 +130,11 @@ def _nothing_to_export(folder: Path, form: str, left_out: Sequence[str]) -> str:
 
 
 def _target(target: _ExportedTarget, folder: Path) -> Target | None:
-    """The run's target; None where it was not written down. Raises `ExportError`."""
+    """Rebuild the run's target. Returns None if the run did not store its specification.
+
+    Raises:
+        ExportError: the specification is invalid.
+    """
     try:
         return None if target.spec is None else rebuild(target.kind, target.spec, "")
     except (ValueError, TilewrightError) as error:
@@ -138,12 +147,15 @@ _INVALIDITY = {
     "wrong_result": "correctness", "timeout": "timeout",
 }  # fmt: skip
 _ERRORS = {"compile_error": "CompilationFailedConfig"}
-"""What the cache has in the place of a time; `RuntimeFailedConfig` for all others."""
+"""Text that the cache has instead of a time, by status. All other failures are
+`RuntimeFailedConfig`."""
 
 
 def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
-    """Kernel Tuner's cache of a workload: milliseconds by the values of the knobs, which are those
-    that were tried."""
+    """Return Kernel Tuner's cache of a workload, with times in milliseconds by knob values.
+
+    The values of each knob are those that were tried.
+    """
     trials = _rows(run.of(layer.id))
     knobs = list(trials[0][1]) if trials else []
     cache: dict[str, Json] = {}
@@ -162,7 +174,8 @@ def kernel_tuner_cache(run: RunTrials, layer: RunLayer) -> str:
 
 
 def t4_results(run: RunTrials, layer: RunLayer) -> str:
-    """A T4 file of a workload: milliseconds, and cycles where the target counts them."""
+    """Return a T4 file of a workload, with times in milliseconds, and cycles if the target counts
+    them."""
     results: list[Json] = []
     for row, values in _rows(run.of(layer.id)):
         valid, time = row["status"] == "valid", 1e3 * float(str(row["seconds"]))
@@ -183,7 +196,7 @@ def t4_results(run: RunTrials, layer: RunLayer) -> str:
 
 
 def _rows(trials: pd.DataFrame) -> list[tuple[Mapping[Hashable, object], dict[str, int]]]:
-    """Each trial with its knobs by name."""
+    """Return each trial with its knob values by name."""
     return [(row, json.loads(str(row["knobs"]))) for row in trials.to_dict("records")]
 
 

@@ -1,12 +1,12 @@
-"""Chooses among the leaders of a run on a target whose figures differ from one time to the next.
+"""Final choice among the best trials of a run, on targets whose measurements vary.
 
-Measurements made for that alone decide the choice, and give the latency that is reported. The
-fastest of many noisy trials looks faster than it is: it was partly lucky (the winner's curse). So
-the trials only say which configs lead. These, with the baseline, are measured in turn, there and
-back, so that drift hits all alike. After each block of turns the better half stays (sequential
-halving: Karnin, Koren & Somekh, Almost Optimal Exploration in Multi-Armed Bandits, 2013). The
-survivor was chosen by those figures, which flatter it again. So a last block, of the chosen and the
-baseline alone, says what is reported.
+The choice and the reported latency are based on separate validation measurements. The fastest of
+many noisy trials looks faster than it is, because it was partly lucky (the winner's curse). The
+trials therefore only determine the leaders. The leaders and the baseline are measured in turns, in
+alternating order, so that drift affects all of them equally. After each block of turns the better
+half stays (sequential halving: Karnin, Koren & Somekh, Almost Optimal Exploration in Multi-Armed
+Bandits, 2013). The measurements that select the winner flatter it again, so a last block, of the
+winner and the baseline only, gives the reported latencies.
 """
 
 from __future__ import annotations
@@ -31,19 +31,28 @@ from tilewright.tuning.tuning_task import TuningTask
 from tilewright.tuning.verification import latency_of_trial, lowered_of, reproduces
 
 TURNS = 3
-"""Measurements of each contender in a block of the choice."""
+"""Measurements of each contender per block of the choice."""
 REPORT_TURNS = 9
-"""Of the chosen and the baseline: the second lowest and the second highest are a 95 %
-interval of the median whatever the distribution (96.1 %)."""
+"""Measurements of the chosen schedule and of the baseline for the report.
+
+With nine values, the second lowest and the second highest form a 95 % interval of the median for
+any distribution (96.1 %).
+"""
 
 Bench = Callable[[int, Sequence[Schedule], int], Sequence[ValidationMeasurement]]
-"""Measures contenders in so many turns; the first argument counts the blocks."""
+"""Function of a block's index, the contenders and a number of turns that measures the
+contenders."""
 
 
 @dataclass(frozen=True)
 class FinalChoice:
-    """The chosen schedule and the baseline with the latencies of the report; None where there is
-    none that runs."""
+    """The chosen schedule and the baseline with their reported latencies.
+
+    Attributes:
+        chosen: the chosen schedule, or None if none runs.
+        baseline: the baseline, or None if there is none that runs.
+        validation: statistics of the measurements.
+    """
 
     chosen: Schedule | None
     baseline: Schedule | None
@@ -51,12 +60,13 @@ class FinalChoice:
 
 
 def leaders_of(task: TuningTask, history: History, count: int) -> list[Schedule]:
-    """The fastest trials by what was recorded of them, at most `count`."""
+    """Return the fastest trials by their recorded latencies, at most `count`."""
     return [trial_schedule(task, history, int(row)) for row in history.fastest(count)]
 
 
 def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: int) -> str:
-    """What identifies a choice in the trial store: who is in it, after how many trials."""
+    """Return the ID of a choice in the trial store: a digest of its contenders and the number of
+    trials."""
     others = [] if baseline is None else [baseline]
     entered: list[Json] = [[e.source, e.space, list(e.config)] for e in [*leaders, *others]]
     return digest(canonical([entered, trials, TURNS, REPORT_TURNS]))[:16]
@@ -65,8 +75,16 @@ def choice_name(leaders: Sequence[Schedule], baseline: Schedule | None, trials: 
 def choose_validated(
     leaders: Sequence[Schedule], baseline: Schedule | None, bench: Bench
 ) -> FinalChoice:
-    """The best of the leaders and of the baseline, unless that is only compared, and what
-    both take. What does not run when it is measured again is out. Raises what `bench` raises."""
+    """Choose the best of the leaders and the baseline, and measure both for the report.
+
+    A schedule that fails when it is measured again is dropped. A baseline that is only for
+    comparison cannot be chosen.
+
+    Args:
+        leaders: the best trials.
+        baseline: the baseline, if there is one.
+        bench: function that measures contenders. Its errors are passed on.
+    """
     found: list[ValidationMeasurement] = []
 
     def measure(
@@ -99,8 +117,17 @@ def choose_validated(
 def measure_leaders(
     task: TuningTask, block: int, contenders: Sequence[Schedule], turns: int
 ) -> list[ValidationMeasurement]:
-    """Measure schedules one after the other, in every second turn in reversed order. Raises
-    `TilewrightError` if the target is gone."""
+    """Measure schedules in turns, with the order reversed in every second turn.
+
+    Args:
+        task: the workload, target and tuner.
+        block: index of the block.
+        contenders: the schedules.
+        turns: number of turns.
+
+    Raises:
+        TilewrightError: the target failed.
+    """
     found, programs = [], _programs(task, contenders)
     for turn in range(turns):
         back = -1 if turn % 2 else 1
@@ -121,7 +148,7 @@ def measure_leaders(
 def is_block(
     held: Sequence[ValidationMeasurement], contenders: Sequence[Schedule], turns: int
 ) -> bool:
-    """Whether these are all that measuring the contenders in so many turns gives."""
+    """Return whether `held` has exactly the measurements of these contenders in these turns."""
     wanted = {
         (turn, slot, each.source, each.config)
         for turn in range(turns)
@@ -131,7 +158,8 @@ def is_block(
 
 
 def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[list[int], Lowered]]:
-    """Trials as one batch; the baseline, which may be of another space, by itself."""
+    """Return the lowered contenders with their positions: trials as one batch, the baseline
+    separately."""
     slots = [slot for slot, each in enumerate(contenders) if each.source == TRIAL]
     groups = []
     if slots:
@@ -144,7 +172,8 @@ def _programs(task: TuningTask, contenders: Sequence[Schedule]) -> list[tuple[li
 def _best(
     contenders: Sequence[Schedule], measure: Bench, block: int
 ) -> tuple[Schedule | None, int]:
-    """Who is left after halving, and the number of the next block. None if nobody runs."""
+    """Return the winner of the halving, or None if no schedule runs, and the index of the next
+    block."""
     left = list(range(len(contenders)))
     costs = np.empty((0, len(contenders)))
     while len(left) > 1:
@@ -159,8 +188,10 @@ def _best(
 
 
 def _ranked(costs: NDArray[np.float64], left: list[int]) -> list[int]:
-    """Columns `left` of `costs` (turns, contenders), best first: by the median over all turns of
-    how they compare within a turn."""
+    """Return the columns in `left` of `costs` (turns, contenders), best first.
+
+    The order is by the median over all turns of the log cost relative to the median of the turn.
+    """
     if not left:
         return []
     logs = np.log2(costs[:, left])
@@ -171,7 +202,7 @@ def _ranked(costs: NDArray[np.float64], left: list[int]) -> list[int]:
 def _figures(
     found: Sequence[ValidationMeasurement], contenders: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Seconds, NaN where one is not valid, and cycles: each (turns, contenders)."""
+    """Return seconds (NaN where not valid) and cycles, both of shape (turns, contenders)."""
     turns = max(each.turn for each in found) + 1
     seconds, cycles = np.full((turns, contenders), np.nan), np.full((turns, contenders), -1)
     for each in found:
@@ -184,8 +215,10 @@ def _figures(
 def _reported(
     found: Sequence[ValidationMeasurement], pair: Sequence[Schedule]
 ) -> list[tuple[Schedule, tuple[float, ...]] | None]:
-    """Each with the median of its turns as its latency, and its seconds in each of them; None for
-    what does not run in any."""
+    """Return each schedule with the median of its turns as latency, and its seconds per turn.
+
+    The entry of a schedule that runs in no turn is None.
+    """
     seconds, cycles = _figures(found, len(pair))
     timed: list[tuple[Schedule, tuple[float, ...]] | None] = []
     for k, each in enumerate(pair):
@@ -199,12 +232,20 @@ def _reported(
 
 
 class NotMeasured(Exception):
-    """There is no record of a part of a choice."""
+    """A part of a choice was not recorded."""
 
 
 class ChoiceRecords:
-    """The choice among the `count` fastest trials of a history, the `winners` of earlier choices,
-    and the baseline; `record` is where its measurements are kept."""
+    """A final choice and its record in the trial store.
+
+    Args:
+        task: the workload, target and tuner.
+        record: trials of the run; the validation measurements are stored there.
+        history: trials of the run.
+        baseline: the baseline, if there is one.
+        count: number of the fastest trials that take part.
+        winners: schedules that won earlier choices; they take part too.
+    """
 
     def __init__(
         self,
@@ -224,15 +265,20 @@ class ChoiceRecords:
         self.name = choice_name(self.leaders, baseline, len(history))
 
     def held(self) -> FinalChoice | None:
-        """The choice as it was recorded; None if it was not made, or not to its end."""
+        """Return the recorded choice, or None if it was not made or not completed."""
         try:
             return choose_validated(self.leaders, self.baseline, self._bench(_measures_nothing))
         except NotMeasured:
             return None
 
     def make(self, run: LocalRunner) -> FinalChoice:
-        """Make the choice, or the part of it that is not recorded; `run` performs the
-        measurements. Raises what `measure_leaders` and the record raise."""
+        """Make the choice, or the part of it that is not recorded yet.
+
+        Args:
+            run: runner that performs the measurements.
+
+        Raises the errors of `measure_leaders` and of the trial store.
+        """
 
         def measure(
             block: int, contenders: Sequence[Schedule], turns: int
@@ -242,9 +288,16 @@ class ChoiceRecords:
         return choose_validated(self.leaders, self.baseline, self._bench(measure))
 
     def confirmed(self, held: FinalChoice, timed: dict[int, Trial]) -> bool:
-        """Whether what is recorded of the chosen schedule may be true, by a measurement now, which
-        is added to `timed` if it is of a trial. If not, the choice is to be made again: its
-        records are set aside."""
+        """Check the recorded latency of the chosen schedule by measuring it again.
+
+        Args:
+            held: the recorded choice.
+            timed: measurements by flat index; the new one is added.
+
+        Returns:
+            Whether the record is plausible. If not, it is rejected, and the choice must be made
+            again.
+        """
         chosen = held.chosen
         if chosen is None:
             return True
@@ -261,8 +314,8 @@ class ChoiceRecords:
         return False
 
     def _bench(self, measure: Bench) -> Bench:
-        """Gives what is recorded, block by block, and measures from the first on that is not whole:
-        nothing that follows it can have been measured."""
+        """Return a function that gives recorded blocks and measures from the first incomplete block
+        on."""
         held = self.record.validations(self.name)
 
         def bench(
@@ -282,8 +335,13 @@ class ChoiceRecords:
 def held_choice(
     choice: ChoiceRecords, timed: dict[int, Trial], emit: Listener
 ) -> FinalChoice | None:
-    """The final choice of an earlier command, if it made one of the same trials that still holds;
-    `timed` gathers what was measured to see that."""
+    """Return the final choice that an earlier command recorded, if it is still plausible.
+
+    Args:
+        choice: the choice and its record.
+        timed: measurements by flat index; new ones are added.
+        emit: receives a note if the record is rejected.
+    """
     held = choice.held()
     if held is None or choice.confirmed(held, timed):
         return held

@@ -1,6 +1,7 @@
-"""Reads the trials of other tuners into the table that a trial store gives: logs of AutoTVM (TVM
-0.6 to 0.19), with one JSON record per line, and databases of MetaSchedule (TVM since 0.9), a folder
-with two files of JSON lines.
+"""Readers of the trials of other tuners, which return the same table as a trial store.
+
+They read logs of AutoTVM (TVM 0.6 to 0.19), with one JSON record per line, and databases of
+MetaSchedule (TVM since 0.9), a folder with two files of JSON lines.
 """
 
 from __future__ import annotations
@@ -29,19 +30,26 @@ from tilewright.core.files import (
 from tilewright.search.trial_store import COLUMNS
 
 TOLD_LINES = 5
-"""Number of unusable lines that are listed one by one."""
+"""Number of unusable lines that are reported individually."""
 NO_TIME = 1e9
-"""Seconds from which on a time stands for none: both tuners of TVM write 10 to the 9th or more."""
+"""Times of at least this many seconds mean "no time": both tuners of TVM write 1e9 or more then."""
 
 
 class ForeignTrialsError(TilewrightError):
-    """A file that is not of the kind it is read as."""
+    """The file does not have the expected format."""
 
 
 @dataclass(frozen=True)
 class ForeignTrial:
-    """A trial that another tuner made: its knobs by name, the seconds of every repetition, and why
-    there are none where it is not valid."""
+    """A trial of another tuner.
+
+    Attributes:
+        workload: name of the workload.
+        knobs: values by knob name.
+        repeats: seconds of each repetition.
+        status: status, as in `search.trial_rows.TrialRow`.
+        reason: reason for a failure.
+    """
 
     workload: str
     knobs: Mapping[str, Json]
@@ -52,17 +60,31 @@ class ForeignTrial:
 
 @dataclass(frozen=True)
 class ForeignTrials:
-    """Trials in the columns of `search.trial_store.COLUMNS`: without indices of knobs and cycles,
-    all in one round. `problems` tells of the lines that could not be used."""
+    """Trials of another tuner.
+
+    Attributes:
+        table: trials with the columns `search.trial_store.COLUMNS`. Knob indices and cycles are
+            missing, and all trials are in one round.
+        problems: messages about lines that could not be used.
+    """
 
     table: pd.DataFrame
     problems: Sequence[str]
 
 
 def read_lines(path: Path, read: Callable[[bytes], ForeignTrial]) -> ForeignTrials:
-    """A file of a trial a line; those that `read` raises `ValueError`, `TypeError`, `KeyError` or
-    `IndexError` for are left out, and so are comments. Raises `ForeignTrialsError` where no line
-    can be used, `UnsafeFile` and `OSError`."""
+    """Read a file with one trial per line. Comments and empty lines are skipped.
+
+    Args:
+        path: the file.
+        read: parses a line. A line for which it raises `ValueError`, `TypeError` or `LookupError`
+            is left out and reported.
+
+    Raises:
+        ForeignTrialsError: no line can be used.
+        UnsafeFile: the path is not a plain file.
+        OSError: the file cannot be read.
+    """
     found: list[ForeignTrial] = []
     problems: list[str] = []
     for number, line in enumerate(read_plain(path).split(b"\n"), start=1):
@@ -104,12 +126,15 @@ _ERRORS = {
     6: ("timeout", "it took too long to compile"),
     7: ("timeout", "it took too long to run"),
 }
-"""`tvm.autotvm.MeasureErrorNo`."""
+"""Status and reason by the number of `tvm.autotvm.MeasureErrorNo`."""
 
 
 def read_autotvm_log(path: Path) -> ForeignTrials:
-    """The trials of a log; a workload is a task with its arguments, a knob that splits has the
-    extents of its parts. Raises as `read_lines`."""
+    """Read a log of AutoTVM.
+
+    A workload is a task with its arguments. The value of a split knob is the list of the extents of
+    its parts. Raises the errors of `read_lines`.
+    """
     return read_lines(path, _trial)
 
 
@@ -131,7 +156,7 @@ def _trial(line: bytes) -> ForeignTrial:
 
 
 def _short(argument: Json) -> str:
-    """`1x3x224x224:float32` of a tensor, `1,1` of a list."""
+    """Return a short text for an argument: `1x3x224x224:float32` for a tensor, `1,1` for a list."""
     if not isinstance(argument, list):
         return str(argument)
     if len(argument) == 3 and argument[0] == "TENSOR":
@@ -146,9 +171,15 @@ T = TypeVar("T")
 
 
 def read_metaschedule_database(folder: Path) -> ForeignTrials:
-    """The trials of a database. A workload is the structural hash of its module; a knob is a random
-    decision of the schedule's trace, in the order of these. Raises as `read_lines`, and
-    `FileNotFoundError` where one of the files is missing."""
+    """Read a database of MetaSchedule.
+
+    A workload is identified by the structural hash of its module. The knobs are the random
+    decisions of the schedule's trace, in their order.
+
+    Raises:
+        FileNotFoundError: one of the two files is missing.
+        ForeignTrialsError: no line can be used.
+    """
     lines = [line for line in read_plain(folder / WORKLOADS).split(b"\n") if line.strip()]
 
     def trial(line: bytes) -> ForeignTrial:
@@ -163,8 +194,10 @@ def read_metaschedule_database(folder: Path) -> ForeignTrials:
 
 
 def _decisions(trace: Json) -> dict[str, Json]:
-    """`PerfectTile 0` and its like by what was drawn: the extents of the parts of a loop, the value
-    of a category."""
+    """Return the decisions of a trace by name, such as `PerfectTile 0`.
+
+    The value is the list of extents of a loop's parts, or the chosen value of a category.
+    """
     instructions, drawn = map(as_list, as_list(trace))
     count: Counter[str] = Counter()
     found: dict[str, Json] = {}
@@ -179,7 +212,7 @@ def _decisions(trace: Json) -> dict[str, Json]:
 
 
 def _at(values: Sequence[T], place: Json) -> T:
-    """Raises `IndexError` also for a negative place, which Python counts from the end."""
+    """Return the element at an index. A negative index raises `IndexError` too."""
     if (index := as_int(place)) < 0:
         raise IndexError(f"there is no place {index}")
     return values[index]

@@ -1,5 +1,6 @@
-"""Defines what a summary says of fusion, and what a run gives to the code that decides it
-(`fusion`, which this package does not import). Reads what a tuned folder says is fused.
+"""Types that a run exchanges with the package `fusion`, which decides what is fused.
+
+This package does not import `fusion`. The module also reads the fusion labels of a tuned folder.
 """
 
 from __future__ import annotations
@@ -21,9 +22,17 @@ from tilewright.tuning.schedule_lookup import PickError
 
 
 class FusionDecision(TypedDict):
-    """One thing that may be fused, and whether it is. What the network saves by it, all else as it
-    was decided: negative where it costs. `estimated` where the other way was not tuned: then by the
-    schedules that are estimated best for both ways. Null where no schedule runs one of them."""
+    """One optional fusion, and whether it is made.
+
+    Attributes:
+        name: name of the fusion.
+        kind: kind of the fusion.
+        fused: whether it is made.
+        cycles_saved: cycles that the fusion saves in the whole network, with all other decisions as
+            made; negative if it costs cycles, None if one of the alternatives has no schedule.
+        dram_bytes_saved: DRAM bytes saved, in the same way.
+        estimated: whether the savings are estimates, because the alternative was not tuned.
+    """
 
     name: str
     kind: str
@@ -34,10 +43,16 @@ class FusionDecision(TypedDict):
 
 
 class FusionSummary(TypedDict):
-    """What `summary.json` says of fusion. `cycles` and `dram_bytes` are those of whole networks, by
-    the names of labellings that were evaluated; `evaluations` counts the labelled graphs that were
-    simulated until it was decided, `tuned` the workloads that were tuned for it beside the usual
-    ones."""
+    """Entry about fusion in `summary.json`.
+
+    Attributes:
+        mode: the option `--fusion`.
+        decisions: all optional fusions.
+        cycles: cycles of the whole network by labelling that was evaluated.
+        dram_bytes: DRAM bytes of the whole network by labelling that was evaluated.
+        evaluations: number of labelled graphs that were simulated.
+        tuned: number of workloads that were tuned in addition.
+    """
 
     mode: str
     decisions: list[FusionDecision]
@@ -49,19 +64,25 @@ class FusionSummary(TypedDict):
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided: what the summary says, and the file that `tilewright build` reads."""
+    """The result of deciding on fusion.
+
+    Attributes:
+        summary: entry in `summary.json`.
+        file: contents of the file that `tilewright build` reads.
+    """
 
     summary: FusionSummary
     file: dict[str, Json]
 
 
 TuneMore = Callable[[Sequence[Subgraph]], list[TunedWorkload]]
-"""Tunes further workloads as those of the network were."""
+"""Function that tunes further workloads in the same way as those of the network."""
 
 
 @dataclass(frozen=True)
 class ToDecide:
-    """A run whose workloads are tuned; `more` tunes what else it takes."""
+    """Input for deciding on fusion: a run whose workloads are tuned. `more` tunes further
+    workloads."""
 
     options: TuningOptions
     target: Target
@@ -72,9 +93,14 @@ class ToDecide:
 
 
 def labels_of(folder: Path) -> dict[str, bool] | None:
-    """Whether each thing that may be fused is, by its name, where a tuned folder says so; None
-    where it does not. Raises `PickError` for a file of another version, and for one that holds no
-    such labels."""
+    """Read which optional fusions a tuned folder makes.
+
+    Returns:
+        Whether each fusion is made, by its name. None if the folder has no such file.
+
+    Raises:
+        PickError: the file is damaged or has an unsupported version.
+    """
     path = folder / FUSION
     try:
         found = as_object(read_json_file(path))

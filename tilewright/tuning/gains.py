@@ -1,5 +1,8 @@
-"""Says what tuning gained in a workload and in a whole network, and over what: the stock compiler's
-published schedule, else its fallback, else a baseline chosen by a rule."""
+"""Gains from tuning, of a workload and of a whole network.
+
+A gain refers to the stock compiler's published schedule, or else to its fallback schedule, or else
+to a baseline chosen by a rule.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class TunedLatency(TypedDict):
-    """What tuned schedules take; null where nothing is known."""
+    """Latency of the tuned schedules; None where it is unknown."""
 
     tuned_cycles: int | None
     tuned_seconds: float | None
 
 
 class GainRow(TunedLatency):
-    """What of a workload in `summary.json` a gain rests on."""
+    """Fields of a workload in `summary.json` that determine its gain."""
 
     count: int
     baseline_cycles: int | None
@@ -40,9 +43,14 @@ BOTH = "published baseline and fallback"
 
 @dataclass(frozen=True)
 class Before:
-    """What a user has without tuning: cycles, None where none are counted, and seconds, None where
-    nothing is known. `over` says by what: `PUBLISHED`, `FALLBACK`, of several workloads `BOTH`, or
-    `RULE`."""
+    """Latency without tuning.
+
+    Attributes:
+        over: origin of the latency: `PUBLISHED`, `FALLBACK`, `RULE`, or `BOTH` for several
+            workloads with published and fallback schedules.
+        cycles: cycles, or None if none are counted.
+        seconds: seconds, or None if they are unknown.
+    """
 
     over: str
     cycles: int | None
@@ -50,20 +58,20 @@ class Before:
 
     @property
     def is_published(self) -> bool:
-        """Whether all of it rests on schedules that the stock compiler publishes."""
+        """Whether the latency is only based on schedules that the stock compiler publishes."""
         return self.over == PUBLISHED
 
     @property
     def latency(self) -> Latency | None:
-        """The same for a table; None where nothing is known."""
+        """The latency as one object; None if it is unknown."""
         if self.cycles is None and self.seconds is None:
             return None
         seconds = math.nan if self.seconds is None else self.seconds
         return Latency(seconds, -1 if self.cycles is None else self.cycles)
 
     def gain(self, row: TunedLatency) -> float | None:
-        """How many times as long as tuned, in cycles where both are counted; None where one of the
-        two is not known."""
+        """Return the ratio to the tuned latency, in cycles if both are counted; None if one is
+        unknown."""
         if self.cycles and row["tuned_cycles"]:
             return self.cycles / row["tuned_cycles"]
         after = row["tuned_seconds"]
@@ -71,16 +79,23 @@ class Before:
 
 
 def over(source: str | None, fallback: object, validated: bool) -> str:
-    """What the gain of a workload is over, by the `source` of its baseline and whether a fallback
-    is known. Where measuring does not repeat, so that the final choice is `validated`, the baseline
-    alone is measured in turns with the tuned schedule: intervals of the gain are over it."""
+    """Return what the gain of a workload refers to.
+
+    If measurements vary, only the baseline is measured in turns with the tuned schedule, so
+    intervals of the gain refer to the baseline.
+
+    Args:
+        source: source of the baseline.
+        fallback: fallback latency, if it is known.
+        validated: whether the final choice was validated, because measurements vary.
+    """
     if is_published(source):
         return PUBLISHED
     return FALLBACK if fallback and not validated else RULE
 
 
 def before(row: GainRow) -> Before:
-    """Of one call of a workload."""
+    """Return the latency of one call of a workload without tuning."""
     chosen = over(row["baseline_source"], row["fallback_seconds"], "validation" in row)
     if chosen == FALLBACK:
         return Before(chosen, row["fallback_cycles"], row["fallback_seconds"])
@@ -88,8 +103,10 @@ def before(row: GainRow) -> Before:
 
 
 def before_all(rows: Sequence[GainRow]) -> Before:
-    """Of the tuned layers of an inference: each workload times its count; not known where one of
-    them is not."""
+    """Return the latency of the tuned layers of an inference without tuning.
+
+    It is the sum over workloads, each times its count, and unknown if one of them is unknown.
+    """
     each = [before(row) for row in rows]
     kinds = {one.over for one in each}
     counts = [row["count"] for row in rows]
@@ -102,8 +119,10 @@ def before_all(rows: Sequence[GainRow]) -> Before:
 
 
 def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> float | None:
-    """Return the sum of the workloads' figures, each times its calls in an inference; None where
-    one of them is not known."""
+    """Return the sum of the workloads' figures, each times its calls per inference.
+
+    Returns None if a figure is unknown.
+    """
     known = [count * figure for count, figure in zip(counts, figures, strict=True) if figure]
     return sum(known) if known and len(known) == len(figures) else None
 
@@ -115,15 +134,15 @@ Figure = Literal[
 
 
 class Macs(TypedDict):
-    """Multiply-accumulates of one inference: of the whole network, of what is offloaded of it."""
+    """Multiply-accumulates of one inference: of the whole network, and of the offloaded part."""
 
     total: int
     offloaded: int
 
 
 class PublishedTotals(TypedDict):
-    """The workloads whose baseline the stock compiler publishes, each times its count; null
-    where there are none or one of them is."""
+    """Totals of the workloads with a published baseline, each times its count; None where
+    unknown."""
 
     workloads: int
     baseline_cycles: int | None
@@ -133,8 +152,10 @@ class PublishedTotals(TypedDict):
 
 
 class LatencyFigures(TypedDict):
-    """Latencies without tuning, tuned and at best, and where those without come from; null where
-    nothing is known."""
+    """Latencies without tuning, after tuning and at best; None where unknown.
+
+    `baseline_source` says where the baseline comes from.
+    """
 
     baseline_cycles: int | None
     baseline_seconds: float | None
@@ -150,10 +171,12 @@ class LatencyFigures(TypedDict):
 
 
 class Total(LatencyFigures):
-    """Of one inference's tuned layers: each workload times its count; null where one of them
-    is. `tuned_microjoules` estimates what accelerator and memory spend. `baseline_source` is
-    `mixed` where the baselines come from several places. `validation` is there where all workloads
-    have it."""
+    """Totals of the tuned layers of one inference: each workload times its count.
+
+    Unknown totals are None. `tuned_microjoules` is the estimated energy of accelerator and memory.
+    `baseline_source` is `mixed` if the baselines have several sources. `validation` is present if
+    all workloads have it.
+    """
 
     published: PublishedTotals
     tuned_microjoules: NotRequired[float]
@@ -161,7 +184,7 @@ class Total(LatencyFigures):
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """What the tuned layers of one inference cost as the baseline, tuned and at best."""
+    """Return the total latencies of the tuned layers of one inference."""
     published = [row for row in rows if is_published(row["baseline_source"])]
     sources = {row["baseline_source"] for row in rows}
     total: Total = {
@@ -194,7 +217,7 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
 
 
 def share_of(macs: Macs) -> float:
-    """How much of the network's multiply-accumulates is offloaded: all, where there are none."""
+    """Return the offloaded fraction of the network's multiply-accumulates; 1 if there are none."""
     return macs["offloaded"] / macs["total"] if macs["total"] else 1.0
 
 

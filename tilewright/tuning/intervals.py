@@ -1,5 +1,4 @@
-"""Computes how sure a figure is that was measured several times, and describes how sure the figures
-of a run are on a target that does not repeat them."""
+"""Confidence intervals of repeated measurements, and of the latencies of a run."""
 
 from __future__ import annotations
 
@@ -18,16 +17,23 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """Two numbers in JSON."""
+    """Lower and upper end of an interval."""
 
     low: float
     high: float
 
 
 def interval_of(values: Sequence[float]) -> Interval | None:
-    """Of the median of what `values`, (n,), are drawn from, at `CONFIDENCE` or above whatever its
-    distribution: by order statistics. NaN is left out; None for fewer than six values, of which
-    there is no such interval."""
+    """Return a confidence interval of the median, by order statistics.
+
+    The confidence is at least `CONFIDENCE` for any distribution.
+
+    Args:
+        values: measurements of shape (n,); NaN is left out.
+
+    Returns:
+        The interval, or None for fewer than six values, for which it does not exist.
+    """
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
     if len(known) < 2:
@@ -38,17 +44,30 @@ def interval_of(values: Sequence[float]) -> Interval | None:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """The same of a ratio that was measured in turns: what drifts from turn to turn cancels out. Of
-    turns that one of the two does not have nothing is taken."""
+    """Return a confidence interval of the median ratio of two values that were measured in turns.
+
+    Drift from turn to turn cancels out. Turns in which one of the two is missing are left out.
+
+    Args:
+        above: numerators by turn.
+        below: denominators by turn.
+    """
     turns = min(len(above), len(below))
     return interval_of(np.divide(above[:turns], below[:turns]).tolist())
 
 
 class ValidationRow(TypedDict):
-    """What of this is in `summary.json`, of one call or of an inference: how many measurements
-    were made beside the trials, in how many seconds; the seconds of the chosen and of the baseline
-    schedule in each turn of the report, null where one failed; 95 % intervals of both and of the
-    gain, null where too little is known."""
+    """Entry about validation measurements in `summary.json`, for one call or for an inference.
+
+    Attributes:
+        measurements: number of validation measurements.
+        seconds: their total duration.
+        tuned_turns: seconds of the chosen schedule per turn of the report; None where it failed.
+        baseline_turns: seconds of the baseline per turn of the report; None where it failed.
+        tuned_interval: 95 % interval of the chosen schedule's seconds, if known.
+        baseline_interval: 95 % interval of the baseline's seconds, if known.
+        gain_interval: 95 % interval of the gain, if known.
+    """
 
     measurements: int
     seconds: float
@@ -61,9 +80,15 @@ class ValidationRow(TypedDict):
 
 @dataclass(frozen=True)
 class ValidationStats:
-    """What was measured beside the trials: how many measurements, in how many seconds; the seconds
-    of the chosen schedule and of the baseline (empty if there is none) in each turn of the
-    report, (turns,), NaN where one failed."""
+    """Validation measurements of a run.
+
+    Attributes:
+        measurements: their number.
+        seconds: their total duration.
+        tuned: seconds of the chosen schedule per turn of the report, shape (turns,); NaN where it
+            failed.
+        baseline: seconds of the baseline per turn of the report; empty if there is none.
+    """
 
     measurements: int
     seconds: float
@@ -72,16 +97,17 @@ class ValidationStats:
 
     @property
     def tuned_interval(self) -> Interval | None:
-        """Of the seconds the chosen schedule takes."""
+        """Confidence interval of the seconds of the chosen schedule."""
         return interval_of(self.tuned)
 
     @property
     def gain_interval(self) -> Interval | None:
-        """Of the baseline's seconds over the chosen one's."""
+        """Confidence interval of the ratio of the baseline's seconds to those of the chosen
+        schedule."""
         return ratio_interval(self.baseline, self.tuned)
 
     def row(self) -> ValidationRow:
-        """As `summary.json` has it."""
+        """Return the entry in `summary.json`."""
         return {
             "measurements": self.measurements,
             "seconds": round(self.seconds, 3),
@@ -94,8 +120,12 @@ class ValidationStats:
 
 
 def inference(counts: Sequence[int], rows: Sequence[ValidationRow]) -> ValidationRow:
-    """The same of all workloads together, each as often as an inference runs it: turn by turn, as
-    far as all of them have one."""
+    """Combine the entries of all workloads into one for an inference, turn by turn.
+
+    Args:
+        counts: calls of each workload per inference.
+        rows: entries of the workloads. Turns that not all of them have are left out.
+    """
     return ValidationStats(
         sum(row["measurements"] for row in rows),
         sum(row["seconds"] for row in rows),

@@ -1,6 +1,6 @@
-"""Implements the steps that record a run: its parameters, its rounds, its results.
+"""Steps that record a run: its parameters, its rounds and its results.
 
-A runner that tracks runs does these and tells MLflow, too (`tasks.runner_prefect`).
+A runner that tracks runs performs these steps and also logs to MLflow (`tasks.runner_prefect`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from tilewright.tuning.tuning_task import TuningTask, tuning_task_of
 def start_sessions(
     options: TuningOptions, subgraphs: Sequence[Subgraph]
 ) -> list[tuple[TuningTask, Session]]:
-    """Return the task of each workload, and its session before the first trial. Raises
-    `OptionsError` for a warm start from a champion, which a run that is not tracked cannot ask
-    for."""
+    """Return the task of each workload, and its session before the first trial.
+
+    Raises:
+        OptionsError: the run should start from a champion, which only a tracked run can do.
+    """
     if options.warm_start == CHAMPION:
         raise OptionsError(
             f"--warm-start {CHAMPION}: a bare run knows no champion; leave out --bare"
@@ -44,14 +46,18 @@ def start_sessions(
 
 
 def tasks_of(options: TuningOptions, subgraphs: Sequence[Subgraph]) -> list[TuningTask]:
-    """Return the task of each workload. Raises as `tuning_task_of`."""
+    """Return the task of each workload. Raises the errors of `tuning_task_of`."""
     return [tuning_task_of(options, each.workload, each.names, each.count) for each in subgraphs]
 
 
 def log_parameters(
     options: TuningOptions, network: TuningNetwork, tasks: Sequence[TuningTask], emit: Listener
 ) -> None:
-    """Write `run.json`, which says whose folder this is. Raises `OSError`."""
+    """Write `run.json`, which identifies the run that the output directory holds.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     if note := replaced(options):
         emit(Note(note))
     write_run(options, network.subgraphs, tasks)
@@ -60,13 +66,12 @@ def log_parameters(
 
 
 def log_workloads_added(subgraphs: Sequence[Subgraph], emit: Listener) -> None:
-    """Say what will be tuned, too."""
+    """Report the workloads that will be tuned in addition."""
     emit(WorkloadsAdded(_named(subgraphs)))
 
 
 def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
-    """Say how a round went, with the number of trials of the workload so far and their valid
-    share."""
+    """Report the result of a round, with the workload's number of trials and their valid share."""
     history = done.session.history
     valid_share = float(history.valid.mean())
     emit(RoundDone(task.workload.id, done.index, len(history), done.best, valid_share))
@@ -75,7 +80,7 @@ def log_round(task: TuningTask, done: Round, emit: Listener) -> None:
 def log_workload(
     options: TuningOptions, task: TuningTask, tuned: TunedWorkload, session: Session, emit: Listener
 ) -> None:
-    """Say what tuning a workload came to; `session` holds what was learned."""
+    """Report the result of tuning a workload. `session` holds the learned models."""
     emit(WorkloadTuned(tuned))
 
 
@@ -87,8 +92,19 @@ def log_network(
     sharing: StopGain | None,
     decided: Decided | None,
 ) -> TunedNetwork:
-    """Write the output directory (`tuning.outputs`). `wall` is how many seconds it took, `sharing`
-    what became of shared trials, `decided` what runs together. Raises `OSError`."""
+    """Write the files of the output directory (`tuning.outputs`).
+
+    Args:
+        options: options of the run.
+        network: the network and the target.
+        tuned: the tuned workloads.
+        wall: duration of the run in seconds.
+        sharing: how shared trials were spent, if they were shared.
+        decided: decision on fusion, if there was one.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     summary = summary_of(options, network, tuned, sharing, decided)
     summary["wall_seconds"] = round(wall, 3)
     found = TunedNetwork(summary, tuple(tuned), decided)

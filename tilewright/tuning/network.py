@@ -1,4 +1,4 @@
-"""Implements the first two steps: reads a network, and finds what there is to tune in it."""
+"""First two steps of a run: reading a network, and finding the workloads to tune in it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ InputShapes = Mapping[str, Sequence[int]]
 
 
 class UnknownLayer(TilewrightError):
-    """A layer that the network does not have, or that is left to the CPU."""
+    """The network does not have this layer, or the layer runs on the CPU."""
 
     def __init__(self, layer: str, known: Sequence[str]) -> None:
         near = get_close_matches(layer, known, n=3)
@@ -43,7 +43,13 @@ class UnknownLayer(TilewrightError):
 
 @dataclass(frozen=True)
 class Model:
-    """A network that can be read: where from, its name, and a digest of its content."""
+    """A readable network.
+
+    Attributes:
+        source: path or name of a built-in network.
+        name: name of the network.
+        digest: digest of its contents.
+    """
 
     source: str
     name: str
@@ -52,8 +58,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A workload of a network: how often an inference runs it, the operators it stands for, and the
-    multiply-accumulates that these do in the model, all calls together and nothing padded."""
+    """A workload of a network.
+
+    Attributes:
+        workload: the workload.
+        count: number of calls per inference.
+        names: names of its operators.
+        macs: multiply-accumulates of all calls in the model, without padding.
+    """
 
     workload: Workload
     count: int
@@ -61,7 +73,7 @@ class Subgraph:
     macs: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """What `from_json` reads."""
+        """Return JSON that `from_json` reads."""
         return {
             "workload": self.workload.to_json(), "count": self.count, "names": list(self.names),
             "macs": self.macs,
@@ -69,7 +81,12 @@ class Subgraph:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> Subgraph:
-        """Raises `KeyError` or `ValueError` if it was not written by `to_json`."""
+        """Read the JSON that `to_json` returned.
+
+        Raises:
+            KeyError: a value is missing.
+            ValueError: a value is invalid.
+        """
         workload = Workload.from_json(as_object(values["workload"]))
         names = tuple(map(as_text, as_list(values["names"])))
         return Subgraph(workload, as_int(values["count"]), names, as_int(values["macs"]))
@@ -77,13 +94,13 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Extracted:
-    """What there is to tune in a network, in order of first use, and how much of it that is."""
+    """The workloads to tune in a network, in order of first use, and their share of the network."""
 
     subgraphs: tuple[Subgraph, ...]
     macs: Macs
 
     def to_json(self) -> dict[str, Json]:
-        """What `from_json` reads."""
+        """Return JSON that `from_json` reads."""
         return {
             "subgraphs": [each.to_json() for each in self.subgraphs],
             "macs": {"total": self.macs["total"], "offloaded": self.macs["offloaded"]},
@@ -91,7 +108,12 @@ class Extracted:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> Extracted:
-        """Raises `KeyError` or `ValueError` if it was not written by `to_json`."""
+        """Read the JSON that `to_json` returned.
+
+        Raises:
+            KeyError: a value is missing.
+            ValueError: a value is invalid.
+        """
         found = [Subgraph.from_json(as_object(each)) for each in as_list(values["subgraphs"])]
         macs = as_object(values["macs"])
         return Extracted(
@@ -100,9 +122,11 @@ class Extracted:
 
 
 class NetworkPart(TypedDict, total=False):
-    """What was tuned instead of a whole network: the layers that were asked for, out of a network
-    of so many workloads; or a workload by itself, with its epilogue. A workload of a part counts as
-    often as in the whole network."""
+    """The part of a network that was tuned.
+
+    It is either a list of layers, with the number of workloads of the whole network, or a single
+    workload with its epilogue. The count of a workload is that in the whole network.
+    """
 
     layers: list[str]
     workloads_of_network: int
@@ -112,8 +136,14 @@ class NetworkPart(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TuningNetwork:
-    """What is tuned: the network, the target, and what of the network suits the target; `part`
-    where that is not all of it."""
+    """The subject of a tuning run.
+
+    Attributes:
+        model: the network.
+        target: the target.
+        found: workloads of the network that run on the target.
+        part: the part that is tuned, if not the whole network.
+    """
 
     model: Model
     target: Target
@@ -127,7 +157,12 @@ class TuningNetwork:
 
 
 def import_model(source: str, input_shapes: InputShapes) -> Model:
-    """Read a built-in network or a file and check it. Raises `ModelFileError`, `UnknownName`."""
+    """Read a built-in network or a file, and check it.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+        UnknownName: there is no such built-in network.
+    """
     content = source_digest(source)
     network = _network(source, _frozen(input_shapes), content)
     _ = network.examined  # a file that cannot be read is refused here
@@ -142,9 +177,21 @@ def extract_subgraphs(
     input_shapes: InputShapes,
     calibration: str = "",
 ) -> Extracted:
-    """The workloads of the network that the target gets, with their multiplicity; samples in
-    `calibration` quantise a float one. Raises `UnsupportedOperatorError`, `NothingToOffload` where
-    there are none, and as `read_samples`."""
+    """Find the workloads of a network that run on a target.
+
+    Args:
+        model: the network.
+        target: the target.
+        epilogue: which epilogues the workloads get.
+        max_waste: largest fraction of multiplications with padding zeros of an offloaded layer.
+        input_shapes: fixed input shapes by name.
+        calibration: path of samples that quantise a float network, or "".
+
+    Raises:
+        UnsupportedOperatorError: an operator cannot be imported.
+        NothingToOffload: no layer runs on the target.
+        InputError: the samples cannot be read.
+    """
     content = model.digest + weights_digest(model.source)
     network = _network(model.source, _frozen(input_shapes), content)
     samples = Path(calibration) if calibration else None
@@ -166,8 +213,17 @@ def extract_subgraphs(
 
 
 def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
-    """A workload by its text as a network of its own. Of a pool, which has no sums, and of what is
-    computed in floating point, the usual steps of integers are none. Raises `WorkloadError`."""
+    """Return a single workload as a network of its own.
+
+    The default epilogue of integer steps is left out for pools and for floating-point workloads.
+
+    Args:
+        text: text of the workload.
+        epilogue: its epilogue.
+
+    Raises:
+        WorkloadError: the text is invalid.
+    """
     usual = parse_epilogue(epilogue) == DEFAULT_EPILOGUE
     workload = parse_workload(text, None if usual else epilogue)
     content = digest(f"{workload}; {epilogue}".encode())
@@ -177,8 +233,15 @@ def lone_workload(text: str, epilogue: str) -> tuple[Model, Extracted]:
 
 
 def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
-    """The workloads that these layers are, by the operators' names, and the share of the network
-    that they are. Raises `UnknownLayer`."""
+    """Return the workloads of the given layers, and their share of the network.
+
+    Args:
+        found: all workloads of the network.
+        layers: names of operators.
+
+    Raises:
+        UnknownLayer: a layer is not among the workloads.
+    """
     known = [name for each in found.subgraphs for name in each.names]
     for layer in layers:
         if layer not in known:
@@ -189,8 +252,8 @@ def those_of(found: Extracted, layers: Sequence[str]) -> Extracted:
 
 
 def source_digest(source: str) -> str:
-    """Of a file its bytes, without the weights beside it; of a built-in network the code that
-    builds it."""
+    """Return a digest of a model file without external weights, or of the code of a built-in
+    network."""
     path = Path(source)
     if path.is_file():
         return _file_digest(path)
@@ -199,14 +262,21 @@ def source_digest(source: str) -> str:
 
 
 def weights_digest(source: str) -> str:
-    """Of weights beside a model file that was examined, on which scales depend; "" where it has
-    none. Raises `ModelFileError`."""
+    """Return a digest of the external weights of a model file; "" if it has none.
+
+    Raises:
+        ModelFileError: a file cannot be read.
+    """
     files = external_files(Path(source)) if Path(source).is_file() else ()
     return digest("".join(map(_file_digest, files)).encode()) if files else ""
 
 
 def calibration_digest(calibration: str) -> str:
-    """Of samples in a file or a folder, "" for none. Raises `InputError` where there are none."""
+    """Return a digest of the samples in a file or folder; "" without samples.
+
+    Raises:
+        InputError: the path holds no samples.
+    """
     files = sample_files(Path(calibration)) if calibration else ()
     return digest("".join(map(_file_digest, files)).encode()) if files else ""
 
@@ -222,5 +292,6 @@ def _frozen(shapes: InputShapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 @lru_cache(maxsize=1)
 def _network(source: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], content: str) -> Read:
-    """`content` is the digest of all that is read: what a path names may change between calls."""
+    """Load a network. `content` is the digest of all its files, so that the cache notices
+    changes."""
     return networks.load(source, dict(shapes) or None, sandbox=True)

@@ -1,4 +1,4 @@
-"""Opens the trials of an output directory, for as long as a command is at work on it."""
+"""Opens the trials of an output directory while a command works on it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,19 @@ VARIABLE = "TILEWRIGHT_STORE"
 def trials_of_folder(
     options: TuningOptions, emit: Listener, own: bool = True
 ) -> Iterator[TrialStore]:
-    """Open the trials of a run; empty the output directory first if the options say so. With
-    `own=False`, open them beside the command that owns the output directory.
+    """Open the trials of a run, after emptying the output directory if the options say so.
+
+    Args:
+        options: options of the run.
+        emit: receives notes about unusable data.
+        own: whether to own the output directory. If not, the trials are opened while another
+            command owns it.
 
     Raises:
         RunInUse: another command works on the output directory.
         FolderTaken: the output directory holds another run.
         TrialStoreError: the trials cannot be read or written.
-        UnsafeFile: something else than a plain file is in the place of a file.
+        UnsafeFile: a path is not a plain file.
         OSError: the output directory cannot be written.
     """
     folder = options.folder.absolute()
@@ -57,16 +62,20 @@ def record_of(store: TrialStore, task: TuningTask) -> StoredRun:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Own an output directory that keeps no trials itself. Raises as `TrialStore`."""
+    """Own an output directory that has no trials itself. Raises the errors of `TrialStore`."""
     with TrialStore(folder.absolute() / OWNER):
         yield
 
 
 def store_url(named: str = "") -> str:
-    """Return the URL of the database that keeps the trials of new output directories: the one that
-    is named, else that of the variable `TILEWRIGHT_STORE`, else that of `store` in the workspace's
-    `workspace.json`. Empty if each directory keeps its own. Raises `ValueError` for a damaged
-    `workspace.json`."""
+    """Return the URL of the database that keeps the trials of new output directories.
+
+    It is `named`, or else the variable `TILEWRIGHT_STORE`, or else `store` in the workspace's
+    `workspace.json`. It is empty if each directory keeps its own trials.
+
+    Raises:
+        ValueError: `workspace.json` is damaged.
+    """
     if url := named or os.environ.get(VARIABLE, ""):
         return without_password(url)
     try:

@@ -1,5 +1,8 @@
-"""Defines the options of a tuning run. The options of `tilewright tune`, the form of its deployment
-and the keyword arguments of `tilewright.tune` are derived from `TuningOptions`."""
+"""Options of a tuning run.
+
+The options of `tilewright tune`, the form of its deployment and the keyword arguments of
+`tilewright.tune` are derived from `TuningOptions`.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ Store = Annotated[
 
 
 class PrecisionError(TilewrightError, ValueError):
-    """A precision that a target does not have; pydantic takes it for a wrong value."""
+    """The target does not have this precision. Pydantic treats it as an invalid value."""
 
 
 def precision_in_target(values: Any, default_target: str) -> Any:
@@ -125,15 +128,18 @@ _DURATION = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def check_duration(text: str) -> str:
-    """Return a duration such as `1h30m` as it is. Raises `ValueError` for any other text but the
-    empty one."""
+    """Return the text if it is empty or a duration such as `1h30m`.
+
+    Raises:
+        ValueError: the text is anything else.
+    """
     if text and (not _DURATION.fullmatch(text) or seconds_of_duration(text) == 0):
         raise ValueError("write hours, minutes and seconds: 90s, 10m, 1h30m")
     return text
 
 
 def seconds_of_duration(text: str) -> int | None:
-    """Return the seconds in a duration such as `1h30m`; None for an empty text."""
+    """Return the seconds of a duration such as `1h30m`; None for an empty text."""
     found = _DURATION.fullmatch(text)
     if found is None:
         return None
@@ -257,7 +263,7 @@ class TuningOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _without_network(cls, values: Any) -> Any:
-        """A workload stands alone: the usual network is not meant."""
+        """Leave out the default network if a single workload is given."""
         if isinstance(values, dict) and values.get("workload"):
             return {"model": ""} | values
         return values
@@ -270,7 +276,7 @@ class TuningOptions(CommandOptions):
     @model_validator(mode="before")
     @classmethod
     def _workers_as_cluster(cls, values: Any) -> Any:
-        """Read `--workers N` as `--cluster local:N`."""
+        """Convert `--workers N` to `--cluster local:N`."""
         workers = values.get("workers") if isinstance(values, dict) else None
         if not isinstance(workers, int) or not 1 < workers <= MOST_WORKERS:
             return values
@@ -316,25 +322,26 @@ class TuningOptions(CommandOptions):
 
     @property
     def subject(self) -> str:
-        """What is tuned, in the user's words."""
+        """What is tuned, as the user wrote it."""
         return printable(as_typed(self.model) or self.workload)
 
     @property
     def settings(self) -> str:
-        """What tells runs of the same subject apart: `default, seed 0, 64 trials`."""
+        """Settings that distinguish runs of the same subject, such as `default, seed 0, 64
+        trials`."""
         trials = f"{self.trials} trial{'' if self.trials == 1 else 's'}"
         return f"{self.tuner}, seed {self.seed}, {trials}"
 
     @property
     def epilogue_mode(self) -> Literal["full", "per-channel", "plain"]:
-        """How a network's workloads are written down (`networks.epilogues`)."""
+        """Which epilogues the workloads of a network get (`networks.epilogues`)."""
         if self.epilogue == PER_CHANNEL:
             return "per-channel"
         return "plain" if self.epilogue == PLAIN else "full"
 
     @property
     def steps(self) -> str:
-        """The epilogue of a workload that stands alone."""
+        """Epilogue of a single workload."""
         return PLAIN_STEPS if self.epilogue in (AS_IN_NETWORK, PLAIN) else self.epilogue
 
     def default_value(self, name: str) -> Any:
@@ -344,12 +351,12 @@ class TuningOptions(CommandOptions):
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
+        """Output directory of the run."""
         return Path(self.out) if self.out else Path("tuned") / self.short_name
 
     @property
     def short_name(self) -> str:
-        """The network or workload, the target and the layers as a file name."""
+        """Network or workload, target and layers, as a file name."""
         subject = Path(self.model).stem or re.sub(r"[^\w]+", "-", self.workload)
         layers = re.sub(r"[^\w.+-]+", "-", "+".join(self.layers))
         if len(layers) > _LONGEST_NAME:
@@ -358,8 +365,11 @@ class TuningOptions(CommandOptions):
 
 
 def file_name_of(target: str) -> str:
-    """Return the name of a target as a part of a file name: `cpu-precision-int8`. A file is named
-    without its folder and suffix. The end of a long name is replaced by a digest."""
+    """Return the name of a target as a part of a file name, such as `cpu-precision-int8`.
+
+    A path is reduced to the file's name without suffix. The end of a long name is replaced by a
+    digest.
+    """
     words = re.split(r"[:,=]", target)
     names = [Path(word).stem if "/" in word or word.endswith(".json") else word for word in words]
     name = re.sub(r"[^\w.+-]+", "-", "-".join(names))
@@ -405,6 +415,6 @@ class ClusterOptions(CommandOptions):
 
 
 CHAMPION = "champion"
-"""The warm start that is no folder of a model."""
+"""Value of `--warm-start` that refers to the champion instead of a folder."""
 DEFAULTS = TuningOptions()
-"""What options are unless they are given."""
+"""Default values of all options."""

@@ -1,7 +1,8 @@
-"""Makes studies of Optuna of a run's trials: for its tools, and to ask which knobs matter.
+"""Conversion of a run's trials to Optuna studies, for its tools and for knob importance.
 
-A study is a workload. Its parameters are the knobs with the values that were tried, its objective
-is seconds. A trial that is not valid has failed there, with the reason beside it.
+There is one study per workload. Its parameters are the knobs with the values that were tried, and
+its objective is the latency in seconds. A trial that is not valid is a failed trial of the study,
+with the reason as an attribute.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ else:
 
 
 class _Journal:
-    """The lines of an Optuna journal in memory: its own writer syncs the disk for each of them."""
+    """An Optuna journal in memory. Optuna's own writer would sync the disk for each line."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -36,13 +37,15 @@ class _Journal:
 
 
 FEWEST = 8
-"""Valid trials below which nothing is said of knobs."""
+"""Minimum number of valid trials for knob importance."""
 _NAMES = ("workload", "cycles", "round", "status", "reason")
 
 
 def optuna_journal(run: RunTrials) -> str:
-    """The trials of a run as a journal of Optuna, a study a workload: its `JournalStorage` and its
-    dashboard open the file."""
+    """Return the trials of a run as an Optuna journal with one study per workload.
+
+    Optuna's `JournalStorage` and its dashboard can open the file.
+    """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     journal, title = _Journal(), "{network} on {target}, {tuner}, seed {seed}".format(**run.about)
     storage = optuna.storages.JournalStorage(journal)  # type: ignore[arg-type]
@@ -55,7 +58,8 @@ def optuna_journal(run: RunTrials) -> str:
 
 
 def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
-    """Add trials of one workload, in the columns of `search.trial_store.COLUMNS`, to a study."""
+    """Add trials of one workload to a study. `table` has the columns
+    `search.trial_store.COLUMNS`."""
     knobs = [json.loads(text) for text in table["knobs"]]
     spread = {
         name: optuna.distributions.IntDistribution(min(values), max(values))
@@ -77,9 +81,18 @@ def add_trials(study: optuna.Study, table: pd.DataFrame) -> None:
 
 
 def knob_importance(table: pd.DataFrame) -> Mapping[str, float]:
-    """The share of each knob in how the logarithm of the latency differs between the valid trials
-    of a workload, the greatest first, by fANOVA (Hutter et al., ICML 2014); none where the trials
-    are fewer than `FEWEST`, or all take the same."""
+    """Return the importance of each knob for the log latency of a workload, by fANOVA.
+
+    The importances are fractions of the variance between valid trials, largest first (Hutter et
+    al., ICML 2014).
+
+    Args:
+        table: trials of the workload.
+
+    Returns:
+        Importance by knob name; empty if there are fewer than `FEWEST` valid trials or all have the
+        same latency.
+    """
     valid = table[table["status"] == "valid"]
     if len(valid) < FEWEST or valid["seconds"].nunique() < 2:
         return {}

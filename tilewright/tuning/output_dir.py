@@ -1,13 +1,13 @@
-"""Names the files of an output directory, and checks before any work whether it can be used.
+"""Files of an output directory, and checks before any work whether the directory can be used.
 
-run.json          whose folder it is, and the layers of each workload (`tuning.run_metadata`)
-summary.json      what every workload costs as the baseline, tuned and at best
+run.json          identifies the run, and the layers of each workload (`tuning.run_metadata`)
+summary.json      latencies of every workload: baseline, tuned and lower bounds
 schedules.json    the chosen schedule of every workload; equal runs give equal bytes
-fusion.json       what runs together and by which schedules, where that was asked for
-trials.parquet    one row a trial
-convergence.png   best latency over trials, where somebody draws it
+fusion.json       what is fused, with the schedules, if this was requested
+trials.parquet    one row per trial
+convergence.png   best latency over trials, if it was drawn
 trials.sqlite     the trials, from which the run resumes (`search.trial_store`)
-.tune             what the folder is known by, wherever it is moved
+.tune             ID of the directory, which stays the same when it is moved
 """
 
 from __future__ import annotations
@@ -44,17 +44,22 @@ TRIALS = "trials.parquet"
 CONVERGENCE = "convergence.png"
 STORE = FILE
 OWNER = ".owner.sqlite"
-"""Says who works on a directory that keeps no trials itself."""
+"""File that records which command works on a directory without trials of its own."""
 OUTPUT_ROOT = "TILEWRIGHT_OUTPUT_ROOT"
-"""Variable that names a folder which no results may leave: `tilewright serve` sets it."""
+"""Environment variable with a folder outside of which no results may be written. `tilewright serve`
+sets it."""
 
 
 class OutputError(TilewrightError):
-    """An output directory that cannot be used."""
+    """The output directory cannot be used."""
 
 
 def check_folder(folder: Path) -> None:
-    """Raises `OutputError` unless files can be written to `folder`; leaves nothing behind."""
+    """Check that files can be written to `folder`, without leaving anything behind.
+
+    Raises:
+        OutputError: they cannot.
+    """
     existing = folder.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -74,8 +79,15 @@ def check_folder(folder: Path) -> None:
 
 
 def below_root(folder: Path, root: str) -> Path:
-    """The folder, which counts from `root`; with no root, as it is. Raises `OutputError` if it
-    leaves it, be it by a link."""
+    """Return a folder relative to a root folder that it must not leave.
+
+    Args:
+        folder: the folder.
+        root: the root folder; if empty, `folder` is returned as it is.
+
+    Raises:
+        OutputError: the folder lies outside of the root, possibly through a link.
+    """
     if not root:
         return folder
     try:
@@ -92,15 +104,24 @@ def below_root(folder: Path, root: str) -> Path:
 
 
 def forget_results(folder: Path) -> None:
-    """Remove what an earlier run left, all but the database of trials; first of all what says that
-    the run is complete. Raises `OSError`."""
+    """Remove the files of an earlier run, except for the database of trials.
+
+    The summary is removed first, since it marks a run as complete.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
     for name in (SUMMARY, SCHEDULES, FUSION, FUSION_PAGE, TRIALS, CONVERGENCE, RUN, *LEDGERS):
         remove(folder / name)
 
 
 def at_work(folder: Path) -> str | None:
-    """Return the command that works on an output directory, in words; None if none does. Raises
-    `TrialStoreError` and `UnsafeFile`."""
+    """Return a description of the command that works on an output directory; None if none does.
+
+    Raises:
+        TrialStoreError: the database cannot be read.
+        UnsafeFile: the database is not a plain file.
+    """
     try:
         with read_store(folder) as store:
             return store.owner()
@@ -109,7 +130,11 @@ def at_work(folder: Path) -> str | None:
 
 
 def check_idle(folder: Path) -> None:
-    """Raises `RunInUse` if a command is `at_work` there."""
+    """Check that no command works on an output directory.
+
+    Raises:
+        RunInUse: a command does.
+    """
     try:
         command = at_work(folder)
     except TrialStoreError:  # whoever opens the database says it, or begins anew
@@ -122,15 +147,19 @@ def check_idle(folder: Path) -> None:
 
 
 def identity_file(folder: Path) -> Path:
-    """Return the file that holds the ID of an output directory. It is no result, so it is
-    hidden."""
+    """Return the hidden file that holds the ID of an output directory."""
     return folder / ".tune"
 
 
 def identity(folder: Path) -> str:
-    """What records know an output directory by: it is kept in the folder, and moves with it. A copy
-    beside its original gets one of its own. Ask as the owner of the folder. Raises
-    `OSError`."""
+    """Return the ID of an output directory, and create it if necessary.
+
+    The ID is stored in the directory and moves with it. A copy of a directory gets a new ID. Call
+    this only as the owner of the directory.
+
+    Raises:
+        OSError: the ID cannot be written.
+    """
     here = str(folder.resolve())
     found, place = _identity(folder)
     if found and place != here and _identity(Path(place))[0] == found:
@@ -143,7 +172,8 @@ def identity(folder: Path) -> str:
 
 
 def _identity(folder: Path) -> tuple[str, str]:
-    """As it was written, and for which place; two empty texts if it was not."""
+    """Return the stored ID and the path for which it was written; two empty texts if there is
+    none."""
     try:
         held = as_object(read_json(read_plain(identity_file(folder), limit=1 << 16)))
         return as_text(held["id"]), as_text(held["place"])

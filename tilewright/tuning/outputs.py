@@ -1,4 +1,4 @@
-"""Writes the results of a run, each file at the end and at once.
+"""Writes the results of a run. Each file is written atomically, at the end of the run.
 
 `tuning.output_dir` names the files.
 """
@@ -38,16 +38,19 @@ if TYPE_CHECKING:
     from tilewright.tuning.network import NetworkPart, TuningNetwork
 
 PACKAGES = ("tilewright", "apache-tvm", "xgboost-cpu", "lightgbm", "numpy")
-"""Whose versions a summary names."""
+"""Packages whose versions a summary names."""
 
 
 class Summary(TypedDict):
-    """What `summary.json` holds; `part` where that is not a whole network, `stop_gain` where trials
-    were shared: `trials` are then those of a workload on average at most; `fusion` where it was
-    decided what runs together. `macs` says how much of the network `total` covers, `run_key` whose
-    results they are (`tuning.run_metadata`). `verified` is false where the target runs no programs
-    on data, so that nobody saw what schedules compute. `versions` are those of this program and of
-    what it compiles and learns with. The last two are those of a run that is tracked."""
+    """Contents of `summary.json`.
+
+    `part` is present if only a part of a network was tuned. `stop_gain` is present if trials were
+    shared; `trials` is then the average per workload at most. `fusion` is present if fusion was
+    decided. `macs` says how much of the network `total` covers. `run_key` identifies the run
+    (`tuning.run_metadata`). `verified` is false if the target cannot run programs on data, so that
+    nobody checked what the schedules compute. `versions` are those of this program and of the
+    packages for compiling and learning. The last two fields are those of a tracked run.
+    """
 
     version: int
     network: str
@@ -74,7 +77,7 @@ class Summary(TypedDict):
 
 
 class TargetRow(TypedDict):
-    """The target in `schedules.json`. `spec` is what `targets.registry.rebuild` makes it from."""
+    """The target in `schedules.json`. `targets.registry.rebuild` can rebuild it from `spec`."""
 
     name: str
     kind: str
@@ -83,7 +86,7 @@ class TargetRow(TypedDict):
 
 
 class SchedulesFile(TypedDict):
-    """What `schedules.json` holds."""
+    """Contents of `schedules.json`."""
 
     version: int
     network: str
@@ -98,8 +101,15 @@ def summary_of(
     sharing: StopGain | None = None,
     decided: Decided | None = None,
 ) -> Summary:
-    """All but the seconds it took; `sharing` where trials were shared, `decided` where it was
-    decided what runs together."""
+    """Return the summary of a run, without its duration.
+
+    Args:
+        options: options of the run.
+        network: the network and the target.
+        tuned: the tuned workloads.
+        sharing: how shared trials were spent, if they were shared.
+        decided: decision on fusion, if there was one.
+    """
     rows = [each.summary() for each in tuned]
     summary: Summary = {
         "version": formats.SUMMARY.written,
@@ -131,7 +141,7 @@ def summary_of(
 
 
 def target_row(options: TuningOptions, target: Target) -> TargetRow:
-    """The target as `schedules.json` names it."""
+    """Return the entry about the target in `schedules.json`."""
     row: TargetRow = {
         "name": target.name,
         "kind": kind_of(options.target)[0].name,
@@ -144,8 +154,8 @@ def target_row(options: TuningOptions, target: Target) -> TargetRow:
 
 @dataclass(frozen=True)
 class TunedNetwork:
-    """A tuned network: what `summary.json` holds, its workloads in order of first use, and what
-    runs together where that was decided."""
+    """A tuned network: its summary, its workloads in order of first use, and the decision on
+    fusion."""
 
     summary: Summary
     workloads: tuple[TunedWorkload, ...]
@@ -153,8 +163,13 @@ class TunedNetwork:
 
 
 def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[Path]:
-    """Write all of them, the summary last: a folder with a summary is complete. Returns their
-    paths. Raises `OSError`."""
+    """Write all files of the output directory, and return their paths.
+
+    The summary is written last, since a folder with a summary is complete.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     schedules: SchedulesFile = {
         "version": formats.SCHEDULES.written,
         "network": found.summary["network"],
@@ -176,14 +191,14 @@ def write_outputs(folder: Path, target: TargetRow, found: TunedNetwork) -> list[
 
 
 def trials_of(folder: Path, tuned: Sequence[TunedWorkload]) -> pd.DataFrame:
-    """The trials of these runs, one row each, in the order of the network."""
+    """Return the trials of the given workloads, one row per trial, in the order of the network."""
     with read_store(folder) as store:
         tables = [store.frame([one.task.store_key]).iloc[: one.trials] for one in tuned]
     return pd.concat(tables, ignore_index=True)
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """A table of trials as one file, which names the version of its format."""
+    """Return a table of trials as a Parquet file that names the version of its format."""
     buffer = io.BytesIO()
     table = pa.Table.from_pandas(frame, preserve_index=False)
     version = {formats.TRIALS.key: str(formats.TRIALS.written)}

@@ -1,4 +1,4 @@
-"""Checks what can be checked before anything is started, so that a mistake costs no time."""
+"""Checks before a run starts, so that a mistake costs no time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from tilewright.tuning.run_metadata import check_vacant
 
 
 def check(options: TuningOptions) -> None:
-    """Raises a `TilewrightError` for an unknown target, space, network, tuner or option of it, a
-    workload that makes no sense, a target that cannot be made, or an output directory that cannot
-    be written or holds another run; `RunInUse` while another command writes
-    there. Loads no learner, no TVM and no server."""
+    """Check the options of a run without loading learning libraries or TVM.
+
+    Raises:
+        TilewrightError: a target, space, network, tuner or option is unknown or invalid, or the
+            output directory cannot be written or holds another run.
+        RunInUse: another command works on the output directory.
+    """
     check_target(options.target, options.space)
     if options.cluster:
         check_address(options.cluster)
@@ -58,8 +61,12 @@ def _check_place(options: TuningOptions) -> None:
 
 
 def check_start(options: TuningOptions) -> None:
-    """Raises `TransferError` for a warm start from a folder that holds no model, or one that the
-    user does not trust, and `OptionsError` for a tuner that makes no use of one."""
+    """Check the model of a warm start.
+
+    Raises:
+        TransferError: the folder holds no model, or a model that is not trusted.
+        OptionsError: the tuner cannot use such a model.
+    """
     if options.warm_start in ("", CHAMPION):
         return
     try:
@@ -77,8 +84,11 @@ def check_start(options: TuningOptions) -> None:
 
 
 def check_fusion(options: TuningOptions) -> None:
-    """Raises `OptionsError` where it is to be decided what runs together on a target that runs no
-    whole networks of ours, and as `make_target`."""
+    """Check that the target can run whole networks if fusion is to be decided.
+
+    Raises:
+        OptionsError: the target cannot.
+    """
     if not options.fusion:
         return
     target = make_target(options.target, options.space)
@@ -91,8 +101,12 @@ def check_fusion(options: TuningOptions) -> None:
 
 
 def check_source(model: str) -> None:
-    """Raises `ModelFileError` for a path without a file or of a folder, `UnknownName` for another
-    name that is no built-in network's."""
+    """Check that a model exists.
+
+    Raises:
+        ModelFileError: there is no such file, or the path is a folder.
+        UnknownName: there is no built-in network of this name.
+    """
     if model in zoo_names() or Path(model).is_file():
         return
     if Path(model).is_dir():

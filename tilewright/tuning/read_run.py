@@ -1,4 +1,4 @@
-"""Reads what a finished run left in its folder."""
+"""Reads the JSON files of a finished run."""
 
 from __future__ import annotations
 
@@ -20,18 +20,29 @@ _RENAMED = {
     "default_cycles": "baseline_cycles", "default_seconds": "baseline_seconds",
     "default_source": "baseline_source", "afresh": "validation",
 }  # fmt: skip
-"""Keys of a summary of version 1, whose rows lack `names` and `epilogue`, too."""
+"""Keys of summaries of version 1, with their present names. Rows of that version also lack `names`
+and `epilogue`."""
 
 
 class _Head(BaseModel):
-    """What a file says to be; one of an older program may say nothing."""
+    """Version of a file. Files of older versions may not state it."""
 
     version: JsonValue = None
 
 
 def read_written(model: type[M], folder: Path, name: str, problem: type[TilewrightError]) -> M:
-    """A file that `tilewright tune` wrote in JSON, as the present version has it. Raises `problem`
-    where it is missing, damaged, of another kind, or of a version that is not read."""
+    """Read a JSON file of a finished run, and convert it to the present version.
+
+    Args:
+        model: pydantic model of the fields to read.
+        folder: output directory of the run.
+        name: name of the file.
+        problem: class of the error to raise.
+
+    Raises:
+        TilewrightError: an error of class `problem`: the file is missing, damaged or has an
+            unsupported version.
+    """
     try:
         data = read_plain(folder / name, limit=MAX_JSON_BYTES)
         head = _Head.model_validate_json(data)
@@ -59,7 +70,7 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
 
 
 def _summary_2(data: bytes) -> bytes:
-    """A summary of version 1 as one of version 2."""
+    """Convert a summary of version 1 to version 2."""
     try:
         summary = as_object(read_json(data))
         total, rows = summary.get("total"), summary.get("workloads")
@@ -79,5 +90,5 @@ def _renamed(row: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def foreign(folder: Path, why: object) -> str:
-    """The sentence for a folder in another form than runs have."""
+    """Return the error message for a folder that this version cannot read."""
     return f"{folder} was not written by this version of 'tilewright tune' ({why}); tune again"

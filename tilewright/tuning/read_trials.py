@@ -1,4 +1,4 @@
-"""Reads trials from wherever they are: an output directory, or what a tuner of TVM left."""
+"""Reads trials of any source: an output directory, or the files of a tuner of TVM."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ from tilewright.tuning.output_dir import STORE
 
 
 def read_trials(source: Path) -> ForeignTrials:
-    """The trials in an output directory, also of a run that goes on or died; in a folder with
-    MetaSchedule's database; in a log of AutoTVM. Raises `ForeignTrialsError` where there are none,
-    `TrialStoreError`, `UnsafeFile` and `OSError`."""
+    """Read the trials of an output directory, a MetaSchedule database or an AutoTVM log.
+
+    The run of an output directory may still be running or may have been interrupted.
+
+    Raises:
+        ForeignTrialsError: there are no trials.
+        TrialStoreError: the database cannot be read.
+        UnsafeFile: the path is not a plain file.
+        OSError: a file cannot be read.
+    """
     if source.is_file():
         return read_autotvm_log(source)
     with suppress(FileNotFoundError), read_store(source) as store:

@@ -1,8 +1,7 @@
-"""Defines what a run that is watched is asked: how much worse than the last one it may be, and what
-then.
+"""Options of comparing a run with the previous run: how much worse it may be.
 
-Who watches is above this room (`tasks.regression_check`); what is asked for is asked before
-anything starts.
+The comparison itself is in `tasks.regression_check`. The options are here so that they are checked
+before a run starts.
 """
 
 from __future__ import annotations

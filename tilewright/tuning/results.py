@@ -1,4 +1,4 @@
-"""Defines the results of tuning a workload."""
+"""Results of tuning a workload."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from tilewright.tuning.tuning_task import TuningTask
 
 
 class ScheduleRow(TypedDict):
-    """A workload in `schedules.json`; `config` are knob indices in `space`. `cycles` is null and
-    `seconds` there where a target counts no cycles; `config` is null where nothing runs. Where it
-    gives other numbers each time, there is a 95 % interval of the seconds."""
+    """Entry of a workload in `schedules.json`.
+
+    `config` holds knob indices in `space`; it is None if no schedule runs. If the target counts no
+    cycles, `cycles` is None and `seconds` is present. If measurements vary, `seconds_interval` is a
+    95 % interval.
+    """
 
     id: str
     workload: str
@@ -39,8 +42,13 @@ class ScheduleRow(TypedDict):
 
 
 class FoundBy(TypedDict):
-    """The run that found a schedule: its tuner and seed, null for a run of an earlier version, and
-    how many trials of the workload it made."""
+    """The run that found a schedule.
+
+    Attributes:
+        tuner: its tuner; None if an earlier version made the run.
+        seed: its seed; None if an earlier version made the run.
+        trials: number of its trials of the workload.
+    """
 
     tuner: str | None
     seed: int | None
@@ -48,11 +56,13 @@ class FoundBy(TypedDict):
 
 
 class WorkloadRow(LatencyFigures):
-    """A workload in `summary.json`, latencies of one call. What its target cannot tell is null;
-    `found_by` is there where an earlier run in the same output directory found the tuned schedule,
-    `stopped_by_time` where a time limit ended the rounds before all trials were made,
-    `validation` where the target gives other numbers each time, `model_errors` where the tuner had
-    models: means over rounds of what `search.round_steps.model_errors` says of each."""
+    """Entry of a workload in `summary.json`, with latencies of one call.
+
+    Unknown latencies are None. `found_by` is present if an earlier run in the same output directory
+    found the tuned schedule. `stopped_by_time` is present if a time limit ended the rounds early.
+    `validation` is present if measurements vary. `model_errors` is present if the tuner has models,
+    and holds means over rounds of `search.round_steps.model_errors`.
+    """
 
     id: str
     operator: str
@@ -78,9 +88,17 @@ class WorkloadRow(LatencyFigures):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A chosen schedule. `source` is `trial`, or that of the baseline if no trial beat it;
-    `space` is the one its knobs belong to, `config` its row of knob indices there. One that is only
-    `compared` runs the workload in a form of its own: what a user had before, not to be chosen."""
+    """A chosen schedule.
+
+    Attributes:
+        source: `trial`, or the source of the baseline if no trial beat it.
+        space: name of its schedule space.
+        config: knob indices in that space.
+        knobs: knob values by name.
+        latency: its latency.
+        compared: whether it computes the workload in a different form, so that it serves for
+            comparison only and cannot be chosen.
+    """
 
     source: str
     space: str
@@ -92,15 +110,19 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Baselines:
-    """What a user has without tuning: the schedule, and the latency of what the stock compiler
-    makes of the workload where it has no log at all. None where the target has none."""
+    """Latencies without tuning.
+
+    Attributes:
+        baseline: the baseline schedule, if the target has one.
+        fallback: latency of the stock compiler's fallback schedule, if the target has one.
+    """
 
     baseline: Schedule | None
     fallback: Latency | None
 
     @property
     def before(self) -> Latency | None:
-        """What a gain will be over (`tuning.gains.over`)."""
+        """Latency to which the gain will refer (`tuning.gains.over`)."""
         source = None if self.baseline is None else self.baseline.source
         if over(source, self.fallback, validated=False) == FALLBACK:
             return self.fallback
@@ -109,15 +131,31 @@ class Baselines:
 
 @dataclass(frozen=True)
 class TunedWorkload:
-    """A tuned workload. `baseline`, `fallback`, `roofline` and `bound` are None where the target
-    has none, `chosen` is None where neither a trial nor the baseline is valid. `lowered` counts
-    configs that were compiled beyond the trials, `invalid_trials` the trials that did not end in a
-    valid measurement, `timed_again` what was measured beside them, to make sure of the winner.
-    Where the target gives other numbers each time, `validation` says what the choice and the
-    latencies of both schedules rest on. `microjoules` is an estimate of what a call spends.
-    `history` holds the trials, which models of other workloads may learn from. `found_by` is the
-    run that found the chosen schedule, None if it is this run. `stopped_by_time` says that a time
-    limit ended the run before its last trial."""
+    """A tuned workload.
+
+    Attributes:
+        task: the workload, target and tuner.
+        count: number of calls per inference.
+        names: names of its layers.
+        baseline: baseline schedule, if the target has one.
+        fallback: latency of the stock compiler's fallback schedule, if the target has one.
+        chosen: chosen schedule; None if neither a trial nor the baseline is valid.
+        roofline: roofline latency, if the target has one.
+        bound: latency that no schedule can beat, if the target knows it.
+        trials: number of trials.
+        invalid_trials: number of trials without a valid measurement.
+        lowered: number of configs compiled beyond the trials.
+        failed_compiles: number of these that did not compile.
+        reused_trials: number of trials read from the trial store.
+        timed_again: number of measurements that checked the winner.
+        wall_seconds: duration of tuning.
+        history: the trials; models of other workloads may learn from them.
+        validation: validation measurements, if measurements vary.
+        model_errors: mean errors of the tuner's models.
+        microjoules: estimated energy of one call, if known.
+        found_by: run that found the chosen schedule, if it is not this run.
+        stopped_by_time: whether a time limit ended the run before its last trial.
+    """
 
     task: TuningTask
     count: int
@@ -143,11 +181,11 @@ class TunedWorkload:
 
     @property
     def workload(self) -> Workload:
-        """What was tuned."""
+        """The workload that was tuned."""
         return self.task.workload
 
     def summary(self) -> WorkloadRow:
-        """The row of `summary.json`."""
+        """Return the entry in `summary.json`."""
         baseline, chosen = self.baseline, self.chosen
         before = baseline.latency if baseline else None
         after = chosen.latency if chosen else None
@@ -192,7 +230,7 @@ class TunedWorkload:
         return row
 
     def schedule(self) -> ScheduleRow:
-        """The row of `schedules.json`."""
+        """Return the entry in `schedules.json`."""
         chosen = self.chosen
         row: ScheduleRow = {
             "id": self.workload.id,
@@ -213,8 +251,7 @@ class TunedWorkload:
 
 
 def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
-    """How wrong the models were on trials before they saw them: each figure's mean over the rounds
-    that have it."""
+    """Return the mean errors of the models over the rounds that have them."""
     names = sorted({name for each in rounds for name in each.model_errors})
     known = ([r.model_errors[name] for r in rounds if name in r.model_errors] for name in names)
     means = (float(f"{fmean(errors):.{ERROR_DIGITS}g}") for errors in known)
@@ -224,7 +261,7 @@ def mean_errors(rounds: Sequence[Round]) -> dict[str, float]:
 def choose_schedule(
     task: TuningTask, history: History, baseline: Schedule | None
 ) -> Schedule | None:
-    """The fastest valid trial, unless the baseline is faster still; None without both."""
+    """Return the fastest valid trial, or the baseline if it is faster; None without either."""
     if baseline is not None and baseline.compared:
         baseline = None
     best = history.best
@@ -237,7 +274,7 @@ def choose_schedule(
 
 
 def trial_schedule(task: TuningTask, history: History, row: int) -> Schedule:
-    """A valid trial as a schedule."""
+    """Return a valid trial as a schedule."""
     config = tuple(int(index) for index in history.configs[row])
     space, latency = task.problem.space, latency_at(history, row)
     assert latency is not None, "a row has a latency"
@@ -245,8 +282,10 @@ def trial_schedule(task: TuningTask, history: History, row: int) -> Schedule:
 
 
 def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None:
-    """What a call takes without trials, in the unit of `History.latency`; None where the baseline
-    cannot be chosen, or takes another time each time."""
+    """Return the latency of a call without trials, in the unit of `History.latency`.
+
+    Returns None if the baseline cannot be chosen or its latency varies.
+    """
     if baseline is None or baseline.compared or not task.target.deterministic:
         return None
     latency = baseline.latency
@@ -254,34 +293,40 @@ def latency_to_beat(task: TuningTask, baseline: Schedule | None) -> float | None
 
 
 def faster(one: Latency, other: Latency) -> bool:
-    """By cycles where both are counted, else by seconds."""
+    """Return whether `one` is faster than `other`, in cycles if both are counted, else in
+    seconds."""
     if one.cycles > 0 and other.cycles > 0:
         return one.cycles < other.cycles
     return one.seconds < other.seconds
 
 
 def cycles_of(latency: Latency | None) -> int | None:
-    """None where nothing is known or the target counts none."""
+    """Return the cycles of a latency; None if it is unknown or the target counts none."""
     return None if latency is None or latency.cycles < 0 else latency.cycles
 
 
 def seconds_of(latency: Latency | None) -> float | None:
-    """None where nothing is known."""
+    """Return the seconds of a latency; None if they are unknown."""
     return None if latency is None or not math.isfinite(latency.seconds) else latency.seconds
 
 
 def latency_to_json(latency: Latency) -> dict[str, Json]:
-    """What `latency_from_json` reads."""
+    """Return JSON that `latency_from_json` reads."""
     return {"cycles": latency.cycles, "seconds": latency.seconds}
 
 
 def latency_from_json(values: dict[str, Json]) -> Latency:
-    """Raises `KeyError` or `ValueError` if it was not written by `latency_to_json`."""
+    """Read the JSON that `latency_to_json` returned.
+
+    Raises:
+        KeyError: a value is missing.
+        ValueError: a value is invalid.
+    """
     return Latency(as_number(values["seconds"]), as_int(values["cycles"]))
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
-    """What `schedule_from_json` reads."""
+    """Return JSON that `schedule_from_json` reads."""
     return {
         "source": schedule.source, "space": schedule.space, "config": list(schedule.config),
         "knobs": schedule.knobs, "compared": schedule.compared,
@@ -290,7 +335,12 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Json]:
 
 
 def schedule_from_json(values: dict[str, Json]) -> Schedule:
-    """Raises `KeyError` or `ValueError` if it was not written by `schedule_to_json`."""
+    """Read the JSON that `schedule_to_json` returned.
+
+    Raises:
+        KeyError: a value is missing.
+        ValueError: a value is invalid.
+    """
     return Schedule(
         as_text(values["source"]),
         as_text(values["space"]),

@@ -1,5 +1,8 @@
-"""Computes the figures of a run that terminal, pages, MLflow and JSON show: convergence, the share
-of valid trials, the distance from the bound. `tuning.gains` has gains and totals."""
+"""Figures of a run that the terminal, pages, MLflow and JSON show.
+
+They are convergence, the fraction of valid trials, and the distance from the lower bound. Gains and
+totals are in `tuning.gains`.
+"""
 
 from __future__ import annotations
 
@@ -78,14 +81,14 @@ def valid_share(invalid: int, trials: int) -> float:
 
 
 def above_limit(row: LatencyFigures) -> tuple[str, float | None]:
-    """Return by which share the tuned schedules are above what no schedule beats.
+    """Return by which fraction the tuned latency exceeds the best lower bound.
 
     Args:
-        row: a workload, or all of them, in `summary.json`.
+        row: a workload, or the total, in `summary.json`.
 
     Returns:
-        `bound`, or `roofline` where the target knows no better; and the share, None where one of
-            the two latencies is not known.
+        `bound`, or `roofline` if the target knows no tighter bound, and the fraction; None if one
+        of the two latencies is unknown.
     """
     tuned = row["tuned_cycles"], row["tuned_seconds"]
     bound = row["bound_cycles"], row["bound_seconds"]
@@ -97,8 +100,15 @@ def above_limit(row: LatencyFigures) -> tuple[str, float | None]:
 def share_above(
     tuned: tuple[float | None, float | None], limit: tuple[float | None, float | None]
 ) -> float | None:
-    """Return by which share one latency is above another, both as cycles and seconds: in cycles
-    where both are counted, None where one of the two is not known."""
+    """Return by which fraction one latency exceeds another.
+
+    Args:
+        tuned: cycles and seconds of the first latency; unknown ones are None.
+        limit: cycles and seconds of the second latency.
+
+    Returns:
+        The fraction in cycles if both are counted, else in seconds; None if it is unknown.
+    """
     for taken, least in zip(tuned, limit, strict=True):
         if taken and least:
             return taken / least - 1
@@ -106,5 +116,5 @@ def share_above(
 
 
 def milliseconds_of(seconds: float | None) -> float | None:
-    """Return a time in milliseconds, None where it is not known."""
+    """Convert seconds to milliseconds; None stays None."""
     return None if seconds is None else 1e3 * seconds

@@ -1,7 +1,7 @@
-"""Runs the flows of workloads to their ends, in order or in threads.
+"""Runs the flows of workloads to their ends, one after the other or in threads.
 
-A flow is a generator of the steps of one workload. Between rounds it yields, and may be stopped
-there.
+A flow is a generator of the steps of one workload. It yields between rounds, where it may be
+stopped.
 """
 
 from __future__ import annotations
@@ -18,21 +18,28 @@ from tilewright.search import TrialRequest
 R = TypeVar("R")
 
 Flow = Generator[TrialRequest | None, None, R]
-"""The steps of a workload. It yields None between rounds. Where workloads share their trials, it
-yields a request before each round (`tuning.task_scheduler`)."""
+"""The steps of a workload. It yields None between rounds, or, if workloads share their trials, a
+request before each round (`tuning.task_scheduler`)."""
 
 
 class Stopped(TilewrightError):
-    """A workload that was given up since another one failed, or a person stopped the run."""
+    """A workload was stopped because another one failed or the user stopped the run."""
 
     def __init__(self) -> None:
         super().__init__("stopped; the same command resumes from here")
 
 
 def run_in_threads(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:
-    """Run flows that have their own trials, some at a time in threads, and return their results in
-    order. After an error no other flow begins, and those at work end after their round. Raises the
-    first error."""
+    """Run flows in threads, and return their results in order.
+
+    After an error no further flow starts, and running flows end after their round.
+
+    Args:
+        flows: flows of workloads that do not share trials.
+        at_a_time: number of threads.
+
+    Raises the first error of a flow.
+    """
     stop = threading.Event()
     pool = ThreadPoolExecutor(at_a_time)
     try:
@@ -50,7 +57,7 @@ def run_in_threads(flows: Sequence[Flow[R]], at_a_time: int) -> list[R]:
 
 
 def run_to_end(flow: Flow[R], stop: threading.Event | None = None) -> R:
-    """Run a flow, and return its result. It ends after its round once `stop` is set."""
+    """Run a flow and return its result. Once `stop` is set, it is stopped after its round."""
     try:
         while stop is None or not stop.is_set():
             next(flow)

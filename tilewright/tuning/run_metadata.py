@@ -1,10 +1,10 @@
-"""Reads and writes `run.json`: which run an output directory holds.
+"""Reads and writes `run.json`, which says which run an output directory holds.
 
-It is written when the run begins, so that no other run's results are lost there. A trial store
-keeps the trials of any number of runs apart (by workload, target and tuner); the other files hold
-the results of one. So a folder belongs to one network on one target. Another tuner, seed or number
-of trials, shared or not, resumes it. Another network or target is refused, and so are fewer layers
-than it holds.
+It is written when a run begins, so that the results of another run are not overwritten. A trial
+store separates the trials of any number of runs by workload, target and tuner, but the other files
+hold the results of one run. An output directory therefore belongs to one network on one target. A
+run with another tuner, seed or number of trials, shared or not, continues in it. Another network or
+target is rejected, and so are fewer layers than the directory holds.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ if TYPE_CHECKING:
 
 
 class FolderTaken(TilewrightError):
-    """An output directory that holds the results of another run, or those of another version."""
+    """The output directory holds the results of another run, or those of an unsupported version."""
 
 
 class Origin(TypedDict):
-    """A network or target: its name, a file's place and digest. One that is no file has its name as
-    its place, and no digest."""
+    """Origin of a network or target: its name, and path and digest of its file.
+
+    If it is not a file, the path is its name and the digest is empty.
+    """
 
     name: str
     place: str
@@ -57,8 +59,7 @@ class Origin(TypedDict):
 
 
 class WorkloadNames(TypedDict):
-    """A workload by its id: its text, its epilogue, the layers that are one, and how often an
-    inference runs it."""
+    """A workload of a run: its ID, text, epilogue, layers and calls per inference."""
 
     id: str
     workload: str
@@ -68,9 +69,23 @@ class WorkloadNames(TypedDict):
 
 
 class RunFile(TypedDict):
-    """What `run.json` holds; `layers` are those asked for, none where it is the whole network;
-    `key` is that of `run_key`; `ledger` are the targets and runs under which the trial store has
-    the trials; `epilogue` is as asked for; `stop_gain` is there where the trials are shared."""
+    """Contents of `run.json`.
+
+    Attributes:
+        version: version of the format.
+        network: the network.
+        target: the target.
+        layers: layers that were requested; empty for the whole network.
+        tuner: name of the tuner.
+        seed: seed of the run.
+        trials: trials per workload.
+        begun: time of the start.
+        workloads: workloads of the run.
+        key: result of `run_key`.
+        ledger: targets and runs under which the trial store has the trials.
+        epilogue: the option `--epilogue`.
+        stop_gain: the option `--stop-gain`, if the trials are shared.
+    """
 
     version: int
     network: Origin
@@ -88,8 +103,11 @@ class RunFile(TypedDict):
 
 
 def run_key(options: TuningOptions, tasks: Iterable[TuningTask]) -> str:
-    """What a run's results have in common: so many trials of the runs with these keys in
-    the trial store, shared or not."""
+    """Return a digest of everything that determines the results of a run.
+
+    It covers the number of trials, the keys of the runs in the trial store, and the options about
+    shared trials and fusion.
+    """
     runs = sorted(task.store_key for task in tasks)
     about: list[Json] = [options.trials, [list(each) for each in runs]]
     if options.stop_gain is not None:
@@ -100,8 +118,12 @@ def run_key(options: TuningOptions, tasks: Iterable[TuningTask]) -> str:
 
 
 def read_run(folder: Path) -> RunFile | None:
-    """The run of a folder; None where there is none, or none that can be read. Raises `FolderTaken`
-    for one of another version, and `UnsafeFile` for anything but a file."""
+    """Read which run an output directory holds; None if there is none or it is unreadable.
+
+    Raises:
+        FolderTaken: the file has an unsupported version.
+        UnsafeFile: the path is not a plain file.
+    """
     try:
         document = as_object(read_json_file(folder / RUN))
         version = RUN_FORMAT.version_in(document)
@@ -118,14 +140,17 @@ def _run_files() -> TypeAdapter[RunFile]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the results in a folder are those of the run that it holds. Raises as `read_run`."""
+    """Return whether a folder holds the results of the run in its `run.json`. Raises like
+    `read_run`."""
     return _own_summary(folder) is not None
 
 
 def trials_made(folder: Path) -> dict[str, int]:
-    """Return the trials of each workload, by its ID, in the results that a folder holds; none if
-    they are not those of its run. A workload whose trials a time limit ended is left out. Raises as
-    `read_run`."""
+    """Return the number of trials of each workload in the results of a folder, by workload ID.
+
+    Workloads whose trials were cut short by a time limit are left out. The result is empty if the
+    results do not belong to the run in `run.json`. Raises like `read_run`.
+    """
     try:
         rows = [as_object(row) for row in as_list((_own_summary(folder) or {})["workloads"])]
         return {
@@ -151,7 +176,11 @@ def _own_summary(folder: Path) -> dict[str, Json] | None:
 
 
 def check_vacant(options: TuningOptions) -> None:
-    """Raises `FolderTaken` if the run would replace the results of another one."""
+    """Check that a run would not overwrite the results of another run.
+
+    Raises:
+        FolderTaken: it would.
+    """
     held = None if options.fresh else read_run(options.folder)
     if held is None:
         return
@@ -164,8 +193,8 @@ def check_vacant(options: TuningOptions) -> None:
 
 
 def replaced(options: TuningOptions) -> str | None:
-    """What to say of an earlier run of the same network with another tuner or seed, whose results
-    this run replaces; None if there is none."""
+    """Return a note about the earlier run whose results this run replaces; None if there is
+    none."""
     held = None if options.fresh else read_run(options.folder)
     if held is None or not (options.folder / SUMMARY).is_file():
         return None
@@ -181,8 +210,14 @@ def replaced(options: TuningOptions) -> str | None:
 def write_run(
     options: TuningOptions, subgraphs: Sequence[Subgraph], tasks: Sequence[TuningTask]
 ) -> None:
-    """Say whose folder it is from now on. A resumed run keeps its date; another one is not
-    complete yet, whatever the folder says. Raises as `read_run`, and `OSError`."""
+    """Write `run.json`.
+
+    A resumed run keeps its date. If the run differs from the previous one, its summary is removed,
+    since the new run is not complete yet.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     run: RunFile = {
         "version": RUN_FORMAT.written,
         "network": _network(options),
@@ -217,7 +252,7 @@ def write_run(
 
 
 def _foreign(options: TuningOptions, held: RunFile) -> str:
-    """Why a folder is another run's; empty if it is not."""
+    """Return why a folder belongs to another run; "" if it does not."""
     if not _same(held["network"], _network(options)):
         return f"is not {options.subject}'s"
     if not _same(held["target"], origin_of(options.target)):
@@ -228,7 +263,7 @@ def _foreign(options: TuningOptions, held: RunFile) -> str:
 
 
 def _same(one: Origin, other: Origin) -> bool:
-    """The same place, whatever is there now; or the same content elsewhere under the same name."""
+    """Return whether two origins have the same path, or the same content and name."""
     if one["place"] == other["place"]:
         return True
     moved = one["digest"] == other["digest"] != ""
@@ -243,7 +278,11 @@ def _network(options: TuningOptions) -> Origin:
 
 
 def origin_of(text: str) -> Origin:
-    """What the text that names a network or target means: a file, or a name. Raises `OSError`."""
+    """Return the origin that a text refers to: a file or a name.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     path = Path(text)
     if not path.is_file():
         return {"name": text, "place": text, "digest": ""}
@@ -264,5 +303,5 @@ def _described(held: RunFile, folder: Path) -> str:
 
 
 def _date(text: str) -> str:
-    """`2026-11-22 06:49 UTC` of what is written in a file."""
+    """Return a date as `2026-11-22 06:49 UTC`."""
     return f"{text[:16].replace('T', ' ')} UTC"

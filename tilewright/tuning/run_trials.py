@@ -1,4 +1,5 @@
-"""Reads what a run has tried: the files it ended with, or the trials that it still adds."""
+"""Reads the trials of a run, from its files after it ended or from its trial store while it
+runs."""
 
 from __future__ import annotations
 
@@ -31,14 +32,24 @@ _TYPES = {"trial": "int64", "round": "int64", "cycles": "int64", "seconds": "flo
 
 
 class RunUnreadable(TilewrightError):
-    """A run whose trials are not there, or cannot be read."""
+    """The trials of a run do not exist or cannot be read."""
 
 
 @dataclass(frozen=True)
 class RunLayer:
-    """A workload of a run: what it is called in a table, its text, the layers that are one, how
-    often an inference runs it. What a call takes is in seconds, as far as it is known: `before`
-    tuning, by the stock compiler's published schedule, else its fallback, else by a rule."""
+    """A workload of a run.
+
+    Attributes:
+        id: ID of the workload.
+        name: name for tables.
+        text: text of the workload.
+        names: names of its layers.
+        count: number of calls per inference.
+        before: seconds of a call without tuning: by the stock compiler's published schedule, else
+            its fallback, else a rule; None if unknown.
+        tuned: seconds of a tuned call, if known.
+        bound: lower bound of the seconds of a call, if known.
+    """
 
     id: str
     name: str
@@ -52,15 +63,20 @@ class RunLayer:
 
 @dataclass(frozen=True)
 class RunTrials:
-    """The workloads of a run, and its trials in the columns of `search.trial_store.COLUMNS`.
-    `about` are network, target, tuner and seed."""
+    """The workloads and trials of a run.
+
+    Attributes:
+        layers: the workloads.
+        table: trials with the columns `search.trial_store.COLUMNS`.
+        about: network, target, tuner and seed.
+    """
 
     layers: Sequence[RunLayer]
     table: pd.DataFrame
     about: Mapping[str, str]
 
     def of(self, workload: str) -> pd.DataFrame:
-        """The trials of a workload, in order."""
+        """Return the trials of a workload, in order."""
         return self.table[self.table["workload"] == workload].sort_values("trial", kind="stable")
 
 
@@ -90,12 +106,12 @@ class _Workload(BaseModel):
 
     @property
     def before(self) -> Before:
-        """What its gain is over."""
+        """Latency to which the gain refers."""
         return before(self.row)
 
     @property
     def row(self) -> GainRow:
-        """The fields that a gain rests on."""
+        """Fields that determine the gain."""
         names = GainRow.__annotations__.keys() - {"validation"}
         found = {name: getattr(self, name) for name in names}
         if self.validation is not None:
@@ -104,7 +120,7 @@ class _Workload(BaseModel):
 
 
 class RunSummary(BaseModel):
-    """What is read of `summary.json`."""
+    """Fields of `summary.json` that are used here."""
 
     network: str
     target: str
@@ -118,12 +134,12 @@ class RunSummary(BaseModel):
 
     @property
     def before(self) -> Before:
-        """What the gain of an inference is over."""
+        """Latency to which the gain of an inference refers."""
         return before_all([each.row for each in self.workloads])
 
     @property
     def gain(self) -> float | None:
-        """The gain of an inference, None where it is not known."""
+        """Gain of an inference; None if it is unknown."""
         counts = [each.count for each in self.workloads]
         cycles = inference_total(counts, [each.tuned_cycles for each in self.workloads])
         return self.before.gain(
@@ -134,19 +150,28 @@ class RunSummary(BaseModel):
         )
 
     def total(self, figure: Literal["tuned_seconds", "bound_seconds"]) -> float | None:
-        """Seconds of an inference, None where those of a workload are not known."""
+        """Return the seconds of an inference; None if those of a workload are unknown."""
         counts = [each.count for each in self.workloads]
         return inference_total(counts, [getattr(each, figure) for each in self.workloads])
 
 
 def read_summary(folder: Path) -> RunSummary:
-    """Raises `RunUnreadable`, and `UnsafeFile`."""
+    """Read the summary of a finished run.
+
+    Raises:
+        RunUnreadable: the summary is missing, damaged or of an unsupported version.
+        UnsafeFile: the path is not a plain file.
+    """
     return read_written(RunSummary, folder, SUMMARY, RunUnreadable)
 
 
 def finished_trials(folder: Path) -> RunTrials:
-    """Of a run that has ended, from the files it wrote. Raises `RunUnreadable` where one is missing
-    or damaged, and `UnsafeFile`."""
+    """Read the trials of a finished run from its files.
+
+    Raises:
+        RunUnreadable: a file is missing or damaged.
+        UnsafeFile: a path is not a plain file.
+    """
     summary = read_summary(folder)
     written = read_written(_Schedules, folder, SCHEDULES, RunUnreadable).schedules
     known = {each.id: each for each in written}
@@ -164,9 +189,17 @@ def finished_trials(folder: Path) -> RunTrials:
 
 
 def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
-    """Return the trials so far of the run in an output directory, which has not ended or never did.
-    Raises `RunUnreadable` where `run.json` does not say which trials are its own,
-    `TrialStoreError` and `UnsafeFile`."""
+    """Read the trials so far of a run that is not finished.
+
+    Args:
+        run: contents of `run.json`.
+        folder: the output directory.
+
+    Raises:
+        RunUnreadable: `run.json` does not say which trials belong to the run.
+        TrialStoreError: the database cannot be read.
+        UnsafeFile: the database is not a plain file.
+    """
     if "ledger" not in run:
         raise RunUnreadable("the run was begun by an older version; run its command again")
     layers = [
@@ -189,7 +222,11 @@ def ongoing_trials(run: RunFile, folder: Path) -> RunTrials:
 
 
 def _name(row: _Schedule) -> str:
-    """What a workload is called. Raises `RunUnreadable`."""
+    """Return the display name of a workload.
+
+    Raises:
+        RunUnreadable: the workload's text is invalid.
+    """
     try:
         return layer(row.names, parse_workload(row.workload, row.epilogue))
     except (ValueError, TilewrightError) as error:
@@ -211,6 +248,10 @@ def _read_table(path: Path) -> pd.DataFrame:
 
 
 def _version(table: parquet.ParquetFile) -> Json:
-    """What a table says to be. Raises `ValueError`."""
+    """Return the version of a table.
+
+    Raises:
+        ValueError: the version is not a number.
+    """
     said = (table.schema_arrow.metadata or {}).get(TRIALS_FORMAT.key.encode())
     return TRIALS_FORMAT.unmarked if said is None else int(said[:40])

@@ -1,6 +1,4 @@
-"""Asks whether a target has any schedule for a workload at all, before a search that would end with
-nothing.
-"""
+"""Checks before a search whether a target has any schedule for a workload."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tilewright.targets.capabilities import Enumerates, capability
 from tilewright.targets.workload import Workload
 
 MOST_TRIED = 1 << 20
-"""Configs. A larger space in which so many fail is searched all the same."""
+"""Maximum number of configs that are tried. If they all fail, a larger space is searched anyway."""
 _FIRST, _CHUNK = 64, 1 << 14
 
 
@@ -25,9 +23,14 @@ class NothingFits(TilewrightError):
 
 
 def check_fits(target: Target, workloads: Sequence[Workload]) -> list[str]:
-    """What to say of the workloads that no config of the space fits; all configs of a small space
-    are tried, if the first few fail. Only asked of targets that are quick to compile for
-    (`Enumerates`). Raises `NothingFits` if none of the workloads has a config that compiles."""
+    """Return a message for each workload of whose space no config fits the target.
+
+    If the first few configs fail, all configs of a small space are tried. Only targets that compile
+    quickly (`Enumerates`) are checked.
+
+    Raises:
+        NothingFits: no workload has a config that compiles.
+    """
     if capability(target, Enumerates) is None:
         return []
     found = [why_nothing_fits(target, workload) for workload in workloads]
@@ -38,8 +41,11 @@ def check_fits(target: Target, workloads: Sequence[Workload]) -> list[str]:
 
 
 def why_nothing_fits(target: Target, workload: Workload) -> str:
-    """The reason most configs fail for, in a sentence; empty where one compiles, or none of a large
-    space has been found to. Raises `WorkloadError` if there is no space."""
+    """Return the most common reason why no config of a workload fits, or "" if one may fit.
+
+    Raises:
+        WorkloadError: the target has no space for the workload.
+    """
     space, reasons = target.space(workload), Counter[str]()
     for flat in _places(space.size):
         lowered = target.lower(workload, space.unravel(flat))
@@ -56,7 +62,7 @@ def why_nothing_fits(target: Target, workload: Workload) -> str:
 
 
 def _places(size: int) -> Iterator[NDArray[np.int64]]:
-    """Flat indices: a few from all over the space, then all in order."""
+    """Yield flat indices: first a few from the whole space, then all in order."""
     yield np.unique(np.linspace(0, size - 1, _FIRST).astype(np.int64))
     for begin in range(0, min(size, MOST_TRIED), _CHUNK):
         yield np.arange(begin, min(begin + _CHUNK, size))

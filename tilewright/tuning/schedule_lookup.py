@@ -1,5 +1,5 @@
-"""Finds a schedule of a layer without trials: in a folder that `tilewright tune` wrote, among
-baselines, or by the closed-form estimate."""
+"""Finds the schedule of a layer without trials: in a tuned folder, among baselines or by
+estimates."""
 
 from __future__ import annotations
 
@@ -32,23 +32,35 @@ from tilewright.targets.workload import Workload, canonical, parse_workload
 from tilewright.tuning.output_dir import SCHEDULES
 
 SAMPLED = 4096
-"""Schedules that the estimate is asked about."""
+"""Number of configs that are estimated."""
 MOST_VALUES = 1 << 31
-"""Of a knob: configs are rows of int32."""
+"""Maximum number of values of a knob, since configs are int32."""
 CLEARLY = 0.97
-"""Of the baseline's cost: one measurement of each tells no less apart, and a rule keeps to caches,
-which a whole network shares."""
+"""Factor by which an estimated schedule must beat the baseline where measurements vary.
+
+A single measurement of each cannot resolve a smaller difference, and the baseline's rule takes
+account of caches that the whole network shares.
+"""
 LOWERED = 64
-"""Of those the best, of which the first that compiles is taken."""
+"""Number of the best estimated configs that are lowered to find one that compiles."""
 
 
 class PickError(TilewrightError):
-    """Schedules that cannot be read, or are of another network or target."""
+    """The schedules cannot be read, or belong to another network or target."""
 
 
 def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> list[Pick]:
-    """The schedules that a tuned folder holds for these workloads, whose epilogues are canonical.
-    Raises `PickError` where it holds none, those of another target, or not all of them."""
+    """Return the schedules that a tuned folder holds for the given workloads.
+
+    Args:
+        folder: output directory of `tilewright tune`.
+        workloads: workloads with canonical epilogues.
+        target: the target.
+
+    Raises:
+        PickError: the folder holds no schedules, lacks some of them, or was tuned for another
+            target.
+    """
     path = _path(folder)
     found = _read(path)
     spec = specification_of(target)
@@ -79,7 +91,8 @@ def read_picks(folder: Path, workloads: Sequence[Workload], target: Target) -> l
 
 
 class PickTable:
-    """Schedules of workloads, found by others that the same schedules run."""
+    """Table of schedules that also finds those of similar workloads, which can use the same
+    schedule."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
@@ -88,25 +101,36 @@ class PickTable:
         self._alike: dict[Workload, Pick] = {}
 
     def add(self, workload: Workload, pick: Pick) -> None:
-        """The schedule that a workload was tuned to."""
+        """Add the schedule that a workload was tuned to."""
         self._own[workload] = pick
         self._exact[_same_programs(workload, self.blocks)] = pick
         self._alike[_same_kinds(workload, self.blocks)] = pick
 
     def exact(self, workload: Workload) -> Pick | None:
-        """That of a workload whose programs differ in immediates alone, None if there is none."""
+        """Return the schedule of a workload whose programs differ only in immediates; None if none
+        is known."""
         return self._own.get(workload) or self._exact.get(_same_programs(workload, self.blocks))
 
     def closest_match(self, workload: Workload) -> Pick | None:
-        """That, or else one of a workload that the same schedules can run."""
+        """Return the exact schedule, or else that of a workload that can use the same schedules."""
         kinds = self._alike.get(_same_kinds(workload, self.blocks))
         kinds = kinds or self._alike.get(_same_kinds(_by_channel(workload), self.blocks))
         return self.exact(workload) or kinds
 
 
 def pool_rule(folder: Path, target: Target) -> Callable[[Workload, Workload], Workload | None]:
-    """Which max-pools are part of the convolution before them where a tuned folder says how layers
-    run: those that were tuned so. Raises `PickError` where it holds no schedules."""
+    """Return the rule that merges max-pools into convolutions as in a tuned folder.
+
+    Args:
+        folder: output directory of `tilewright tune`.
+        target: the target.
+
+    Returns:
+        Function of a convolution and a pool that returns the merged workload, or None.
+
+    Raises:
+        PickError: the folder holds no schedules.
+    """
     traits = traits_of(target)
     blocks = traits.blocks
     tuned = {_same_kinds(workload, blocks) for workload, _ in _read(_path(folder)).schedules}
@@ -127,26 +151,30 @@ def _path(folder: Path) -> Path:
 
 
 def _same_programs(workload: Workload, blocks: Blocks) -> Workload:
-    """Workloads that are equal in this have programs that differ in immediates alone."""
+    """Return a key that is equal for workloads whose programs differ only in immediates."""
     return canonical(pad_to_blocks(workload, blocks))
 
 
 def _same_kinds(workload: Workload, blocks: Blocks) -> Workload:
-    """Workloads that are equal in this can be run by the same schedules. A float network, as it is
-    tuned, does not say at which scale a residual comes or how large a bias is."""
+    """Return a key that is equal for workloads that can use the same schedules.
+
+    When a float network is tuned, the scale of a residual and the size of a bias are not known yet.
+    """
     return pad_to_blocks(workload, blocks).with_each_step(lambda op: EpilogueOp(op.kind))
 
 
 def _hint(missing: Sequence[Workload]) -> str:
-    """Which option tunes what is shifted by channel."""
+    """Return the option that tunes workloads with shifts per channel."""
     own = any(op.kind == "shr_channel" for workload in missing for op in workload.epilogue)
     return " (--epilogue per-channel)" if own else ""
 
 
 def _by_channel(workload: Workload) -> Workload:
-    """The workload as it is where channels have their own shifts: what runs that by a schedule runs
-    this by it, for it has fewer operands. Of a float network nobody knows where scales a channel
-    will pay."""
+    """Return the workload with shifts per channel.
+
+    A schedule that can run this form can also run the original one, which has fewer operands. For a
+    float network it is not known in advance where scales per channel will pay off.
+    """
     steps = [
         EpilogueOp("shr_channel") if op.kind == "shr" else op
         for op in workload.epilogue if op.kind not in ("offset", "bias")
@@ -157,9 +185,19 @@ def _by_channel(workload: Workload) -> Workload:
 def pick_without_trials(
     workload: Workload, target: Target, seed: int = 0, tried: tuple[float, Pick] | None = None
 ) -> Pick:
-    """The best of what costs no trial: the baseline, and what the estimate thinks best, if it is
-    clearly faster where times are noisy; and of what was `tried`, with its cost. Raises
-    `WorkloadError` for a workload without any schedule that runs."""
+    """Choose the best schedule that needs no search: the baseline, an estimated one or a given one.
+
+    Where measurements vary, the estimated one must be clearly faster than the baseline.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        seed: seed of the configs that are estimated.
+        tried: cost and schedule of a trial, if there is one.
+
+    Raises:
+        WorkloadError: none of these schedules runs.
+    """
     candidates = [] if tried is None else [tried]
     estimated = _estimated(workload, target, seed)
     if (found := baseline_schedule(target, workload)) is not None:
@@ -177,13 +215,15 @@ def pick_without_trials(
 
 
 def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pick]:
-    """Return the schedules of kernels' own rules, which cost neither a compile nor a measurement.
+    """Return the schedules of the kernels' built-in rules, without compiling or measuring.
 
-    Workloads to which no rule applies are left out, and all are for a target without kernels.
+    Workloads without an applicable rule are left out. The result is empty for a target without
+    kernels.
 
-    Measuring the layers of which the estimate promised half the time was tried: on 17 published
-    networks, ResNet-18 and -50, MobileNet-v1 and -v2 it found seven, gained at most 0.8 % of a
-    network, and lost on two (threads=1, a processor with AVX-512). It took up to 30 % of a build.
+    We also tried measuring the layers for which the estimate promised half the time. On 17
+    published networks, ResNet-18 and -50, and MobileNet-v1 and -v2, this found seven such layers,
+    saved at most 0.8 % of a network's time, and made two slower (threads=1, a processor with
+    AVX-512). It took up to 30 % of a build.
     """
     compiles = capability(target, CompilesKernels)
     if compiles is None:
@@ -200,8 +240,10 @@ def pick_rules(layers: Iterable[Workload], target: Target) -> dict[Workload, Pic
 
 
 def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
-    """Some configs of a space, shape (configs, knobs), all where they are few; None of a listed
-    one."""
+    """Return random configs of a space, shape (configs, knobs), or all of a small space.
+
+    Returns None for a listed space.
+    """
     space = target.space(workload)
     if space.listed is not None:
         return None
@@ -211,7 +253,8 @@ def _drawn(workload: Workload, target: Target, seed: int) -> Configs | None:
 
 
 def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pick] | None:
-    """The best by the estimate of some that were drawn, if it compiles and runs, with its cost."""
+    """Return the best of random configs by the estimate, with its measured cost, if it compiles and
+    runs."""
     estimates = capability(target, Estimates)
     if estimates is None or (configs := _drawn(workload, target, seed)) is None:
         return None
@@ -234,8 +277,14 @@ def _estimated(workload: Workload, target: Target, seed: int) -> tuple[float, Pi
 
 @dataclass(frozen=True)
 class _TunedSchedules:
-    """What a file of schedules holds. `machine` is what of its specification changes programs, None
-    where the file says nothing of it; a workload for which nothing runs has no schedule."""
+    """Contents of a file of schedules.
+
+    Attributes:
+        network: name of the network.
+        target: name of the target.
+        machine: parts of its specification that affect programs, if the file has it.
+        schedules: workloads and their schedules; None where nothing runs.
+    """
 
     network: str
     target: str
@@ -244,7 +293,11 @@ class _TunedSchedules:
 
 
 def _read(path: Path) -> _TunedSchedules:
-    """Raises `PickError`."""
+    """Read a file of schedules.
+
+    Raises:
+        PickError: the file is missing, damaged or of an unsupported version.
+    """
     try:
         found = as_object(read_json_file(path))
         if refusal := formats.SCHEDULES.refusal(path, found[formats.SCHEDULES.key]):
@@ -269,7 +322,7 @@ def _read(path: Path) -> _TunedSchedules:
 
 
 def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
-    """Raises `KeyError`, `ValueError` and `WorkloadError`."""
+    """Read one entry. Raises `KeyError`, `ValueError` or `WorkloadError` if it is invalid."""
     workload = parse_workload(as_text(row["workload"]), as_text(row["epilogue"]))
     if row["config"] is None:
         return workload, None
@@ -280,5 +333,5 @@ def _schedule(row: Mapping[str, Json]) -> tuple[Workload, Pick | None]:
 
 
 def _machine(spec: Json) -> dict[str, Json]:
-    """What of a specification changes programs: not its name."""
+    """Return the parts of a specification that affect programs: all except its name."""
     return {k: v for k, v in as_object(spec).items() if k not in ("name", "source")}

@@ -1,8 +1,9 @@
-"""Runs the flows of workloads. Where they share their trials, each round goes to the workload whose
-next round is expected to save the most, as in Ansor's task scheduler.
+"""Task scheduler: runs the flows of workloads, and allocates shared trials to them.
 
-Which one that is follows from the histories alone: a run that is resumed chooses as one that was
-not stopped. A flow is a generator. It stops at a `TrialRequest` until it gets its next round.
+If workloads share their trials, each round goes to the workload with the largest expected saving,
+as in Ansor's task scheduler. The decision depends only on the histories, so a resumed run decides
+like an uninterrupted one. A flow is a generator that waits at a `TrialRequest` until it gets its
+next round.
 """
 
 from __future__ import annotations
@@ -27,12 +28,18 @@ Why = Literal["gain", "trials", "exhausted", "time"]
 
 
 class StopGain(TypedDict):
-    """What became of a run's trials, in `summary.json`. `share` is what was asked for, `trials` are
-    those of all workloads, of at most so many. `why` no more were made: no next round was expected
-    to save more than the share (`gain`), they were spent (`trials`), nothing is left to try
-    (`exhausted`), or the time of the run was over (`time`). `expected_gain` is the share of the
-    latency that the best next round would have been expected to save; null where none is left, or
-    nothing was valid."""
+    """Entry about shared trials in `summary.json`.
+
+    Attributes:
+        share: the option `--stop-gain`.
+        trials: trials of all workloads.
+        most_trials: maximum number of trials.
+        why: reason for the end: no round was expected to save more than the share (`gain`), all
+            trials were spent (`trials`), nothing was left to try (`exhausted`), or the time limit
+            was reached (`time`).
+        expected_gain: fraction of the latency that the best next round was expected to save; None
+            if there is none or nothing was valid.
+    """
 
     share: float
     trials: int
@@ -43,8 +50,14 @@ class StopGain(TypedDict):
 
 @dataclass(frozen=True)
 class SharingRules:
-    """How trials are shared: `trials` a workload on average, `batch` a round, until no round
-    is expected to save more than a `share` of the whole."""
+    """How workloads share trials.
+
+    Attributes:
+        trials: trials per workload on average.
+        batch: trials per round.
+        share: the run ends when no round is expected to save more than this fraction of the
+            latency.
+    """
 
     trials: int
     batch: int
@@ -53,11 +66,18 @@ class SharingRules:
 
 @dataclass(frozen=True)
 class TaskState:
-    """Where a workload stands: how often an inference calls it, what a call multiplies, and what
-    its rounds have shown. `asks` says whether it waits for a round, `in_hand` are trials of one
-    that is under way, `exhausted` is who has nothing left to try. `baseline` is what a call takes
-    with the schedule there is without trials, in the unit of `History.latency`, if one is known
-    that takes the same each time."""
+    """Progress of a workload.
+
+    Attributes:
+        count: number of calls per inference.
+        macs: multiply-accumulates of one call.
+        history: trials so far.
+        asks: whether it waits for a round.
+        in_hand: trials of the round that is running.
+        exhausted: whether nothing is left to try.
+        baseline: latency of a call without trials, in the unit of `History.latency`, if it is known
+            and deterministic.
+    """
 
     count: int
     macs: int
@@ -69,20 +89,21 @@ class TaskState:
 
     @property
     def latency(self) -> float:
-        """Of all calls, with what is known by now; 0 if nothing is."""
+        """Best known latency of all calls; 0 if nothing is known."""
         best = None if self.history is None else best_latency(self.history)
         known = [each for each in (best, self.baseline) if each is not None]
         return self.count * min(known, default=0.0)
 
     def saving(self, trials: int) -> float:
-        """Expected of a round of so many trials (`search.expected_gain`)."""
+        """Return the expected saving of a round of at most `trials` trials
+        (`search.expected_gain`)."""
         if self.history is None:
             return 0.0
         return expected_saving(self.history, self.count, trials, self.baseline)
 
     @property
     def made(self) -> int:
-        """Trials, with those in hand."""
+        """Number of trials, including those of the running round."""
         return self.in_hand + (0 if self.history is None else len(self.history))
 
     @property
@@ -92,10 +113,19 @@ class TaskState:
 
 
 def next_round(states: Sequence[TaskState], rules: SharingRules) -> tuple[int, int] | None:
-    """Whose the next round is, and of how many trials; None if it is nobody's of those who ask.
+    """Choose the workload that gets the next round.
 
-    Who has no round yet comes first, the heaviest before all; then who has no valid trial, up to
-    the average; then the greatest expected saving. Equals come in their order."""
+    Workloads without a round come first, those with the most multiply-accumulates before the
+    others. Then come workloads without a valid trial, up to the average number of trials, and then
+    those with the largest expected saving. Ties are resolved by order.
+
+    Args:
+        states: progress of all workloads.
+        rules: how trials are shared.
+
+    Returns:
+        Index of the workload and its number of trials, or None if no waiting workload is eligible.
+    """
     found: list[tuple[tuple[float, ...], int, int]] = []
     left, least = trials_left(states, rules), rules.share * _latency(states)
     for place, each in enumerate(states):
@@ -115,12 +145,12 @@ def next_round(states: Sequence[TaskState], rules: SharingRules) -> tuple[int, i
 
 
 def trials_left(states: Sequence[TaskState], rules: SharingRules) -> int:
-    """Of those that all workloads share; below 0 where more were recorded before."""
+    """Return how many of the shared trials are left; negative if more were recorded before."""
     return rules.trials * len(states) - sum(each.made for each in states)
 
 
 def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
-    """What to say of a run in which no round is under way, and no other is to come."""
+    """Return the summary entry of a run in which no round is running and none will follow."""
     left, total = trials_left(states, rules), _latency(states)
     able = [each for each in states if each.history is not None and not each.exhausted]
     savings = [
@@ -140,12 +170,12 @@ def outcome(states: Sequence[TaskState], rules: SharingRules) -> StopGain:
 
 
 def _latency(states: Sequence[TaskState]) -> float:
-    """Of one inference, as far as it is known."""
+    """Return the best known latency of one inference."""
     return sum(each.latency for each in states)
 
 
 class _Place(Enum):
-    """Where a flow is: `ASKS`, `RESTS` and `ENDS` wait to be resumed."""
+    """State of a flow. `ASKS`, `RESTS` and `ENDS` wait to be resumed."""
 
     NEW = auto()
     BEGINS = auto()
@@ -159,7 +189,7 @@ class _Place(Enum):
 
 @dataclass
 class _Running(Generic[R]):
-    """A flow, the context it runs in, and where its workload stands."""
+    """A flow, its context, and the progress of its workload."""
 
     flow: Flow[R]
     state: TaskState
@@ -170,10 +200,15 @@ class _Running(Generic[R]):
 
 
 class TaskScheduler(Generic[R]):
-    """Runs the flows of some workloads, `states`, at most `at_a_time` of them at once. With `rules`
-    they share their trials. Otherwise each is run to its end, in order.
+    """Runs the flows of several workloads.
 
-    Where one runs at a time, all run in this thread. Elsewhere each advances in threads of a pool.
+    If only one runs at a time, all run in this thread. Otherwise they run in a pool of threads.
+
+    Args:
+        flows: flows of the workloads.
+        states: progress of the workloads.
+        at_a_time: number of flows that run at the same time.
+        rules: how trials are shared; without it, each flow runs to its end, in order.
     """
 
     def __init__(
@@ -195,8 +230,13 @@ class TaskScheduler(Generic[R]):
                 task.context.run(own_targets, number + 1)
 
     def run(self) -> list[R]:
-        """The results, in order. After an error no other flow begins, those that wait are ended,
-        and those at work end after their round. Raises the first error."""
+        """Run all flows and return their results in order.
+
+        After an error no further flow starts, waiting flows are ended, and running flows end after
+        their round.
+
+        Raises the first error of a flow.
+        """
         try:
             if self.at_a_time == 1:
                 while (task := self._next()) is not None:
@@ -227,7 +267,7 @@ class TaskScheduler(Generic[R]):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _advance(self, task: _Running[R]) -> None:
-        """Run a flow until it asks for trials or ends."""
+        """Run a flow until it requests trials or ends."""
         try:
             task.request = task.context.run(self._until_request, task)
         except StopIteration as end:
@@ -246,7 +286,7 @@ class TaskScheduler(Generic[R]):
             request.granted = 0
 
     def _settle(self, task: _Running[R]) -> None:
-        """Note where a flow stands that has advanced."""
+        """Update the state of a flow that has advanced."""
         task.state = replace(task.state, in_hand=0)
         request = task.request
         if request is None:
@@ -261,7 +301,7 @@ class TaskScheduler(Generic[R]):
             )
 
     def _next(self) -> _Running[R] | None:
-        """The flow that advances next; None if none may before another has advanced."""
+        """Return the next flow to advance, or None if all must wait for a running one."""
         if self.rules is None:
             return self._resume(self._at(_Place.NEW), _Place.LAST)
         if new := self._at(_Place.NEW):
@@ -287,7 +327,7 @@ class TaskScheduler(Generic[R]):
         return self._resume(self._at(_Place.ENDS), _Place.LAST)
 
     def _resume(self, tasks: Sequence[_Running[R]], place: _Place) -> _Running[R] | None:
-        """The first of some tasks, on its way to a place."""
+        """Set the state of the first of these flows and return it; None if there is none."""
         if not tasks:
             return None
         tasks[0].place = place
@@ -300,7 +340,7 @@ class TaskScheduler(Generic[R]):
         return [replace(task.state, asks=task.place is _Place.ASKS) for task in self._tasks]
 
     def _end_waiting(self) -> None:
-        """End the flows that wait, so that each says of itself that it was stopped."""
+        """End the waiting flows, so that each reports that it was stopped."""
         for task in self._at(_Place.ASKS, _Place.RESTS, _Place.ENDS):
             with suppress(Exception):
                 task.context.run(task.flow.throw, Stopped())

@@ -1,8 +1,8 @@
-"""Shares the wall time of a run among its workloads.
+"""Allocation of a run's wall time to its workloads.
 
-A workload that is over its time begins no further round. Rounds that the trial store already holds
-are read again whatever the time is, so a run is as repeatable as without a limit: the time decides
-how many rounds there are, and nothing else.
+A workload whose time is over begins no further round. Rounds that the trial store already holds are
+always read, so a run is as repeatable as without a limit: the time only decides how many rounds
+there are.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 
 
 class TimeLimit:
-    """Wall time of a run, which begins now.
+    """Wall time of a run, counted from the creation of this object.
 
     Args:
-        seconds: how long rounds may begin; None for no limit.
-        workloads: number of workloads that are going to be tuned.
-        at_a_time: how many of them are tuned at the same time.
+        seconds: time during which rounds may begin; None for no limit.
+        workloads: number of workloads to tune.
+        at_a_time: number of workloads that are tuned at the same time.
     """
 
     def __init__(self, seconds: float | None, workloads: int, at_a_time: int = 1) -> None:
@@ -26,12 +26,16 @@ class TimeLimit:
         self._lock = threading.Lock()
 
     def begin_workload(self, pooled: bool = False) -> float | None:
-        """Return when the last round of the next workload may begin, by `time.monotonic`; None if
-        there is no limit.
+        """Return the time until which rounds of the next workload may begin.
 
-        A workload gets an equal share of the time that is left, so that time which one workload
-        does not need goes to those after it. Workloads that share their trials (`pooled`) share all
-        time, too.
+        A workload gets an equal share of the remaining time, so that unused time goes to later
+        workloads.
+
+        Args:
+            pooled: whether workloads share their trials. They then share all time too.
+
+        Returns:
+            Time in seconds of `time.monotonic`; None without a limit.
         """
         if self._end is None:
             return None

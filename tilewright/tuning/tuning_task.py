@@ -1,4 +1,4 @@
-"""Describes what is tuned, with which tuner, on which target."""
+"""Description of a tuning task: the workload, the tuner and the target, by name."""
 
 from __future__ import annotations
 
@@ -30,18 +30,30 @@ if TYPE_CHECKING:
     from tilewright.models.transfer.model import Transferred
 
 _OWNER: ContextVar[int] = ContextVar("_OWNER", default=0)
-"""Whose targets are used, if not those of the thread that asks: a negative number."""
+"""Owner of the targets that this context uses: a negative number, or 0 for those of its thread."""
 
 
 @dataclass(frozen=True)
 class TuningTask:
-    """One workload on one target with one tuner and seed. `options` are sorted pairs; `start`
-    identifies the state the tuner begins with, if it is not empty; `isolate` is how many seconds
-    a target in a process of its own has for a batch, 0 for one in this process; `cluster` is the
-    address of the Dask cluster that lowers and measures, if any; `transferred` is the folder of a
-    model that learned elsewhere, if there is one, which `start` then identifies; `shared` says
-    whether several commands make the trials. `names` are the layers of the network that are this
-    workload, and `count` is how often an inference runs it."""
+    """One workload on one target, with one tuner and seed.
+
+    Attributes:
+        workload: the workload.
+        target_name: name of the target.
+        space_name: name of the schedule space.
+        tuner: name of the tuner.
+        seed: seed of the run.
+        batch: trials per round.
+        options: options of the tuner, as sorted pairs.
+        start: ID of the state that the tuner starts with, or "".
+        isolate: time limit per batch in seconds for a target in a separate process; 0 if the target
+            runs in this process.
+        transferred: folder of a transfer model, or "". `start` is then the model's ID.
+        cluster: address of the Dask cluster that lowers and measures, or "".
+        shared: whether several commands make the trials together.
+        names: layers of the network with this workload.
+        count: number of calls per inference.
+    """
 
     workload: Workload
     target_name: str
@@ -60,29 +72,44 @@ class TuningTask:
 
     @property
     def target(self) -> Target:
-        """Raises a `TilewrightError` of the target's kind, or `TargetDown`."""
+        """Target of the task.
+
+        Raises:
+            TilewrightError: the target cannot be built.
+            TargetDown: the process of the target failed.
+        """
         return target_named(self.target_name, self.space_name, self.isolate, self.cluster)
 
     @property
     def explorer(self) -> Explorer:
-        """Raises `UnknownName` or `OptionError`."""
+        """Tuner of the task.
+
+        Raises:
+            UnknownName: there is no such tuner.
+            OptionError: an option is invalid.
+        """
         return _explorer(self.tuner, self.options)
 
     @property
     def problem(self) -> Problem:
-        """Raises `WorkloadError` if the target has no schedule for the workload."""
+        """Tuning problem of the task.
+
+        Raises:
+            WorkloadError: the target has no schedule for the workload.
+        """
         return _problem(self, state_of(self.target_name))
 
     @property
     def store_key(self) -> RunKey:
-        """Return the key of this run in the trial store."""
+        """Key of this run in the trial store."""
         cold = run_id(self.explorer, self.seed, self.batch)
         run = digest(f"{cold} {self.start}".encode())[:12] if self.start else cold
         key = (self.workload.id, self.target.fingerprint, run)
         return shared_key(key) if self.shared else key
 
     def describe(self) -> dict[str, Json]:
-        """What a stage that asks the explorer depends on, beside its inputs."""
+        """Return everything that determines the answers of the explorer, apart from the inputs of a
+        step."""
         return {
             "workload": self.workload.to_json(),
             "tuner": self.tuner,
@@ -96,8 +123,12 @@ class TuningTask:
 def tuning_task_of(
     options: TuningOptions, workload: Workload, names: tuple[str, ...] = (), count: int = 1
 ) -> TuningTask:
-    """Return the task of one workload of a run. Raises `UnknownName`, and `TransferError` for a
-    folder that holds no transferred model."""
+    """Return the task of one workload of a run.
+
+    Raises:
+        UnknownName: a name is unknown.
+        TransferError: the folder of the warm start holds no model.
+    """
     folder = "" if options.warm_start == CHAMPION else options.warm_start
     return TuningTask(
         workload=workload,
@@ -118,20 +149,34 @@ def tuning_task_of(
 
 
 def space_of(options: TuningOptions) -> str:
-    """The space's name, also where none was given; "" if the target has only one. Raises
-    `UnknownName`."""
+    """Return the name of the schedule space, also if it is the default; "" if there is only one.
+
+    Raises:
+        UnknownName: the target does not have this space.
+    """
     return kind_of(options.target)[0].space_named(options.space)
 
 
 def target_of(options: TuningOptions) -> Target:
-    """The target of a run. Raises as `make_target`, or `TargetDown`."""
+    """Return the target of a run. Raises the errors of `make_target`, or `TargetDown`."""
     return target_named(options.target, space_of(options), options.isolate, options.cluster)
 
 
 def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Target:
-    """A target, kept for the next time. A thread has its own where a process goes with it, or a
-    workload (`own_targets`). With the address of a `cluster`, its workers lower and measure.
-    Raises `ClusterError`, too."""
+    """Return a target from the cache, or build it.
+
+    A target with a separate process is not shared between threads or workloads (`own_targets`).
+
+    Args:
+        name: name of the target.
+        space: name of the schedule space.
+        isolate: time limit per batch in seconds for a separate process, or 0.
+        cluster: address of a cluster whose workers lower and measure, or "".
+
+    Raises:
+        ClusterError: the cluster cannot be reached.
+        TilewrightError: the target cannot be built.
+    """
     if cluster:
         return _target_on(cluster, name, space, isolate, state_of(name))
     owner = (_OWNER.get() or threading.get_ident()) if isolate else 0
@@ -139,13 +184,16 @@ def target_named(name: str, space: str, isolate: float, cluster: str = "") -> Ta
 
 
 def own_targets(owner: int) -> None:
-    """Use, in this context, the targets of an owner, whichever thread asks: 1 or more."""
+    """Use the targets of `owner` (1 or more) in this context, in any thread."""
     _OWNER.set(-owner)
 
 
 def state_of(target_name: str) -> tuple[int, int]:
-    """Of a target's file: it may be written anew between two runs of a process, and what was kept
-    of the target is then another's."""
+    """Return modification time and size of a target's file, or zeros if it is not a file.
+
+    The caches use it as a part of their keys, because the file may change between two runs of a
+    process.
+    """
     try:
         found = os.stat(target_name)
     except OSError:
@@ -198,7 +246,7 @@ def _problem(task: TuningTask, state: tuple[int, int]) -> Problem:
 
 @lru_cache(maxsize=4)
 def _model(folder: str, identity: str) -> Transferred:
-    """The model, as long as the folder holds the one of this identity."""
+    """Load a transfer model, if the folder still holds the one with this ID."""
     from tilewright.models.transfer.registry import load_model
 
     if identity_of(Path(folder)) != identity:

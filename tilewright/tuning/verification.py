@@ -1,8 +1,8 @@
-"""Implements the steps around the rounds of a workload: the baseline, and verification.
+"""Steps before and after the rounds of a workload: baseline measurement and verification.
 
-The chosen schedule must take as long as the record says and compute the right numbers. A record is
-a file, and so is the cache of finished stages: their writer can claim any latency. So the target
-itself times the winner again before it is reported. That is no trial.
+The chosen schedule must be as fast as recorded, and must compute the right numbers. The trial store
+and the cache of finished steps are files whose writer could claim any latency. The target therefore
+measures the winner again before it is reported. This does not count as a trial.
 """
 
 from __future__ import annotations
@@ -33,23 +33,21 @@ from tilewright.tuning.results import Baselines, Schedule
 from tilewright.tuning.tuning_task import TuningTask, state_of
 
 NOISE = 2.0
-"""How much longer than it was recorded a winner may take on a target that gives other numbers each
-time."""
+"""Factor by which a winner may be slower than recorded on a target whose measurements vary."""
 
 
 class WrongSchedule(TilewrightError):
-    """A schedule that runs well and computes wrong numbers."""
+    """A schedule runs but computes wrong numbers."""
 
 
 def measure_baseline(task: TuningTask) -> Baselines:
-    """All that a user has without tuning."""
+    """Measure the baseline and the fallback of a workload."""
     fallback = fallback_schedule(task.target, task.workload)
     return Baselines(schedule_of_baseline(task), None if fallback is None else fallback.latency)
 
 
 def schedule_of_baseline(task: TuningTask) -> Schedule | None:
-    """What a user has without tuning, lowered and measured like every other; None if the target has
-    no such schedule, or it does not run."""
+    """Return the measured baseline schedule; None if the target has none or it does not run."""
     found = baseline_schedule(task.target, task.workload)
     if found is None:
         return None
@@ -59,8 +57,14 @@ def schedule_of_baseline(task: TuningTask) -> Schedule | None:
 
 
 def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
-    """How many values a schedule gets wrong on random tensors: 0, or None if the target cannot run
-    programs on data. Raises `WrongSchedule` otherwise."""
+    """Run a schedule on random tensors and compare its outputs with the reference.
+
+    Returns:
+        0 wrong values, or None if the target cannot run programs on data.
+
+    Raises:
+        WrongSchedule: some values are wrong.
+    """
     verifies = capability(task.target, Verifies)
     if verifies is None:
         return None
@@ -74,7 +78,8 @@ def verify_schedule(task: TuningTask, chosen: Schedule) -> int | None:
 
 
 def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Schedule | None:
-    """The baseline, which won, as it is timed now: what was stored of it may be wrong."""
+    """Measure a winning baseline again, and return it with its present latency if the stored one is
+    wrong."""
     again = schedule_of_baseline(task)
     if again is not None and reproduces(task.target, baseline.latency, again.latency):
         return baseline
@@ -90,10 +95,18 @@ def baseline_again(task: TuningTask, baseline: Schedule, emit: Listener) -> Sche
 def wrong_winners(
     task: TuningTask, history: History, timed: dict[int, Trial], emit: Listener
 ) -> Known:
-    """Time the fastest trial again, then the next fastest, until one `reproduces`. Returns those
-    that did not as they measure now, by flat index: a session built on them is to be repeated from
-    a record that is put right. All that was measured is added to `timed`, and what that holds
-    already is believed."""
+    """Measure the fastest trials again until one reproduces its recorded latency.
+
+    Args:
+        task: the workload, target and tuner.
+        history: trials of the run.
+        timed: measurements by flat index. New ones are added, and existing ones are trusted.
+        emit: receives notes.
+
+    Returns:
+        New measurements of the trials that did not reproduce, by flat index. The session must then
+        be rebuilt from a corrected record.
+    """
     emit(StageBegan("time_again"))
     wrong = _wrong_winners(task, history, timed)
     if wrong:
@@ -124,8 +137,11 @@ def _wrong_winners(task: TuningTask, history: History, timed: dict[int, Trial]) 
 
 
 def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
-    """Whether a latency that was recorded may stand beside what the target gives now: it is equal
-    where measuring repeats, at least half of it elsewhere."""
+    """Return whether a recorded latency agrees with a new measurement.
+
+    On a deterministic target both must be equal. On other targets, the new latency may be up to
+    `NOISE` times as long as the recorded one.
+    """
     if target.deterministic:
         near = math.isclose(claimed.seconds, found.seconds, rel_tol=1e-9)
         return claimed.cycles == found.cycles and near
@@ -135,13 +151,13 @@ def reproduces(target: Target, claimed: Latency, found: Latency) -> bool:
 
 
 def latency_of_trial(trial: Trial) -> Latency | None:
-    """None unless it is valid."""
+    """Return the latency of a trial; None unless it is valid."""
     return Latency(trial.seconds, trial.cycles) if trial.status == "valid" else None
 
 
 def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
-    """An estimate of what a call of the chosen schedule spends; None where there is none, or the
-    target does not know."""
+    """Estimate the energy of one call of the chosen schedule in microjoules; None if it is
+    unknown."""
     if chosen is None or capability(task.target, HasEnergy) is None:
         return None
     spent = picojoules_of(task.target, task.target.measure(lowered_of(task, chosen)))
@@ -149,7 +165,7 @@ def microjoules_of(task: TuningTask, chosen: Schedule | None) -> float | None:
 
 
 def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
-    """The very program that was measured, a batch of one."""
+    """Return the lowered program of a chosen schedule, as a batch of one."""
     if chosen.source == TRIAL:
         configs = np.array([chosen.config], dtype=np.int32)
         return task.target.lower(task.workload, configs)
@@ -158,7 +174,7 @@ def lowered_of(task: TuningTask, chosen: Schedule) -> Lowered:
 
 @lru_cache(maxsize=8)
 def _baseline_program(task: TuningTask, state: tuple[int, int]) -> Lowered:
-    """Kept: it is measured several times, and asking for it measures it once more."""
+    """Return the lowered baseline. It is cached, because looking it up measures it again."""
     baseline = capability(task.target, Baseline)
     assert baseline is not None, "a schedule that is no trial came from there"
     return baseline.baseline(task.workload).lowered

@@ -1,1 +1,1 @@
-"""Defines the commands: their options, and the order of their work. `register` adds them."""
+"""The commands: their options, and the order of their work. `register` adds them to the app."""

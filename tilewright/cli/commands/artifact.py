@@ -1,5 +1,7 @@
-"""Implements `tilewright build`, `run`, `verify`, `benchmark` and `cpu`: a network as one folder,
-and its outputs and latency."""
+"""The commands `tilewright build`, `run`, `verify`, `benchmark` and `cpu`.
+
+They make a folder from a network, and compute its outputs and latency.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ def run(
 def _run_pipeline(
     artifact: Artifact, arrays: dict[str, Array], output: Path, count: int | None, *, as_json: bool
 ) -> None:
-    """Successive images, and what overlap gives."""
+    """Run successive images, and show the gain of overlapping them."""
     from tilewright.cli.views.artifact import pipeline_json, show_pipeline
     from tilewright.cli.views.terminal import Terminal, working
     from tilewright.core.files import pack_arrays, write_atomically
@@ -191,7 +193,7 @@ def _run_pipeline(
 
 
 def _run_library(fit: Fit, output: Path, *, profile: bool, as_json: bool) -> None:
-    """One inference on this machine, and its figures."""
+    """Run one inference on this machine, and show its time."""
     from tilewright.cli.views.library import (
         library_profile_json,
         show_library_profile,
@@ -240,8 +242,11 @@ def verify(folder: Folder, as_json: AsJson = False, allow_code: AllowCode = Fals
 
 
 def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
-    """Return the artifact. With `allow_code`, print which code of it runs. Raises
-    `ArtifactError`."""
+    """Load an artifact. With `allow_code`, print which of its code is executed.
+
+    Raises:
+        ArtifactError: the artifact cannot be loaded.
+    """
     from tilewright.core.user_text import printable
     from tilewright.networks.artifact import code_of, load
 
@@ -254,7 +259,10 @@ def _loaded(folder: Path, allow_code: bool) -> AnyArtifact:
 def _verify_libraries(
     libraries: Sequence[tuple[dict[str, int], CompiledArtifact]], *, as_json: bool
 ) -> None:
-    """Each library, with the sizes that it is for; none where it is the only one."""
+    """Check the layers of each library, and show or print the errors.
+
+    Each library comes with the sizes that it was built for; they are empty if it is the only one.
+    """
     from tilewright.cli.views.library import errors_json, show_errors
     from tilewright.cli.views.terminal import Terminal, say, working
 
@@ -278,7 +286,11 @@ def _verify_libraries(
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """The inputs of an NPZ file. Raises `TilewrightError`."""
+    """Read the inputs of an NPZ file.
+
+    Raises:
+        TilewrightError: the file cannot be read.
+    """
     from tilewright.core.files import read_plain, unpack_arrays
 
     try:

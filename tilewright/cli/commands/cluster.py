@@ -1,4 +1,4 @@
-"""Implements `tilewright cluster` and `board`: keys of a Dask cluster, and the boards it has."""
+"""The commands `tilewright cluster` and `board`: keys of a Dask cluster, and its boards."""
 
 from __future__ import annotations
 

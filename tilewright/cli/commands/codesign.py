@@ -1,4 +1,4 @@
-"""Implements `tilewright codesign`: finds accelerators and schedules for given networks."""
+"""The command `tilewright codesign`: finds accelerators and schedules for given networks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def codesign(
 
 
 def _run(options: CodesignOptions, tracking: TrackingOptions, bare: bool, as_json: bool) -> None:
-    """Progress while it runs, results after it."""
+    """Run the search with a progress display, and show the results."""
     from tilewright.hardware_search.steps import check
 
     check(options)
@@ -87,7 +87,7 @@ def _tracked(
 
 
 def _links(outcome: CodesignOutcome) -> dict[str, str]:
-    """The run's pages, by whose they are."""
+    """Return the addresses of the run's pages by name."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 
@@ -98,7 +98,7 @@ def _links(outcome: CodesignOutcome) -> dict[str, str]:
 
 
 def _prepare() -> None:
-    """While the server starts."""
+    """Import heavy modules while the server starts."""
     import tilewright.flows.codesign_prefect  # noqa: F401
     from tilewright.tasks import tracking
 

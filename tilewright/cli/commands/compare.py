@@ -1,5 +1,7 @@
-"""Implements `tilewright compare`: tuners against each other, by whole runs of networks, or on
-workloads against the enumerated optimum."""
+"""The command `tilewright compare`: compares tuners.
+
+They are compared by whole runs of networks, or on workloads with a known optimum.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def sweep(
 def _compare_networks(
     options: CompareOptions, tracking: TrackingOptions, bare: bool, as_json: bool
 ) -> None:
-    """Progress while it runs, tables after it."""
+    """Run the comparison with a progress display, and show the tables."""
     from tilewright.cli.views.comparison import comparing_networks, show_networks
     from tilewright.cli.views.terminal import Terminal
     from tilewright.evaluation.compare.network_plan import plan_networks
@@ -134,7 +136,7 @@ def _bare(plan: NetworksPlan, listen: Listener) -> tuple[NetworkComparison, dict
 def _tracked(
     plan: NetworksPlan, tracking: TrackingOptions, listen: Listener
 ) -> tuple[NetworkComparison, dict[str, str]]:
-    """With servers around the flow; the comparison's pages by whose they are."""
+    """Run the flow with servers, and return the addresses of the comparison's pages by name."""
     from tilewright.search.events import StageBegan
     from tilewright.services.start_servers import embedded
 
@@ -153,7 +155,7 @@ def _tracked(
 
 
 def _prepare() -> None:
-    """While the server starts."""
+    """Import heavy modules while the server starts."""
     import tilewright.flows.comparison_prefect  # noqa: F401
     from tilewright.tasks import tracking
 
@@ -209,8 +211,10 @@ def _compare_on_workloads(options: CompareOptions, bare: bool, as_json: bool) ->
 
 
 def _record(compared: Comparison, options: CompareOptions, console: Console) -> None:
-    """Log a comparison to MLflow and register its champion. MLflow reads where its records are
-    when it is imported."""
+    """Log a comparison to MLflow and register its champion.
+
+    MLflow reads the location of its records when it is imported, so it is imported here.
+    """
     from tilewright.services.mlflow_server import mlflow_login
     from tilewright.services.workspace import use_workspace
 

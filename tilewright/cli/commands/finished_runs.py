@@ -1,4 +1,4 @@
-"""Implements `tilewright trials`, `diff`, `explain` and `export`: what a finished run holds."""
+"""The commands `tilewright trials`, `diff`, `explain` and `export`, which show finished runs."""
 
 from __future__ import annotations
 
@@ -103,8 +103,11 @@ def trials(
 
 
 def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames]) -> list[str]:
-    """Return the IDs of the workloads that a layer's name, or an ID, means. Raises
-    `TilewrightError` if there is none."""
+    """Return the IDs of the workloads that a layer's name or an ID refers to.
+
+    Raises:
+        TilewrightError: there is none.
+    """
     found = [
         workload
         for workload in frame["workload"].unique()
@@ -118,7 +121,7 @@ def _workloads(layer: str, frame: pd.DataFrame, names: dict[str, WorkloadNames])
 
 
 def _write(frame: pd.DataFrame, path: Path | None, as_json: bool) -> None:
-    """Print the trials, or write them to a file in the format that its name says."""
+    """Print the trials, or write them to a file in the format of its suffix."""
     from tilewright.core.files import write_atomically
     from tilewright.tuning.outputs import parquet
 
@@ -269,7 +272,7 @@ def export(
 
 
 def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
-    """The text of a built network as C, whose weights are written beside it, and what is in it."""
+    """Return a built network as C text, and a description. Its weights are written beside it."""
     from tilewright.core.files import write_atomically
     from tilewright.networks.artifact import Artifact, load
     from tilewright.reports.number_format import counted
@@ -292,7 +295,7 @@ def _network(folder: Path, form: str, out: Path) -> tuple[str, str]:
 
 
 def _trials(folder: Path, form: str, name: str) -> tuple[str, str]:
-    """The text of a file of trials, and what is in it."""
+    """Return the text of a file of trials, and a description of it."""
     from tilewright.reports.number_format import counted
     from tilewright.tuning.export import kernel_tuner_cache, t4_results
     from tilewright.tuning.optuna_study import optuna_journal

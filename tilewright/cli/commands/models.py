@@ -1,5 +1,7 @@
-"""Implements `tilewright dataset` and `model`: measured programs on many machines, and the models
-that learn from them."""
+"""The commands `tilewright dataset` and `model`.
+
+They build datasets of measured programs on many machines, and train models on them.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def _tracked(out: Path, options: DatasetOptions, cluster: str, listen: Listener)
 
 
 def _prepare_dataset() -> None:
-    """While the server starts."""
+    """Import heavy modules while the server starts."""
     import tilewright.flows.dataset_prefect
     import tilewright.networks.network  # noqa: F401
 

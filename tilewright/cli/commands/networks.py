@@ -1,4 +1,4 @@
-"""Implements `tilewright zoo` and `inspect`: what there is to tune, before any tuning."""
+"""The commands `tilewright zoo` and `inspect`, which show what there is to tune."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def inspect(
 def _draw_fusion(
     page: Path, hardware: Hardware, name: str, options: TuningOptions
 ) -> FusionSummary:
-    """Write the page; what is drawn there."""
+    """Write the page about fusion, and return the decisions that it shows."""
     from tilewright.core.files import write_atomically
     from tilewright.fusion.decision import preview
     from tilewright.reports.fusion import fusion_page
@@ -93,7 +93,7 @@ def _draw_fusion(
 
 
 def _said(page: Path | None, said: FusionSummary) -> str:
-    """What to say of the page."""
+    """Return a message about the page."""
     from tilewright.reports.number_format import counted
 
     fused = sum(each["fused"] for each in said["decisions"])

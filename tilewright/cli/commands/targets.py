@@ -1,4 +1,4 @@
-"""Implements `tilewright targets`, `target show` and `enumerate`: hardware and its schedule
+"""The commands `tilewright targets`, `target show` and `enumerate`: hardware and schedule
 spaces."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Implements `tilewright tune`: the whole way from a network to tuned, verified schedules."""
+"""The command `tilewright tune`: from a network to tuned and verified schedules."""
 
 from __future__ import annotations
 
@@ -74,8 +74,10 @@ def tuners() -> None:
 
 
 def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) -> Summary:
-    """With servers around the flow. Heavy imports wait until the server is on its way: both take
-    seconds."""
+    """Run the flow with servers.
+
+    Heavy imports happen while the server starts, since both take seconds.
+    """
     from tilewright.services.start_servers import embedded
 
     with heard.display, embedded(lambda: _prepare(options)):
@@ -87,7 +89,7 @@ def _tracked(options: TuningOptions, tracking: TrackingOptions, heard: Heard) ->
 
 
 def _links(summary: Summary) -> dict[str, str]:
-    """The run's pages, by whose they are."""
+    """Return the addresses of the run's pages by name."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 

@@ -1,4 +1,4 @@
-"""Implements `tilewright vta`: times, runs, checks, reads and writes instruction streams."""
+"""The commands `tilewright vta`: simulate, check, disassemble and assemble instruction streams."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ def asm(
 
 
 def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
-    """Totals, and a line a unit: how long it was busy, and then what it spent its cycles on."""
+    """Return the totals, and one line per unit: how long it was busy, and how its cycles were
+    spent."""
     from tilewright.reports.number_format import counted, milliseconds
     from tilewright.targets.vta.instruction_format import MODULE_NAMES
 
@@ -192,7 +193,7 @@ def _cycles_text(report: CycleReport, clock_mhz: float) -> str:
 
 
 def _spec(text: str) -> VtaSpec:
-    """The specification of that name; says on standard error what is assumed of it."""
+    """Return the specification with this name, and print assumptions about it to standard error."""
     from tilewright.cli.options import say_remarks
     from tilewright.targets.vta.spec import VtaSpec
 

@@ -1,4 +1,4 @@
-"""Implements `tilewright ui`, `serve`, `clean` and `warm-up`: the workspace and its servers."""
+"""The commands `tilewright ui`, `serve`, `clean` and `warm-up`: the workspace and its servers."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def warm_up() -> None:
 
 
 def _compile_kernels() -> None:
-    """Compile what the default target runs; numba keeps the code on disk."""
+    """Compile the kernels that the default target uses. numba caches the code on disk."""
     from tilewright.targets import target_kinds
 
     for kind in target_kinds().values():

@@ -1,1 +1,1 @@
-"""Shows results in a terminal. Nothing is decided here."""
+"""Display of results in a terminal. No decisions are made here."""

@@ -1,4 +1,4 @@
-"""Shows artifacts: the progress and result of a build, runs on an accelerator, and checks."""
+"""Display of artifacts: the progress and result of a build, runs on an accelerator, and checks."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ MEBI = 1 << 20
 
 
 def show_built(manifest: Mapping[str, Json], out: Path, console: Console) -> None:
-    """What an artifact holds and costs."""
+    """Show what an artifact contains and costs."""
     for line in built_lines(manifest, out):
         say(console, line)
 
 
 def show_run(artifact: Artifact, spent: Profile, output: Path, console: Console) -> None:
-    """What an inference took."""
+    """Show the time of an inference."""
     say(console, f"{_line(artifact, spent)} → {output}")
 
 
 def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
-    """Where the time goes: a row a layer, then what the CPU did."""
+    """Show the time per layer, one row per layer, and then that of the CPU."""
     whole, titles = max(1, spent.cycles), layer_titles(artifact.manifest)
     rows = [
         {
@@ -62,8 +62,8 @@ def show_profile(artifact: Artifact, spent: Profile, console: Console) -> None:
 
 
 def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
-    """What tables call the layers of an artifact, by their names: with the shape and
-    post-operations of each."""
+    """Return the display names of an artifact's layers, with shape and post-operations, by layer
+    name."""
     rows = map(as_object, as_list(manifest["layers"]))
     return {
         (name := as_text(row["name"])): layer(
@@ -74,7 +74,7 @@ def layer_titles(manifest: Mapping[str, Json]) -> dict[str, str]:
 
 
 def profile_json(spent: Profile) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the contents of `show_profile` as JSON."""
     layers: Sequence[Json] = [
         {
             "name": each.name, "names": list(each.names), "operator": each.operator,
@@ -96,7 +96,7 @@ def profile_json(spent: Profile) -> dict[str, Json]:
 
 
 def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Console) -> None:
-    """The layers that are wrong, and how many are right."""
+    """Show the layers with wrong values, and the number of correct layers."""
     rows = artifact.rows
     for check in checks:
         if check.wrong:
@@ -111,7 +111,7 @@ def show_checks(artifact: Artifact, checks: Sequence[LayerCheck], console: Conso
 
 
 def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Console) -> None:
-    """How far the whole network's outputs are from its source model's."""
+    """Show the error of the network's outputs relative to its source model."""
     if whole is None:
         say(console, f"{artifact.name} holds no outputs of its source model to compare with")
         return
@@ -124,7 +124,7 @@ def show_accuracy(artifact: Artifact, whole: NetworkAccuracy | None, console: Co
 def checks_json(
     artifact: Artifact, checks: Sequence[LayerCheck], whole: NetworkAccuracy | None
 ) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the results of the checks as JSON."""
     layers: Sequence[Json] = [
         {"name": artifact.rows[c.layer].name, "values": c.values, "wrong": c.wrong} for c in checks
     ]
@@ -164,7 +164,7 @@ _STAGES = {
 
 
 class Building:
-    """Says what is under way."""
+    """Shows which step of a build is running."""
 
     def __init__(self, console: Console) -> None:
         self._bar = Bars(console)
@@ -181,7 +181,7 @@ class Building:
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
-        """Show what begins, and how many of how many schedules or quiet rounds there are."""
+        """Show the current step, and the number of finished schedules or quiet rounds."""
         match event:
             case StageBegan():
                 what = _STAGES.get(event.name, event.name)
@@ -198,7 +198,7 @@ KIBI = 1 << 10
 def show_pipeline(
     artifact: Artifact, planned: PipelinePlan, images: int, output: Path, console: Console
 ) -> None:
-    """Latency, images/s, what is busy how much, and what the overlap costs."""
+    """Show latency, images per second, utilisation, and the cost of overlapping."""
     cpu, accelerator = planned.busy("cpu"), planned.busy("accelerator")
     alone, overlapped = 1 / planned.latency, 1 / planned.interval
     taken = planned.taken.steady
@@ -228,7 +228,7 @@ def show_pipeline(
 
 
 def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the contents of `show_pipeline` as JSON."""
     taken = planned.taken
     return {
         "images": images,
@@ -265,14 +265,14 @@ def pipeline_json(planned: PipelinePlan, images: int) -> dict[str, Json]:
 
 
 def rate(images_per_second: float) -> str:
-    """Three digits, or all before the point."""
+    """Return a rate with three digits, or without decimals if it is larger."""
     if images_per_second >= 99.95:
         return f"{images_per_second:,.0f}"
     return f"{images_per_second:#.3g}"
 
 
 def _cpu_line(artifact: Artifact, planned: PipelinePlan) -> str:
-    """Where the CPU's time comes from."""
+    """Return a sentence about the origin of the CPU times."""
     packing = f"{milliseconds(planned.cpu.packing)} ms of it packing"
     slower = f"for a CPU that takes {artifact.host_slowdown:g} times as long"
     if not planned.has_islands:

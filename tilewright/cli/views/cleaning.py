@@ -1,4 +1,4 @@
-"""Shows what `tilewright clean` removes."""
+"""Display of what `tilewright clean` removes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ def show_removable(
     console: Console, workspace: Workspace, cache: UnusedCache, runs: int, freed: int | None,
     compacted: Mapping[Path, int | None],
 ) -> None:  # fmt: skip
-    """Say it in lines; `freed` is None where nothing was removed, `compacted` maps a database to
-    the bytes it gave back, None where another process uses it."""
+    """Show what can be removed, or what was removed.
+
+    `freed` is None if nothing was removed. `compacted` maps a database to the bytes that it
+    released, or None if another process uses it.
+    """
     done = freed is not None
     size = cache.size if freed is None else freed
     files = counted(len(cache.files), "file")

@@ -1,4 +1,4 @@
-"""Shows the progress of a co-design run, and its front."""
+"""Display of the progress of a co-design run, and of its Pareto front."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STAGES = {
 
 @contextmanager
 def searching(console: Console) -> Iterator[Listener]:
-    """A bar of measurements."""
+    """Show a progress bar of measurements."""
     with Bars(console) as bars:
         bar = bars.add_task(_STAGES["pose_problem"], total=None)
 
@@ -53,7 +53,7 @@ def searching(console: Console) -> Iterator[Listener]:
 
 
 def standing_text(event: SearchProgress) -> str:
-    """How a search stands, without the number of measurements."""
+    """Return the progress of a search as text, without the number of measurements."""
     seen = f"{counted(event.machines, 'machine')} seen"
     if math.isinf(event.latency):
         return f"{seen}, none of them whole yet"
@@ -63,8 +63,7 @@ def standing_text(event: SearchProgress) -> str:
 def show_front(
     options: CodesignOptions, outcome: CodesignOutcome, links: Mapping[str, str], console: Console
 ) -> None:
-    """The front, where the files are, links to the run's pages by whose they are, and what to type
-    next."""
+    """Show the Pareto front, the files, links to the run's pages, and the next command."""
     summary = outcome.summary
     if outcome.front:
         console.print(front_table(summary, outcome.front, console.width))
@@ -84,13 +83,14 @@ def show_front(
 
 
 def named_as(base: str, spec: Path) -> str:
-    """A specification's file as a target of the kind that `base` is of."""
+    """Return the name of a target that is defined by a specification file, of the same kind as
+    `base`."""
     kind, _ = kind_of(base)
     return str(spec) if kind.reads(spec) else f"{kind.name}:{spec}"
 
 
 def front_table(summary: CodesignSummary, front: list[FrontRow], width: int = 80) -> Table:
-    """A line a machine, by ascending area."""
+    """Return a table with one line per machine, by ascending area."""
     names = summary["networks"]
     rows = [
         {

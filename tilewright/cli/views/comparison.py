@@ -1,5 +1,5 @@
-"""Shows what `tilewright compare` found: progress, the leaderboard, the verdict, where the rest
-is."""
+"""Display of `tilewright compare`: progress, leaderboard, verdict and the location of the
+results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tilewright.tuning.gains import PUBLISHED
 
 
 class ComparisonBars:
-    """A bar for the space that is enumerated, then one for the runs."""
+    """Progress bars: one for the space that is being enumerated, then one for the runs."""
 
     def __init__(self, console: Console, bars: Bars) -> None:
         self.console = console
@@ -54,7 +54,7 @@ class ComparisonBars:
         self._bar = self.bars.add_task(text, total=total, completed=completed)
 
     def __call__(self, event: Event) -> None:
-        """Show how far the comparison is."""
+        """Show the progress of the comparison."""
         match event:
             case Enumerating():
                 where = f"{event.place}/{event.spaces}"
@@ -74,7 +74,7 @@ class ComparisonBars:
 
 @contextmanager
 def comparing(console: Console) -> Iterator[ComparisonBars]:
-    """Progress of a comparison, shown within."""
+    """Show the progress of a comparison during a `with` block."""
     with Bars(console) as bars:
         yield ComparisonBars(console, bars)
 
@@ -83,8 +83,11 @@ def comparing(console: Console) -> Iterator[ComparisonBars]:
 def recording(
     plan: ComparisonPlan, console: Console
 ) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
-    """Progress of what comes after a comparison, shown within: to be told how many runs were
-    logged, and which workload's champion is learned."""
+    """Show the progress of the steps after a comparison, during a `with` block.
+
+    Yields two functions: one to report the number of logged runs, and one to report the workload
+    whose champion is being trained.
+    """
     # What MLflow says of its tables and checks is of no use on this terminal.
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     with Bars(console) as bars:
@@ -106,11 +109,11 @@ _DROPPED_FIRST = (
     "fastest\non", "time", f"compiles\nto {_GOAL}", "worst\nworkload", "invalid\nshare", "cycles",
     "gain",
 )  # fmt: skip
-"""Columns of a leaderboard that a narrow terminal does without, the first first."""
+"""Columns of a leaderboard that a narrow terminal leaves out, in this order."""
 
 
 def leaderboard_table(boards: Sequence[Leaderboard], width: int = 80) -> Table:
-    """Return leaderboards as one table, best tuner first; as many columns as there is room for."""
+    """Return leaderboards as one table, best tuner first, with as many columns as fit."""
     columns = columns_of(leaderboard_rows(boards))
     cells = {BROKEN_HEADINGS.get(head, head): texts for head, texts in columns.items()}
     return fitted_table(cells, _DROPPED_FIRST, width, left=_LEFT)
@@ -124,19 +127,19 @@ def show_leaderboards(boards: Sequence[Leaderboard], console: Console) -> None:
 
 
 def show_workloads(compared: Comparison, folder: Path, console: Console) -> None:
-    """Show a finished comparison on workloads, and where the rest is."""
+    """Show a finished comparison on workloads, and where its files are."""
     show_leaderboards(compared.leaderboards, console)
     say(console, f"report in {folder / REPORT}, every run in {folder / RECORD}")
 
 
 def show_left_out(left_out: Mapping[str, str], console: Console) -> None:
-    """The workloads that cannot take part, each with the reason."""
+    """Show the workloads that were left out, with the reasons."""
     for text, reason in left_out.items():
         say(console, f"left out: {text}: {reason}")
 
 
 def show_recorded(address: str, champions: int, console: Console) -> None:
-    """Show where the comparison is in MLflow, and how many models were registered."""
+    """Show where MLflow has the comparison, and how many models were registered."""
     registered = f"; champions: {counted(champions, 'model')}" if champions else ""
     say(console, f"MLflow: {address}{registered} ('tilewright ui' shows it)")
 
@@ -153,13 +156,12 @@ _RUN_COLUMNS_DROPPED_FIRST = (
     "bound\nms", "baseline\nms", "bound\ncycles", "baseline\ncycles", "trials", "above\nbound",
     "tuned\ncycles", "gain",
 )  # fmt: skip
-"""Columns of the runs of networks that a narrow terminal does without, the first first."""
+"""Columns of the runs of networks that a narrow terminal leaves out, in this order."""
 
 
 @contextmanager
 def comparing_networks(console: Console) -> Iterator[Listener]:
-    """A bar of runs on a terminal; elsewhere a line a finished run, and now and then one of the run
-    at work."""
+    """Show a progress bar of runs on a terminal, or otherwise a line per finished run."""
     with Bars(console) as bars:
         bar = bars.add_task("starting", total=None)
         title, done, runs, workloads = "", 0, 0, 0
@@ -192,7 +194,7 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
 
 
 def run_line(run: NetworkRun) -> str:
-    """A finished run in a line."""
+    """Return one line about a finished run."""
     tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "nothing valid"
     gain = f", gain {speedup(run.gain, 1.0)} over the {run.baseline}" if run.gain else ""
     return f"{run.title}: {tuned}{gain}; {duration(run.wall_seconds)}"
@@ -201,7 +203,7 @@ def run_line(run: NetworkRun) -> str:
 def show_networks(
     compared: NetworkComparison, folder: Path, links: Mapping[str, str], console: Console
 ) -> None:
-    """Show a line per run, the leaderboards, and where the rest is."""
+    """Show one line per run, the leaderboards, and where the files are."""
     console.print(_run_table(run_rows(compared.runs), console.width))
     say(console, "")
     show_leaderboards(compared.leaderboards, console)
@@ -215,6 +217,6 @@ def show_networks(
 
 
 def _run_table(rows: Sequence[Row], width: int) -> Table:
-    """Heads in two lines where they have a unit."""
+    """Return the table of runs. A heading with a unit has two lines."""
     columns = {head.replace(" ", "\n", 1): cells for head, cells in columns_of(rows).items()}
     return fitted_table(columns, _RUN_COLUMNS_DROPPED_FIRST, width, left=_LEFT)

@@ -1,5 +1,5 @@
-"""Shows finished runs: their trials, what differs between two of them, and why the models chose as
-they did."""
+"""Display of finished runs: trials, differences between two runs, and explanations of the
+models."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ from tilewright.tuning.run_metadata import WorkloadNames
 def show_trials(
     frame: pd.DataFrame, names: Mapping[str, WorkloadNames], best: int | None, console: Console
 ) -> None:
-    """A table a layer: a line a trial, the fastest first, with its knobs, or the reason where it is
-    not valid; of each layer the `best` of them, or all. `names` are known by workload id."""
+    """Show one table per layer with one line per trial, fastest first.
+
+    Each line has the knobs, or the reason if the trial is not valid. `best` limits the number of
+    trials per layer. `names` gives the names of the workloads by ID.
+    """
     for workload, trials in frame.groupby("workload", sort=False):
         known = names.get(str(workload))
         ordered = _fastest_first(trials)
@@ -58,7 +61,7 @@ def best_trials(frame: pd.DataFrame, best: int) -> pd.DataFrame:
 
 
 def _fastest_first(trials: pd.DataFrame) -> pd.DataFrame:
-    """Valid ones by what they take, then the others as they were tried."""
+    """Return the valid trials by latency, followed by the others in the order of the trials."""
     valid = trials["status"] == "valid"
     taken = trials["seconds"].where(trials["cycles"] < 0, trials["cycles"])
     order = pd.DataFrame({"invalid": ~valid, "taken": taken.where(valid), "trial": trials["trial"]})
@@ -97,13 +100,13 @@ _WHY = "knobs, or why not"
 
 
 def _knobs(text: str) -> str:
-    """`tile_h=7 tile_w=14` of the JSON that a table of trials has."""
+    """Return knobs as text, such as `tile_h=7 tile_w=14`."""
     return " ".join(f"{name}={value}" for name, value in json.loads(text).items())
 
 
 def show_diff(verdict: DiffVerdict, console: Console) -> None:
-    """Tables of latencies and of what models and trials are like, what changed, and the verdict
-    with its reasons last."""
+    """Show tables of latencies and model errors, then the changed settings, and the verdict with
+    its reasons."""
     say(console, f"A  {verdict.a}\nB  {verdict.b}\n")
     for rows, total in ((latency_rows(verdict), True), (figure_rows(verdict), False)):
         console.print(fitted_table(columns_of(rows), (), console.width, left=("",), total=total))
@@ -123,7 +126,10 @@ _BAR = 8  # characters of the longest bar
 
 @contextmanager
 def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int, Workload], None]]:
-    """Progress over the workloads of a run, shown within: to be told which is next."""
+    """Show the progress over the workloads of a run during a `with` block.
+
+    Yields a function to report the next workload.
+    """
     with Bars(console) as bars:
         bar = bars.add_task("explaining", total=len(folder.workloads))
 
@@ -134,13 +140,13 @@ def explaining(folder: TunedFolder, console: Console) -> Iterator[Callable[[int,
 
 
 def warn_if_changed(folder: TunedFolder, console: Console) -> None:
-    """Say so if the run was recorded on another simulator than the present one."""
+    """Show a warning if the simulator has changed since the run."""
     if folder.changed:
         console.print(CHANGED, style="yellow", highlight=False)
 
 
 def tell_problems(folder: TunedFolder, console: Console) -> None:
-    """Trials that could not be used."""
+    """Show the trials that could not be used."""
     for problem in folder.problems:
         console.print(f"note: {problem}", style="yellow", markup=False, highlight=False)
 
@@ -152,7 +158,8 @@ def show(
     out: Path,
     console: Console,
 ) -> None:
-    """What drove each model, how right they were, where the picture is, and what to do."""
+    """Show which features drove each model, how accurate it was, the location of the picture, and
+    advice."""
     for model in models:
         _show_features(model, console)
     console.print(Text("How right they were", "bold"))
@@ -193,7 +200,8 @@ def _show_features(model: ModelSummary, console: Console) -> None:
 
 
 def _accuracy(explained: Sequence[Explained], width: int) -> Table:
-    """All workloads together: on random configs, and on trials before they were measured."""
+    """Return a table of the models' accuracy on random configs, and on trials before they were
+    measured."""
     heads = ("P\nrmse", "P\nrank", "A\nrmse", "A\nrank", "V\nauc", "V\nbrier", "fast\nvetoed")
     rows, fast = [], percent(vetoed_shares(explained).fast)
     for text, judged, missed in (

@@ -1,4 +1,4 @@
-"""Shows libraries for a CPU: their runs and errors, and their latency beside other engines."""
+"""Display of libraries for a CPU: runs, errors, and latency compared with other engines."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MEBI = 1 << 20
 
 
 def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
-    """How long an inference takes, and what share of it is in no kernel; nothing where no inputs
-    are known."""
+    """Show the time of an inference and the fraction outside of kernels, if example inputs are
+    known."""
     if not artifact.has_samples:
         return
     _, spent = artifact.run(artifact.check_inputs(), layers=True)
@@ -39,14 +39,14 @@ def show_time_shares(artifact: CompiledArtifact, console: Console) -> None:
 def show_library_run(
     artifact: CompiledArtifact, spent: LibraryProfile, output: Path, console: Console
 ) -> None:
-    """What an inference took."""
+    """Show the time of an inference."""
     say(console, f"{_layer_line(artifact, spent)} → {output}")
 
 
 def show_library_profile(
     artifact: CompiledArtifact, spent: LibraryProfile, console: Console
 ) -> None:
-    """Where the time goes: a row a layer, then what lies between them."""
+    """Show the time per layer, one row per layer, and the time between them."""
     rest = sum(seconds for _, seconds in spent.others)
     whole = sum(each.seconds for each in spent.layers) + rest
     titles = layer_titles(artifact.manifest)
@@ -69,7 +69,7 @@ def show_library_profile(
 
 
 def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the contents of `show_library_profile` as JSON."""
     layers: Sequence[Json] = [
         {
             "name": layer.name, "names": list(layer.names), "operator": layer.operator,
@@ -89,7 +89,7 @@ def library_profile_json(spent: LibraryProfile) -> dict[str, Json]:
 def show_errors(
     artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float, console: Console
 ) -> None:
-    """The layers that are wrong, how many are right, and how the whole compares."""
+    """Show the wrong layers, the number of correct layers, and the error of the outputs."""
     for each in errors:
         if each.wrong:
             name = as_text(artifact.rows[each.layer]["name"])
@@ -111,7 +111,7 @@ def show_errors(
 def errors_json(
     artifact: CompiledArtifact, errors: Sequence[KernelError], whole: float
 ) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the results of the checks as JSON."""
     layers: Sequence[Json] = [
         {"name": artifact.rows[each.layer]["name"], "error": each.error, "wrong": each.wrong}
         for each in errors
@@ -133,7 +133,7 @@ def _layer_line(artifact: CompiledArtifact, spent: LibraryProfile) -> str:
 
 
 def show_benchmark(made: Benchmark, console: Console) -> None:
-    """A row an engine, then of how many rounds the figures are."""
+    """Show one row per engine, and the number of rounds."""
     timed = made.timed
     rows = []
     for name, times in timed.engines.items():
@@ -167,7 +167,7 @@ def show_benchmark(made: Benchmark, console: Console) -> None:
 
 
 def benchmark_json(made: Benchmark) -> dict[str, Json]:
-    """The same for programs, with the figures of every round."""
+    """Return the benchmark as JSON, with the times of every round."""
     timed = made.timed
     engines: list[Json] = []
     for name, times in timed.engines.items():

@@ -1,4 +1,4 @@
-"""Shows datasets and models that are trained on them: progress and results."""
+"""Display of datasets and of models trained on them: progress and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def building(console: Console) -> Iterator[Listener]:
-    """A bar of rows on a terminal; elsewhere a line now and then."""
+    """Show a progress bar of rows on a terminal, or otherwise occasional lines."""
     with Bars(console) as bars:
         bar = bars.add_task("planning", total=None)
 
@@ -43,13 +43,13 @@ def building(console: Console) -> Iterator[Listener]:
 
 
 def show_built(about: DatasetMetadata, out: Path, console: Console) -> None:
-    """How large the dataset is, and its digest."""
+    """Show the size of a dataset and its digest."""
     say(console, dataset_line(about, out))
 
 
 @contextmanager
 def training_shown(console: Console) -> Iterator[Listener]:
-    """How a training goes, on the last line of a terminal; nothing where there is none."""
+    """Show the progress of training on the last line of a terminal; nothing without a terminal."""
     if not console.is_terminal:
         yield ignore
         return
@@ -63,7 +63,8 @@ def training_shown(console: Console) -> Iterator[Listener]:
 
 
 def show_scores(found: Mapping[str, Json], console: Console) -> None:
-    """A line for compiled programs and one for programs before that; what was learned from."""
+    """Show the accuracy for programs after and before compilation, and the size of the training
+    data."""
     rows = []
     for title, row in (("compiled", found), ("before", as_object(found["visible"]))):
         low, high = (as_number(each) for each in as_list(row["interval"]))
@@ -108,7 +109,7 @@ def show_scores(found: Mapping[str, Json], console: Console) -> None:
 
 
 def show_registered(found: Registered, console: Console) -> None:
-    """Where a model is in MLflow's registry, and the run's pages."""
+    """Show the model's version in MLflow's registry, and the addresses of the run's pages."""
     from tilewright.services.page_addresses import flow_run_url
     from tilewright.tasks.tracking import run_url
 

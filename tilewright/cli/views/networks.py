@@ -1,4 +1,4 @@
-"""Shows networks: the built-in ones, and what becomes of every operator."""
+"""Display of networks: the built-in ones, and the placement of every operator."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tilewright.targets.display_names import shape
 from tilewright.targets.workload import parse_workload
 
 _DROPPABLE = ("operators", "input")
-"""Columns that a narrow terminal does without, the first first."""
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 def show_zoo(networks: Sequence[NetworkFacts], console: Console) -> None:
-    """A line a network."""
+    """Show one line per built-in network."""
     rows = [
         {
             "network": each.name,
@@ -51,8 +51,16 @@ def show_report(
     brief: bool = False,
     has_host: bool = True,
 ) -> None:
-    """Print the report. `brief` leaves out operators that only follow another or do no work. A
-    target that is the processor itself `has_host` not: nothing is offloaded, and compared."""
+    """Show where each operator of a network runs.
+
+    Args:
+        report: the report.
+        target: name of the target.
+        console: the terminal.
+        brief: whether to leave out operators that do no work of their own.
+        has_host: whether the target is an accelerator beside a CPU. If the target is the CPU
+            itself, nothing is offloaded or compared.
+    """
     shown = [o for o in report.operators if not brief or _matters(o)]
     places = OFFLOADED if has_host else KERNELS
     console.print(_operators(report, shown, places, console.width))
@@ -88,14 +96,14 @@ def region_lines(report: ModelReport) -> list[str]:
 
 
 def _rest_of_library(report: ModelReport) -> str:
-    """What a library does with the rest."""
+    """Return a sentence about the operators without kernels of a library."""
     if not report.by_status("onnxruntime"):
         return "TVM compiles the rest"
     return "TVM compiles the rest, but for what onnxruntime runs"
 
 
 def _rest(report: ModelReport) -> str:
-    """What the figures before it leave out."""
+    """Return a sentence about the operators that are not offloaded."""
     if report.by_status("unsupported"):
         return "some operators cannot be converted"
     if report.by_status("onnxruntime"):
@@ -104,7 +112,7 @@ def _rest(report: ModelReport) -> str:
 
 
 def _times(report: ModelReport) -> str:
-    """What both sides take, in a sentence."""
+    """Return a sentence about the times on the accelerator and on the CPU."""
     there, here = report.accelerator_seconds, milliseconds(report.cpu_seconds) or "0"
     if there is None:
         return f"the CPU takes some {here} ms for its share, by an estimate"

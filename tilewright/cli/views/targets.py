@@ -1,5 +1,5 @@
-"""Shows hardware: the kinds of targets, a target's specification, the boards of a cluster, and an
-enumerated space."""
+"""Display of hardware: kinds of targets, specifications, boards of a cluster, and enumerated
+spaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROSE = 24  # characters from which on a value is a sentence, shown below the ta
 
 
 def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
-    """Each kind, with a line a preset."""
+    """Show each kind of targets, with one line per preset."""
     for kind in kinds:
         console.print(Text.assemble((kind.name, "bold"), f": {kind.summary}"))
         presets = {preset: kind.describe(preset) for preset in kind.presets()}
@@ -38,7 +38,7 @@ def show_kinds(kinds: Sequence[TargetKind], console: Console) -> None:
 def show_properties(
     name: str, kind: TargetKind, properties: Sequence[Property], console: Console
 ) -> None:
-    """A table a section, and the sentences behind it."""
+    """Show one table per section of properties, followed by those with longer texts."""
     console.print(Text.assemble((name, "bold"), f": {kind.summary}"))
     for section, rows in groupby(properties, key=lambda each: each.section):
         console.print()
@@ -59,7 +59,7 @@ def show_properties(
 
 
 def as_document(name: str, kind: TargetKind, properties: Sequence[Property]) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the properties as JSON."""
     return {
         "name": name,
         "kind": kind.name,
@@ -85,7 +85,7 @@ _COLUMNS = ("machine", "programs", "wrong", "time_outs", "failures", "resets")
 
 
 def boards_text(boards: Mapping[str, Mapping[str, Json]], as_json: bool) -> str:
-    """A line a board, or JSON."""
+    """Return one line per board, or JSON."""
     if as_json:
         return json.dumps({name: dict(about) for name, about in boards.items()}, indent=1) + "\n"
     if not boards:
@@ -103,14 +103,17 @@ def boards_text(boards: Mapping[str, Mapping[str, Json]], as_json: bool) -> str:
 
 @contextmanager
 def enumerating(text: str, size: int, console: Console) -> Iterator[Callable[[int], None]]:
-    """Progress through a space of `size` configs, to be told how many more are done."""
+    """Show the progress of enumerating `size` configs during a `with` block.
+
+    Yields a function to report how many more configs are done.
+    """
     with Bars(console) as bars:
         bar = bars.add_task(text, total=size)
         yield lambda configs: bars.advance(bar, configs)
 
 
 def show_enumerated(space: EnumeratedSpace, out: Path, console: Console) -> None:
-    """How many schedules there are, how many are valid, and the best."""
+    """Show how many schedules a space has, how many are valid, and the best one."""
     total = len(space.table)
     best = "" if space.best is None else f"; best {latency_text(space.best)}"
     say(

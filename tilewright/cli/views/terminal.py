@@ -1,4 +1,4 @@
-"""Defines the look of this program in a terminal: tables, progress, plain lines, and latencies."""
+"""Common display elements of the terminal: tables, progress, plain lines and latencies."""
 
 from __future__ import annotations
 
@@ -36,22 +36,27 @@ Padding = int | tuple[int, int, int, int]
 FIRST_WORD, QUIET = 5.0, 30.0
 """Seconds of silence before the first line of what is under way, and before later ones."""
 GAP = 2
-"""Columns of a terminal between two cells of a `ruled_table`."""
+"""Number of blank columns between two cells of a `ruled_table`."""
 TEXT = 24
-"""Columns of a terminal that the text at the beginning of a line has at least."""
+"""Minimum width of the text at the beginning of a line."""
 LEAST_TEXT = 8
-"""Columns that it has where not even the figures fit."""
+"""Minimum width of this text if not even the figures fit."""
 BREAK = " · "
-"""Where a text at the beginning of a line goes on in the next, if it has to; among columns that a
-narrow terminal does without, those before it go before a text is broken."""
+"""Separator at which the text at the beginning of a line may be broken.
+
+In a list of columns that a narrow terminal leaves out, it marks the point at which the text is
+broken instead.
+"""
 PIPE_WIDTH = 1 << 16
-"""Columns of what is no terminal, whatever COLUMNS says."""
+"""Width if the output is not a terminal, whatever COLUMNS says."""
 
 
 class Terminal(Console):
-    """A console that takes text as it is: no markup in brackets, no words for pictures, and what
-    would move the cursor or change colours is shown as a code. Where it is no terminal, no line is
-    wrapped, and none ends in spaces."""
+    """A console that prints text literally.
+
+    It has no markup in brackets and no emoji codes, and shows control characters as escape codes.
+    If the output is not a terminal, lines are not wrapped and do not end in spaces.
+    """
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
@@ -59,7 +64,7 @@ class Terminal(Console):
             self.width = PIPE_WIDTH
 
     def print(self, *objects: Any, **more: Any) -> None:
-        """As `Console.print`; paths are shown as they were typed, before lines are wrapped."""
+        """Print like `Console.print`, but show paths as the user typed them."""
         typed = [as_typed(each) if isinstance(each, str) else each for each in objects]
         if self.is_terminal:
             super().print(*typed, **more)
@@ -83,19 +88,22 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As `Console.render`."""
+        """Render like `Console.render`, but escape control characters."""
         for segment in super().render(renderable, options):
             shown = segment.text if segment.control else printable(segment.text, keep="\n")
             yield segment if shown is segment.text else Segment(shown, segment.style)
 
 
 def ruled_table(padding: Padding = (0, 1, 0, 1)) -> Table:
-    """A table with a line below its head. `padding` of a cell: top, right, bottom, left."""
+    """Return an empty table with a line below its heading.
+
+    `padding` of a cell is top, right, bottom and left.
+    """
     return Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
 
 
 def bare_table(*, head: bool = True) -> Table:
-    """A table without lines."""
+    """Return an empty table without lines."""
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
 
 
@@ -110,11 +118,20 @@ def fitted_table(
     styles: Sequence[str | None] = (),
     total: bool = False,
 ) -> Table:
-    """A table of cells by the head of their column that fits into `width`, so that no figure is
-    cut: columns without a cell are left out, then those of `droppable`, the first first. The first
-    column and those that are `folded` are text, which goes on in a second line where it has to.
-    Those of `left` stand on the left, and so does the first, unless its lines are `numbered`.
-    `styles` are those of lines; with a `total`, the last line is set off."""
+    """Return a table that fits into a width without cutting off figures.
+
+    Columns without any cell are left out, and then those of `droppable` until the table fits.
+
+    Args:
+        columns: cells by the heading of their column.
+        droppable: columns to leave out if necessary, in this order.
+        width: width of the terminal.
+        left: columns that are aligned to the left.
+        folded: columns of text that may continue in a second line, besides the first one.
+        numbered: whether lines are numbered, so that the first column is aligned to the right.
+        styles: styles of the lines.
+        total: whether to set off the last line as a total.
+    """
     shown = {head: cells for head, cells in columns.items() if any(cells)}
     if not shown:
         return ruled_table()
@@ -152,7 +169,7 @@ def fitted_table(
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """The cells of rows with equal headings by column."""
+    """Convert rows with equal headings to lists of cells by heading."""
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
@@ -167,9 +184,11 @@ def _width(head: str, cells: Sequence[str | Text]) -> int:
 
 
 class Silence:
-    """Says every so often what is under way, where nothing else is said: a context, for logs and
-    pipes. `words` gives that; the first line comes after `FIRST_WORD` seconds of silence, later
-    ones after `QUIET` seconds. `broken()` tells that something was said."""
+    """Prints what is running now and then, while nothing else is printed, for logs and pipes.
+
+    Use it as a context manager. The first line is printed after `FIRST_WORD` seconds of silence,
+    later ones after `QUIET` seconds. `words` returns the text.
+    """
 
     def __init__(self, console: Console, words: Callable[[], str]) -> None:
         self._console, self._words = console, words
@@ -187,7 +206,7 @@ class Silence:
             self._thread.join()  # no line comes behind the results, or while the process ends
 
     def broken(self) -> None:
-        """Something was said."""
+        """Report that something else was printed."""
         self._spoke.set()
 
     def _break(self) -> None:
@@ -204,7 +223,7 @@ class Silence:
 
 
 class _Description(TextColumn):
-    """What a task does, or the kernel that it waits for."""
+    """Column with the description of a task, or with the kernel that it waits for."""
 
     def render(self, task: Task) -> Text:
         """Return the text of the column."""
@@ -213,7 +232,7 @@ class _Description(TextColumn):
 
 
 class _Status:
-    """A text that gives way to the kernel that is being compiled."""
+    """Status text that shows the kernel that is being compiled, if any."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -223,8 +242,8 @@ class _Status:
 
 
 class Bars(Progress):
-    """Bars that vanish when they are done; where there is no terminal, a line now and then of the
-    last one, on the error stream."""
+    """Progress bars that disappear when they are done; without a terminal, occasional lines on
+    stderr."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -258,8 +277,7 @@ class Bars(Progress):
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows on the terminal's error stream that `what` is under way; elsewhere a line after
-    `FIRST_WORD` seconds."""
+    """Show that `what` is running: a spinner on a terminal, otherwise a line after some seconds."""
     console, began = Terminal(stderr=True), time.monotonic()
     if console.is_terminal:
         with console.status(_Status(what)):
@@ -270,36 +288,36 @@ def working(what: str) -> Iterator[None]:
 
 
 def say(console: Console, text: str) -> None:
-    """A line as it is: neither coloured nor broken, so that it can be searched and copied."""
+    """Print a line without colours or line breaks, so that it can be searched and copied."""
     console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
-    """What `summary.json` says, null where nothing is known."""
+    """Return a latency from the values in `summary.json`; None if both are unknown."""
     if seconds is None and cycles is None:
         return None
     return Latency(math.nan if seconds is None else seconds, -1 if cycles is None else cycles)
 
 
 def cost(latency: Latency | None) -> float | None:
-    """In cycles, or in seconds where none are counted."""
+    """Return the cycles of a latency, or its seconds if no cycles are counted."""
     if latency is None:
         return None
     return float(latency.cycles) if latency.cycles >= 0 else latency.seconds
 
 
 def cycles_text(latency: Latency | None) -> str:
-    """`1,371`; empty for what is not known or not counted."""
+    """Return cycles as text, such as `1,371`; empty if they are unknown."""
     return "" if latency is None or latency.cycles < 0 else f"{latency.cycles:,}"
 
 
 def time_text(latency: Latency | None) -> str:
-    """`0.0137` milliseconds; empty for what is not known."""
+    """Return milliseconds as text, such as `0.0137`; empty if they are unknown."""
     return "" if latency is None else milliseconds(latency.seconds)
 
 
 def latency_text(latency: Latency | None) -> str:
-    """`1,371 cycles (0.0137 ms)`, or the time alone; empty for what is not known."""
+    """Return a latency as text, such as `1,371 cycles (0.0137 ms)`; empty if it is unknown."""
     if latency is None:
         return ""
     time, cycles = time_text(latency), cycles_text(latency)

@@ -1,4 +1,4 @@
-"""Shows the list of `tilewright tuners`."""
+"""Display of the list of tuners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.search import Registration
 
 
 def show_tuners(tuners: Sequence[Registration], console: Console) -> None:
-    """What each is, then the options; tuners with the same options are listed together."""
+    """Show each tuner, and then the options; tuners with the same options are listed together."""
     table = bare_table(head=False)
     table.add_column("", no_wrap=True, style="bold")
     table.add_column("")

@@ -1,4 +1,4 @@
-"""Shows the progress of a tuning run: a live table on a terminal, short lines elsewhere."""
+"""Display of the progress of a tuning run: a live table on a terminal, short lines elsewhere."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ STAGES = {
 
 BAR = "━" * 12
 WIDE = 100
-"""Columns of a terminal that shows shapes of layers beside their progress."""
+"""Terminal width from which the shapes of layers are shown beside their progress."""
 READING, STARTING = "reading the model", "starting the local servers"
 """What a run does first, bare or with servers."""
 
 
 class Display(Protocol):
-    """Hears events; is a context in which it may use the terminal."""
+    """A context manager that receives events and shows them in the terminal."""
 
     def __call__(self, event: Event) -> None: ...
 
@@ -78,7 +78,7 @@ class Display(Protocol):
 
 
 class Heard:
-    """Shows what happens, and counts the stages that were not done again."""
+    """Passes events to a display, and counts the reused steps."""
 
     def __init__(self, display: Display) -> None:
         self.display = display
@@ -90,8 +90,13 @@ class Heard:
 
 
 def make_display(console: Console, trials: int, first: str = READING) -> Display:
-    """The display that suits the terminal, or the lack of one; `trials` are those of a workload,
-    `first` is what the run does first."""
+    """Return a display for a terminal, or for other outputs.
+
+    Args:
+        console: the console.
+        trials: trials per workload.
+        first: description of the first step.
+    """
     if console.is_terminal:
         return LiveDisplay(console, trials, first)
     return LineDisplay(console, first)
@@ -99,7 +104,7 @@ def make_display(console: Console, trials: int, first: str = READING) -> Display
 
 @dataclass
 class LayerProgress:
-    """A line of the display."""
+    """Progress of a layer, one line of the display."""
 
     name: str
     count: int
@@ -112,8 +117,10 @@ class LayerProgress:
 
 
 class LineDisplay:
-    """One line a finished workload, for logs and pipes; and where nothing is said for a while, one
-    about what the run waits for or works on."""
+    """Prints one line per finished workload, for logs and pipes.
+
+    If nothing is printed for a while, it prints what the run is doing.
+    """
 
     def __init__(self, console: Console, first: str = READING) -> None:
         self.console = console
@@ -157,7 +164,7 @@ class LineDisplay:
 
 
 class LiveDisplay:
-    """A table that grows with the run, and the stage that is running now."""
+    """Live table of the run's progress, with the current step."""
 
     def __init__(self, console: Console, trials: int, first: str = READING) -> None:
         self.console = console
@@ -215,7 +222,7 @@ class LiveDisplay:
             yield self._table(options.max_width)
 
     def _table(self, width: int) -> Table:
-        """A line a layer; on a narrow terminal without its shape."""
+        """Return a table with one line per layer. A narrow terminal does not show the shapes."""
         rows = [
             {
                 "layer": each.name if width >= WIDE else each.name.partition(BREAK)[0],
@@ -239,7 +246,8 @@ class LiveDisplay:
         return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
     def _bar(self, layer: LayerProgress) -> Text:
-        """How far a layer is; where trials are shared, also how many of them it got."""
+        """Return the progress bar of a layer, which also shows how many of the shared trials it
+        got."""
         most, done = self.trials, layer.trials
         if self.shared:
             most = max(most, *(each.trials for each in self.layers.values()))
@@ -250,12 +258,12 @@ class LiveDisplay:
 
 
 def shared_text(event: RoundScheduled) -> str:
-    """How many of the shared trials are spent."""
+    """Return how many of the shared trials are spent."""
     return f"{event.trials:,} of at most {counted(event.most, 'trial')}"
 
 
 def tuned_line(outcome: TunedWorkload) -> str:
-    """A workload that is done, in a line."""
+    """Return one line about a tuned workload."""
     row, chosen = outcome.summary(), outcome.chosen
     had = before(row)
     mark = "" if had.is_published else "~"
@@ -272,7 +280,7 @@ def tuned_line(outcome: TunedWorkload) -> str:
 
 
 def _short(latency: Latency | None) -> str:
-    """Cycles alone where they are counted: the time stands beside the best."""
+    """Return a latency in cycles if they are counted, else in milliseconds."""
     return cycles_text(latency) or latency_text(latency)
 
 

@@ -1,4 +1,4 @@
-"""Shows the results of a tuning run: a line a layer, and where everything is."""
+"""Display of the results of a tuning run: one line per layer, and the location of the files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DROPPABLE = (
     "roofline\ncycles", "gain\n95 %", "baseline\nms", "bound\ncycles", "trials", BREAK, "valid",
     "baseline\ncycles", "tuned\n95 %", "above\nbound", "above\nroof", "×", "gain", "tuned\nms",
 )  # fmt: skip
-"""Columns that a narrow terminal does without, the first first."""
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 def show_results(
@@ -53,8 +53,7 @@ def show_results(
     links: Mapping[str, str],
     console: Console,
 ) -> None:
-    """The table of `summary.json`, what was reused, where the results lie, and links to the run's
-    pages by whose they are."""
+    """Show the table of results, what was reused, the files, and links to the run's pages."""
     console.print(results_table(summary, console.width))
     say(
         console,
@@ -74,10 +73,11 @@ def show_results(
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
-    """Lists each layer's baseline and tuned latency, bounds, gain and trials, as far as there is
-    room: cycles where the target counts them, and milliseconds. What a target cannot tell has no
-    column. `~` marks what rests on the stock compiler's fallback, or on a rule, where it publishes
-    no schedule."""
+    """Return a table of each layer's latencies, bounds, gain and trials, as far as there is room.
+
+    Values that a target does not provide have no column. `~` marks gains over the stock compiler's
+    fallback or a rule, if no schedule is published.
+    """
     rows = summary["workloads"]
     names = [layer(row["names"], parse_workload(row["workload"], row["epilogue"])) for row in rows]
     counts = [str(row["count"]) for row in rows] + [""]
@@ -98,8 +98,8 @@ _OVER = {
 
 
 def headline(summary: Summary) -> str:
-    """What the tuned layers of an inference take, how much faster that is than what there is
-    without tuning, and how far from the bound."""
+    """Return the tuned latency of an inference, its gain, and its distance from the bound, as
+    text."""
     total, had = summary["total"], before_all(summary["workloads"])
     tuned = as_latency(total["tuned_seconds"], total["tuned_cycles"])
     subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
@@ -114,7 +114,7 @@ def headline(summary: Summary) -> str:
 
 
 def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str]:
-    """The cells of a line by the head of their column: latencies of `row`, trials of `rows`."""
+    """Return the cells of a line by heading: latencies of `row`, and trials of `rows`."""
     had = before_all(rows) if "published" in row else before(rows[0])
     tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
     bound = as_latency(row["bound_seconds"], row["bound_cycles"])
@@ -146,8 +146,8 @@ def _total_name(summary: Summary) -> str:
 
 
 def coverage(summary: Summary) -> str:
-    """How much of the network that is, and where the stock compiler's fallback or a rule stands in
-    for published schedules (`~`)."""
+    """Return how much of the network was tuned, and which layers have no published schedules
+    (`~`)."""
     rows, part = summary["workloads"], summary.get("part", {})
     share = share_of(summary["macs"])
     said = f"{percent(share)} of the network's MACs"
@@ -162,7 +162,7 @@ def coverage(summary: Summary) -> str:
 
 
 def _published(summary: Summary) -> str:
-    """For how much of it the stock compiler publishes schedules, where that is not all."""
+    """Return for how much of the network schedules are published, if not for all of it."""
     known, rows = summary["total"]["published"], summary["workloads"]
     over = before_all(rows).over
     if over == PUBLISHED:
@@ -180,7 +180,7 @@ def _published(summary: Summary) -> str:
 
 
 def _validation(summary: Summary) -> str:
-    """What latencies rest on where measuring does not repeat; nothing elsewhere."""
+    """Return how the latencies were validated, if measurements vary."""
     rows = [row["validation"] for row in summary["workloads"] if "validation" in row]
     if not rows:
         return ""
@@ -202,7 +202,7 @@ def _proof(summary: Summary) -> str:
 
 
 def _fused(summary: Summary) -> str:
-    """What runs together, where that was decided, and what the whole network takes then."""
+    """Return how much was fused, if that was decided, and the latency of the whole network."""
     if "fusion" not in summary:
         return ""
     said = summary["fusion"]
@@ -223,7 +223,7 @@ def _fused(summary: Summary) -> str:
 
 
 def _sharing(summary: Summary) -> str:
-    """What became of shared trials, in a line; nothing where they were not."""
+    """Return how shared trials were spent; empty if they were not shared."""
     if "stop_gain" not in summary:
         return ""
     sharing = summary["stop_gain"]
@@ -242,7 +242,7 @@ def _sharing(summary: Summary) -> str:
 
 
 def _reused(summary: Summary, stages: int) -> str:
-    """What was not done again, in a line; nothing if all was."""
+    """Return how much was reused; empty if nothing was."""
     rows = summary["workloads"]
     held = sum(row["reused_trials"] for row in rows)
     if not held and not stages:

@@ -1,1 +1,1 @@
-"""Registers the tuners: one explorer a file, registered by importing it."""
+"""The tuners: one explorer per module, which is registered when the module is imported."""

@@ -1,7 +1,7 @@
-"""Implements tuners that follow closed-form estimates and learn nothing: a control for learning.
+"""Tuners that follow closed-form estimates and learn nothing, as a control for learning.
 
-`estimate` takes the estimated latency at its word; `tps` is VTA++'s analytic tiling choice, by
-estimated DRAM traffic. Nothing that is measured changes either order.
+`estimate` ranks configs by estimated latency. `tps` is VTA++'s analytic tiling choice, by estimated
+DRAM traffic. Measurements change neither order.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ _POOL = 65_536
 
 
 class NoEstimates(TilewrightError):
-    """A tuner that lives by closed-form estimates on a target that offers none."""
+    """The tuner needs closed-form estimates, and the target offers none."""
 
 
 class _ByEstimates(BaseExplorer[OptionsT]):
-    """The first of a fixed order that are not tried yet."""
+    """Proposes untried configs in a fixed order by closed-form estimates."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
     ) -> Candidates:
-        """Raises `NoEstimates` on a target without closed-form estimates."""
+        """Return the next configs of the order.
+
+        Raises:
+            NoEstimates: the target offers no closed-form estimates.
+        """
         if problem.estimate is None:
             raise NoEstimates(
                 f"tuner '{self.name}' needs closed-form estimates and this target offers none; "
@@ -61,22 +65,24 @@ class _ByEstimates(BaseExplorer[OptionsT]):
 
     @abstractmethod
     def cost(self, estimated: Features) -> NDArray[np.float64]:
-        """What is least of the first, shape (n,); ties go to the lower latency."""
+        """Return the estimated cost that defines the order, shape (n,). Ties go to the lower
+        latency."""
 
     def wanted(self, problem: Problem, n: int) -> int:
-        """How many to name for a batch of `n`."""
+        """Return how many configs to name for a batch of `n`."""
         return n
 
 
 class AnalyticTiling(_ByEstimates[Options]):
-    """Least estimated DRAM bytes first, among what fits the scratchpads; learns nothing."""
+    """Proposes configs that fit the scratchpads, in order of estimated DRAM bytes; learns
+    nothing."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
         return np.asarray(estimated.of_meaning("bytes").sum(axis=1))
 
 
 class EstimateOptions(Options):
-    """The same compiles that `default` is given."""
+    """Options of `estimate`. It compiles as many configs as `default`."""
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
     looking: float = Field(
@@ -87,7 +93,7 @@ class EstimateOptions(Options):
 
 
 class EstimatedLatency(_ByEstimates[EstimateOptions]):
-    """Least estimated latency first, among what fits and compiles; learns nothing."""
+    """Proposes configs that fit and compile, in order of estimated latency; learns nothing."""
 
     def cost(self, estimated: Features) -> NDArray[np.float64]:
         return estimated.of_meaning("latency")[:, 0]

@@ -1,4 +1,4 @@
-"""Implements AutoTVM's XGBTuner: simulated annealing on a cost model finds a plan of configs.
+"""AutoTVM's XGBTuner: simulated annealing on a cost model plans the next configs.
 
 The model is refitted once a plan has been measured (TVM 0.14, autotvm/tuner/model_based_tuner.py,
 sa_model_optimizer.py).
@@ -27,9 +27,11 @@ Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 class AutoTVMOptions(Options):
-    """XGBTuner's parameters; the defaults are TVM's, but for `features`: TVM's own default,
-    `itervar`, reads the lowered program of each config, which costs a lowering each. Here it is
-    worked out from the knobs (`models.loop_features`)."""
+    """Options of XGBTuner. The defaults are TVM's, except for `features`.
+
+    TVM's default, `itervar`, reads the lowered program of each config, which costs one lowering
+    each. Here these features are computed from the knobs (`models.loop_features`).
+    """
 
     features: Literal["knob", "itervar"] = Field("knob", description="what the model sees")
 
@@ -41,7 +43,7 @@ class AutoTVMOptions(Options):
 
 
 class AutoTVM(BaseExplorer[AutoTVMOptions]):
-    """XGBTuner: gradient-boosted trees on knob features, simulated annealing, ε-greedy."""
+    """XGBTuner: boosted trees on knob features, simulated annealing and ε-greedy exploration."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -87,8 +89,10 @@ class AutoTVM(BaseExplorer[AutoTVMOptions]):
 
 
 def knob_features(space: Space, configs: Configs) -> Features:
-    """AutoTVM's 'knob' features of configs (n, knobs): inner and outer extent of each split, other
-    knobs' values."""
+    """Compute AutoTVM's 'knob' features of configs (n, knobs).
+
+    They are the inner and outer extent of each split, and the values of the other knobs.
+    """
     values = space.values(configs).astype(np.float64)
     columns = {}
     for index, knob in enumerate(space.knobs):
@@ -106,8 +110,20 @@ def anneal(
     chains: NDArray[np.generic] | None,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The best configs the chains meet that are not in `tried` (ascending), best first, shape
-    (up to `plan`,), and where the chains end, (chains,): flat indices."""
+    """Search for the configs with the best predicted scores by simulated annealing.
+
+    Args:
+        space: the search space.
+        score: predicted score by flat index; higher is better.
+        options: options of the tuner.
+        tried: flat indices that were tried, ascending.
+        chains: flat indices where the chains of the previous plan ended, or None.
+        rng: random generator.
+
+    Returns:
+        The best untried configs, best first, shape (at most `plan`,), and the end points of the
+        chains, shape (chains,), both as flat indices.
+    """
     if chains is None:
         points = candidates.sample(space, options.chains, np.empty(0, np.int64), rng)
     else:
@@ -128,9 +144,18 @@ def cooled(
     move: Callable[[Points], Points], keep: Callable[[Points, NDArray[np.float64]], bool],
     steps: int, patience: int, rng: np.random.Generator,
 ) -> Points:  # fmt: skip
-    """Where chains of simulated annealing end that begin at `points`, shape (chains, …). `keep` is
-    told all points met with their scores, and says whether that changed the best set; after
-    `patience` steps without a change, or `steps`, all is over."""
+    """Run chains of simulated annealing and return their end points.
+
+    Args:
+        points: start points, shape (chains, …).
+        score: score of points; higher is better.
+        move: proposes a move of each point.
+        keep: receives all visited points and their scores, and returns whether the set of best
+            points changed.
+        steps: maximum number of steps.
+        patience: number of steps without a change of the best set after which to stop.
+        rng: random generator.
+    """
     scores = score(points)
     keep(points, scores)
     cooling = 1.0 / (steps + 1)
@@ -152,8 +177,19 @@ def cooled(
 def random_walk(
     space: Space, flat: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Each config, by flat index (n,), with one knob redrawn to another value. A knob is drawn as
-    by redrawing a uniform knob until something changes: with weight 1 - 1/cardinality."""
+    """Change one random knob of each config to another value.
+
+    The knob is drawn as if a uniformly chosen knob was redrawn until its value changes, so its
+    weight is 1 - 1/cardinality.
+
+    Args:
+        space: the search space.
+        flat: flat indices of shape (n,).
+        rng: random generator.
+
+    Returns:
+        Flat indices of shape (n,).
+    """
     count = space.cardinalities
     weight = 1.0 - 1.0 / count
     if not weight.any():
@@ -167,8 +203,11 @@ def random_walk(
 
 
 def scorer(space: Space, predict: Callable[[Configs], NDArray[np.float64]]) -> Score:
-    """The model's score of flat indices, both (n,), from a table where the space is small enough.
-    In a table, a config that the space does not list scores -inf."""
+    """Return a function that scores flat indices (n,) with a model.
+
+    For a small space, all scores are computed once and looked up in a table, in which configs that
+    the space does not list score -inf.
+    """
     total = int(np.prod(space.cardinalities))
     if total > candidates.ENUMERABLE:
         return lambda flat: predict(space.unravel(flat))
@@ -188,8 +227,18 @@ def keep_best(
     top: NDArray[np.int64],
     top_scores: NDArray[np.float64],
 ) -> bool:
-    """Let points (n,), by their scores (n,), replace the worst of the best set, in place, if they
-    beat it and are not in `tried`, ascending, shape (m,); whether any did."""
+    """Insert points into the set of best points, in place, and return whether any was inserted.
+
+    A point replaces the worst of the set if its score is higher, unless it was tried or is already
+    in the set.
+
+    Args:
+        points: flat indices of shape (n,).
+        scores: their scores, shape (n,).
+        tried: flat indices that were tried, ascending, shape (m,).
+        top: set of the best points.
+        top_scores: their scores.
+    """
     changed = False
     worst = np.argmin(top_scores)
     for i in range(len(points)):

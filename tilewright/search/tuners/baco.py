@@ -1,7 +1,7 @@
-"""Implements BaCO: Bayesian optimisation with hidden constraints (Hellsten et al., ASPLOS 2023).
+"""BaCO: Bayesian optimisation with hidden constraints (Hellsten et al., ASPLOS 2023).
 
-Its score is the expected improvement of a Gaussian process times the feasibility that a random
-forest predicts.
+Its score is the expected improvement of a Gaussian process times the probability of being valid
+that a random forest predicts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from tilewright.targets.features import Features
 
 
 class BacoOptions(Options):
-    """BaCO's choices as far as they fit finite knobs; its kernels see knobs on a log scale."""
+    """Options of BaCO, as far as they apply to knobs with finitely many values.
+
+    The kernels see the knobs on a log scale.
+    """
 
     first: int = Field(10, ge=1, description="random trials before the models are asked")
     pool: int = Field(4096, ge=64, description="candidates scored where a space is too large")
@@ -30,7 +33,7 @@ class BacoOptions(Options):
 
 
 class Baco(BaseExplorer[BacoOptions]):
-    """Gaussian process × random-forest feasibility, on knobs alone."""
+    """Gaussian process and random-forest feasibility model, on knobs alone."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -73,7 +76,10 @@ class Baco(BaseExplorer[BacoOptions]):
 
 
 def _knobs(space: Space, configs: Configs) -> Features:
-    """log2 of every knob's value (of value + 1 where a knob can be 0), each of deviation 1."""
+    """Return log2 of every knob's value, scaled to standard deviation 1.
+
+    If a knob can be 0, it is log2 of the value + 1.
+    """
     columns = []
     for knob, values in zip(space.knobs, space.values(configs).T, strict=True):
         shift = 1.0 if min(knob.values) < 1 else 0.0

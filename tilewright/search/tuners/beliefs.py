@@ -1,5 +1,7 @@
-"""Predicts latencies and validity for `ml2tuner` after the rounds so far: by estimates or a
-transferred model, by the tuner's own models, and by both. Also lists the features that these use.
+"""Predictions of latency and validity for `ml2tuner` after the rounds so far.
+
+They combine closed-form estimates or a transferred model with the tuner's own models. The module
+also defines the features that these models use.
 """
 
 from __future__ import annotations
@@ -24,22 +26,24 @@ from tilewright.targets.features import Feature, Features
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
 _TRUSTED = 0.5  # weight of a transferred model from which its choice of a space is kept
 SCREENED = "screened"
-"""The explorer's name for what it screened: flat indices, ascending."""
+"""Name of an array in the explorer's state: flat indices of the screened configs, ascending."""
 SAID = "said"
-"""Its name for what a transferred model says of these: the parts of a `Belief`, a row each."""
+"""Name of an array in the explorer's state: the fields of a `Belief` about the screened configs,
+one row per field."""
 WEIGHTS = "weights"
-"""Its name for how far a transferred model is believed, by P and by A; shape (2,)."""
+"""Name of an array in the explorer's state: weights of the transferred model for P and A, shape
+(2,)."""
 _DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
 _FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (log2)")
 _ESTIMATE = Feature("estimate by draft", text="estimated latency by the draft's (log2)")
 PARTS_OF_V = ("compiles", "V", "runs")
-"""Models of validity: whether a config compiles, and whether a program runs, by its knobs and also
-by its hidden features."""
+"""Models of validity: `compiles` predicts whether a config compiles. `V` and `runs` predict whether
+a compiled program is valid, `V` from its knobs, `runs` also from its hidden features."""
 
 
 @dataclass(frozen=True)
 class TunerBeliefs:
-    """All that is known of a problem between two rounds."""
+    """All predictions about a problem between two rounds."""
 
     options: ML2TunerOptions
     learners: Learners
@@ -48,18 +52,20 @@ class TunerBeliefs:
 
     @property
     def estimates(self) -> bool:
-        """Whether closed-form estimates are at hand and allowed."""
+        """Whether the target offers closed-form estimates and the options allow them."""
         return self.options.estimates and self.problem.estimate is not None
 
     @property
     def informed(self) -> bool:
-        """Whether anything is believed before the first trial."""
+        """Whether there is a prior before the first trial."""
         return self.estimates or self.problem.transferred is not None
 
     @property
     def screened(self) -> NDArray[np.int64]:
-        """Flat indices that looked best at the start, ascending, shape (m,); none if there are
-        none, or if trials speak against the transferred model that chose them."""
+        """Flat indices of the configs that looked best at the start, ascending, shape (m,).
+
+        Empty if there are none, or if the trials contradict the transferred model that chose them.
+        """
         weights = self.state.arrays.get(WEIGHTS)
         if SCREENED not in self.state.arrays or (
             not self.estimates and weights is not None and weights[0] < _TRUSTED
@@ -68,7 +74,7 @@ class TunerBeliefs:
         return self.state.arrays[SCREENED].astype(np.int64)
 
     def looks(self, hidden: Features) -> bool:
-        """Whether there is anything to see in lowered programs."""
+        """Return whether Model A can use the counters of lowered programs."""
         return self.options.use_a and len(hidden.columns) > 0
 
     # -- before any trial ----------------------------------------------------------------------
@@ -76,9 +82,13 @@ class TunerBeliefs:
     def prior(
         self, configs: Configs, hidden: Features | None = None, said: Belief | None = None
     ) -> Prior | None:
-        """What is believed of configs (n, knobs), also by what compiling revealed, if that is
-        given: of a `hidden` a row a config. `said` is what `said` gives of these, if it is at
-        hand."""
+        """Return the prior predictions of configs, weighted by how well they held so far.
+
+        Args:
+            configs: knob indices, int array of shape (n, knobs).
+            hidden: counters of the compiled programs, one row per config, if they are compiled.
+            said: result of the method `said`, if it is known already.
+        """
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
         return prior_of(
@@ -90,17 +100,31 @@ class TunerBeliefs:
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
-        """What is believed of configs (n, knobs), and their features, once they are compiled: the
-        same as before, unless a transferred model looks at what that revealed. `said` is what
-        `said` gives of these, if it is at hand."""
+        """Return the prior and the features of configs after they are compiled.
+
+        They differ from those before only if a transferred model can use the counters.
+
+        Args:
+            configs: knob indices, int array of shape (n, knobs).
+            prior: prior before compilation.
+            features: features before compilation.
+            hidden: counters of the compiled programs, one row per config.
+            said: result of the method `said`, if it is known already.
+        """
         if self.problem.transferred is None:
             return prior, features
         prior = self.prior(configs, hidden, said)
         return prior, self.features(configs, prior)
 
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """The state that remembers which `count` configs look best of these flat indices (n,), and
-        what a transferred model says of them."""
+        """Return the state with the most promising of the given configs.
+
+        It also stores the predictions of a transferred model for them.
+
+        Args:
+            flat: flat indices of shape (n,).
+            count: number of configs to keep.
+        """
         configs = self.problem.space.unravel(flat)
         said = self.said(configs)
         rows = self._promising(configs, said)[:count]
@@ -111,8 +135,12 @@ class TunerBeliefs:
         return replace(self.state, arrays=arrays)
 
     def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """The state that also remembers what a transferred model says of these flat indices (n,),
-        none of them known; of what it remembered before the `count` that look best stay."""
+        """Return the state with predictions of a transferred model for further configs.
+
+        Args:
+            flat: flat indices of new configs, shape (n,).
+            count: number of earlier configs to keep, the most promising ones.
+        """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
         new = self.said(self.problem.space.unravel(flat))
         assert new is not None, "there is a transferred model"
@@ -124,15 +152,20 @@ class TunerBeliefs:
         return replace(self.state, arrays=arrays)
 
     def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
-        """Rows of configs (n, knobs), those first that are believed to be fast and valid."""
+        """Return the rows of configs (n, knobs), ordered by how fast and valid they are predicted
+        to be."""
         prior = prior_of(self.problem, configs, said, self.options.estimates)
         assert prior is not None, "something is believed"
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
 
     def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
-        """The state with what trials say of a transferred model: how far P and A are to believe it,
-        by what it `said` of the valid ones before they were compiled and after."""
+        """Return the state with updated weights of a transferred model for P and A.
+
+        Args:
+            history: trials so far.
+            *said: predictions for the valid trials, before and after compilation.
+        """
         latency = history.log_latency[history.valid]
         weights = [weight_of(each, latency) for each in said if each is not None]
         if not weights:
@@ -140,8 +173,14 @@ class TunerBeliefs:
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
     def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
-        """Of configs (n, knobs), compiled if `hidden` is given, by a transferred model, which is
-        not asked twice about what was screened; None without one."""
+        """Return the predictions of the transferred model for configs; None without such a model.
+
+        Stored predictions of screened configs are reused.
+
+        Args:
+            configs: knob indices, int array of shape (n, knobs).
+            hidden: counters of the compiled programs, one row per config, if they are compiled.
+        """
         ask = self.problem.transferred
         if ask is None:
             return None
@@ -159,7 +198,10 @@ class TunerBeliefs:
     # -- after trials --------------------------------------------------------------------------
 
     def scores(self, configs: Configs, prior: Prior | None, features: Features | None) -> Scores:
-        """What is believed of configs (n, knobs) by all there is: `P` log2 latency, `V` chance."""
+        """Return the combined predictions of configs (n, knobs).
+
+        `P` is log2 latency, and `V` is the probability of being valid.
+        """
         scores: Scores = {}
         models = self.state.models
         if prior is not None:
@@ -175,8 +217,11 @@ class TunerBeliefs:
         return scores
 
     def goal(self, history: History, role: Literal["P", "A"]) -> float:
-        """log2 latency that a new trial has to beat: the best one's, or, where measuring does not
-        repeat, what the model believes of the best, not what the luckiest showed."""
+        """Return the log2 latency that a new trial has to beat.
+
+        It is that of the best trial. If measurements vary, it is the lowest latency that the model
+        predicts for a valid trial, because the lowest measurement may be a lucky one.
+        """
         assert history.best is not None, "there is a valid trial"
         if self.problem.deterministic:
             return float(history.log_latency[history.best])
@@ -191,14 +236,17 @@ class TunerBeliefs:
         return float((self.state.models[role].predict(asked.features) + asked.offset).min())
 
     def log_chance(self, chance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the weighted log of chances (n,) of being valid. Where compiling is the slow part
-        of a trial, a trial that fails costs a fraction of another one, and more may be risked."""
+        """Return the weighted log of probabilities (n,) of being valid.
+
+        If compiling is slower than measuring, a failed trial costs little in comparison, so the
+        weight is lower and more risk is taken.
+        """
         slow = self.problem.affordable(self.options.looking) < 1
         weight = self.options.risk if slow else 1.0
         return np.asarray(weight * np.log(np.maximum(chance, _LEAST_CHANCE)))
 
     def runs(self, configs: Configs, prior: Prior | None, hidden: Features) -> NDArray[np.float64]:
-        """Predict the chance that compiled programs (n,) are valid."""
+        """Predict the probability that compiled programs (n,) are valid."""
         models = self.state.models
         trees = self.tree_features(configs, prior)
         if "runs" in models:
@@ -208,7 +256,7 @@ class TunerBeliefs:
     # -- features ------------------------------------------------------------------------------
 
     def features(self, configs: Configs, prior: Prior | None) -> Features:
-        """What P looks at, a row a config of (n, knobs)."""
+        """Return the input of Model P for configs (n, knobs), one row per config."""
         features = self.learners.gp_features(self.problem, configs)
         return features if prior is None else features.beside(prior.features)
 
@@ -216,9 +264,20 @@ class TunerBeliefs:
         self, history: History, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, said: Belief | None = None,
     ) -> ModelInput:  # fmt: skip
-        """Return what Model A is asked about compiled programs (n,): the columns of P, counts of
-        the program, and how much slower than the best so far the draft believes it to be. Its mean
-        is what other workloads of the run teach, or else the estimate."""
+        """Return the input of Model A for compiled programs.
+
+        The columns are those of Model P, the program's counters, and the latency that the draft
+        model predicts relative to the best trial. The offset is the prediction of models that
+        learned from other workloads of the run, or else the prior.
+
+        Args:
+            history: trials so far.
+            configs: configs of the programs, shape (n, knobs).
+            prior: their prior before compilation.
+            features: their features for Model P.
+            hidden: their counters.
+            said: predictions of the transferred model, if they are known already.
+        """
         every, prior_before = np.arange(len(configs)), prior
         prior, features = self.revealed(configs, prior, features, hidden, said)
         mean = self.shared_mean(hidden, prior_before)
@@ -229,17 +288,21 @@ class TunerBeliefs:
         return ModelInput(every, columns, estimated(prior, every) if mean is None else mean)
 
     def shared_input(self, hidden: Features, prior: Prior | None) -> ModelInput:
-        """Return what the Model A of other workloads is asked about compiled programs (n,). It
-        learned how far the draft of these workloads is off, from columns that do not depend on a
-        workload's size."""
+        """Return the input of the shared Model A for compiled programs (n,).
+
+        The shared model learned the error of the draft model on other workloads, from columns that
+        do not depend on a workload's size.
+        """
         every = np.arange(len(hidden))
         latency = estimated(prior, every)
         columns = self.shared_features(hidden, latency)
         return ModelInput(every, columns, self.state.models["shared_draft"].predict(hidden))
 
     def shared_mean(self, hidden: Features, prior: Prior | None) -> NDArray[np.float64] | None:
-        """Predict the log2 latency of compiled programs (n,) by the trials of other workloads, up
-        to a constant; None if there are none."""
+        """Predict the log2 latency of compiled programs (n,) from the trials of other workloads.
+
+        The prediction holds up to a constant. Returns None if there are no such trials.
+        """
         if "shared_A" not in self.state.models or not self.others_with(hidden):
             return None
         asked = self.shared_input(hidden, prior)
@@ -247,8 +310,10 @@ class TunerBeliefs:
 
     @cached_property
     def others(self) -> list[SharedTrials]:
-        """Trials of the workloads of this run that were tuned before. A model that learned on other
-        hardware knows more of this workload, and takes their place."""
+        """Trials of workloads of this run that were tuned before.
+
+        Empty if there is a transferred model, since such a model knows more about this workload.
+        """
         sharing = self.options.share and self.problem.transferred is None
         return trials_in(self.state) if sharing else []
 
@@ -258,8 +323,12 @@ class TunerBeliefs:
         return [each for each in self.others if names and each.hidden.names == names]
 
     def shared_features(self, hidden: Features, latency: NDArray[np.float64]) -> Features:
-        """Return the columns of a Model A that is shared by workloads: a row per program, with its
-        estimated log2 latency (n,), if there are estimates."""
+        """Return the columns of the Model A that workloads share, one row per program.
+
+        Args:
+            hidden: counters of the programs.
+            latency: estimated log2 latency, shape (n,); used only if there are estimates.
+        """
         draft = cast(Draft, self.state.models["shared_draft"])
         columns = self.learners.relative_features(hidden).beside(draft.shares(hidden))
         if self.estimates:
@@ -268,13 +337,17 @@ class TunerBeliefs:
         return columns
 
     def bias(self, hidden: Features, log_latency: NDArray[np.float64]) -> float:
-        """Return by how much the shared draft underestimates the log2 latency of one workload's
-        valid trials (n,) on average."""
+        """Return the mean error of the shared draft model on a workload's valid trials, in log2.
+
+        It is positive if the draft predicts latencies that are too low.
+        """
         return float((log_latency - self.state.models["shared_draft"].predict(hidden)).mean())
 
     def tree_features(self, configs: Configs, prior: Prior | None) -> Features:
-        """What V looks at, a row a config of (n, knobs). V that is shared sees nothing that depends
-        on the workload's space."""
+        """Return the input of Model V for configs (n, knobs), one row per config.
+
+        If Model V is shared with other workloads, no column depends on the workload's space.
+        """
         if self.others:
             return self.absolute_features(configs, prior)
         features = self.learners.tree_features(self.problem, configs)
@@ -283,7 +356,7 @@ class TunerBeliefs:
         return features.beside(Features(prior.log_share[:, None], (_FULLEST,)))
 
     def absolute_features(self, configs: Configs, prior: Prior | None) -> Features:
-        """Return the columns of a Model V that is shared by workloads, a row per config."""
+        """Return the input of a Model V that workloads share, one row per config."""
         features = self.learners.absolute_features(self.problem, configs)
         if prior is None or not self.estimates:
             return features

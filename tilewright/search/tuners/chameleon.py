@@ -1,7 +1,7 @@
-"""Implements CHAMELEON: exploration by reinforcement learning, sampling by clustering.
+"""CHAMELEON: exploration by reinforcement learning, sampling by clustering (Ahn et al., ICLR 2020).
 
-An agent walks the space for the score of AutoTVM's cost model. The places it visited are clustered,
-and one config a cluster is measured (Ahn et al., ICLR 2020).
+An agent walks through the space and is rewarded with the score of AutoTVM's cost model. The visited
+configs are clustered, and one config per cluster is measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLUSTERS = range(8, 65, 8)
 
 
 class ChameleonOptions(PPOOptions):
-    """CHAMELEON's parameters; what paper and code leave open is said so."""
+    """Options of CHAMELEON. Descriptions say where paper and code leave a value open."""
 
     first: int = Field(64, ge=1, description="random trials before the first fit of the cost model")
     starts: int = Field(128, ge=1, description="random configs the agent walks from")
@@ -49,7 +49,8 @@ class ChameleonOptions(PPOOptions):
 
 
 class Chameleon(BaseExplorer[ChameleonOptions]):
-    """CHAMELEON: PPO walks on AutoTVM's cost model, one measurement a cluster of what they met."""
+    """CHAMELEON: PPO walks on AutoTVM's cost model, and one measurement per cluster of visited
+    configs."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -80,7 +81,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         return ExplorerState({"P": model}, arrays)
 
     def _model(self, space: Space, history: History, seed: int) -> CostModel:
-        """AutoTVM's, on throughput relative to the best, 0 where not valid."""
+        """Fit AutoTVM's model on throughput relative to the best trial; 0 for invalid trials."""
         throughput = history.throughput
         model = self.learners.regressor("autotvm-ranker", seed)
         model.fit(knob_features(space, history.configs), throughput / throughput.max())
@@ -94,7 +95,7 @@ class Chameleon(BaseExplorer[ChameleonOptions]):
         tried: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
-        """Flat indices of the best untried places met, as often as they were met."""
+        """Return the flat indices of the best untried configs visited, repeated once per visit."""
         score = scorer(space, lambda configs: model.predict(knob_features(space, configs)))
 
         def earned(places: Places) -> NDArray[np.float64]:
@@ -121,10 +122,22 @@ def adaptive_sample(
     knee: float,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Flat indices to measure: one untried config a cluster of those met (flat, with repetition).
+    """Choose one untried config per cluster of visited configs.
 
-    k-means over the two knobs of most values, for 8, 16, … 64 clusters until the inertia is not
-    `knee` times smaller than before; the centroid gives the two knobs, `others` the rest.
+    The configs are clustered by k-means over the two knobs with the most values, with 8, 16, … 64
+    clusters, until the inertia is no longer reduced by the factor `knee`. The centroid gives the
+    values of these two knobs.
+
+    Args:
+        space: the search space.
+        met: flat indices of visited configs, with repetitions.
+        tried: flat indices that were tried.
+        others: how to choose the other knobs: the cluster's mode, or a random member.
+        knee: factor by which more clusters must reduce the inertia.
+        rng: random generator.
+
+    Returns:
+        Flat indices of the configs to measure.
     """
     flat, times = np.unique(met, return_counts=True)
     if not len(flat):
@@ -153,9 +166,18 @@ def clusters(
     knee: float,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """k-means of points (n, axes) that were met so often (n,), for the next of `counts` clusters
-    until the inertia is not `knee` times smaller than before: each point's cluster, (n,), and
-    centres, (clusters, axes)."""
+    """Cluster points by k-means, with more clusters until the inertia no longer falls enough.
+
+    Args:
+        points: points of shape (n, axes).
+        times: number of visits of each point, shape (n,).
+        counts: numbers of clusters to try, ascending.
+        knee: factor by which the inertia must fall to go on.
+        rng: random generator.
+
+    Returns:
+        Cluster of each point, shape (n,), and the centres, shape (clusters, axes).
+    """
     distinct, last = len(np.unique(points, axis=0)), np.inf
     for k in counts:
         k = min(k, distinct)
@@ -175,8 +197,19 @@ def representatives(
     others: Literal["mode", "random"],
     rng: np.random.Generator,
 ) -> NDArray[np.int32]:
-    """Configs that may stand for a cluster of members (n, knobs) met so often (n,), the proper one
-    first, then members at random in case it is known already: the knobs `two` are the centre's."""
+    """Return configs that can represent a cluster, preferred one first.
+
+    The preferred config takes the two knobs `two` from the centre. Random members follow, in case
+    the preferred config is already known.
+
+    Args:
+        members: configs of the cluster, shape (n, knobs).
+        times: number of visits of each member, shape (n,).
+        two: indices of the two clustered knobs.
+        centre: their values at the centre.
+        others: how to choose the other knobs: the cluster's mode, or a random member.
+        rng: random generator.
+    """
     drawn = members[rng.permutation(len(members))]
     first = drawn[:1].copy()
     if others == "mode":

@@ -1,12 +1,12 @@
-"""Implements Tilewright's own tuner: expected improvement times the chance that a config is valid.
+"""Tilewright's own tuner: expected improvement times the probability that a config is valid.
 
-Beyond ML²Tuner, the performance models (Gaussian processes) know their own uncertainty and which
-features matter. A batch is chosen jointly. Model A uses prices of lowering's counters. Failed
-compiles train the validity model. The veto is calibrated to cost hardly any good config. `default`
-also starts from closed-form estimates of the target, where it offers them. They rank the first
-batch, and the models learn only their error. `default-blind` uses no estimate: its first batch is
-what does least work among programs spread over the space. Neither uses anything learned on other
-workloads.
+It differs from ML²Tuner as follows. The performance models are Gaussian processes, which know their
+uncertainty and which features matter. A batch is chosen jointly. Model A uses fitted prices of
+lowering's counters. Failed compiles train the validity model. The veto is calibrated so that it
+hardly ever rejects a good config. `default` also starts from closed-form estimates of the target,
+if it offers them: they rank the first batch, and the models learn only the error of the estimates.
+`default-blind` uses no estimates: its first batch has the programs with the least work among
+programs spread over the space. Neither uses anything learned on other workloads.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ _CALIBRATED = 32  # trials from which a veto is calibrated where a transferred m
 
 
 class Default(BaseExplorer[DefaultOptions]):
-    """Gaussian process × calibrated validity, on top of estimates where allowed."""
+    """Gaussian process and calibrated validity model, on top of estimates if allowed."""
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
-        """Screens a large space once for what is believed to be best; of a small one it remembers
-        what a transferred model says, that need not be asked again."""
+        """Screen a large space once for the configs that are predicted to be best.
+
+        For a small space, the predictions of a transferred model are stored, so that it is not
+        asked again.
+        """
         space, passed = problem.space, self.options.passed
         small = 2 * passed >= space.size
         beliefs = self._beliefs(problem, state)
@@ -99,8 +102,11 @@ class Default(BaseExplorer[DefaultOptions]):
     def _pool(
         self, beliefs: Beliefs, history: History, rng: np.random.Generator
     ) -> tuple[Configs, Prior | None]:
-        """What the models are asked about, of a large space a part: what is believed to be good, or
-        else a random part and the neighbours of the best."""
+        """Return the configs that the models score, and their prior.
+
+        For a large space these are the screened configs, or else a random sample and the neighbours
+        of the best.
+        """
         space, size = beliefs.problem.space, self.options.pool
         if beliefs.problem.transferred is not None and not beliefs.estimates:
             size = self.options.asked  # each is a question to it
@@ -119,7 +125,10 @@ class Default(BaseExplorer[DefaultOptions]):
         self, problem: Problem, configs: Configs, rows: NDArray[np.int64],
         value: NDArray[np.float64], wanted: int, rng: np.random.Generator,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """The first batch on estimates: some are believed, the others find out where they err."""
+        """Choose the first batch by estimates: some of the best configs, and others spread out.
+
+        The spread-out configs show where the estimates are wrong.
+        """
         near = rows[value > value[0] - _NEAR]
         spread = near[
             spread_out(self.learners.gp_features(problem, configs[near]).matrix, wanted, rng)
@@ -129,8 +138,11 @@ class Default(BaseExplorer[DefaultOptions]):
     def _spread(
         self, beliefs: Beliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
-        """What a transferred model names, then what is spread over the space as if there were none:
-        it may be wrong, also about what compiles."""
+        """Return the choice of a transferred model, then configs spread over the space.
+
+        The latter are chosen as if there were no transferred model, since it may be wrong, also
+        about what compiles.
+        """
         problem = beliefs.problem
         flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
         flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
@@ -145,10 +157,12 @@ class Default(BaseExplorer[DefaultOptions]):
         self, beliefs: Beliefs, history: History, every: Candidates, promising: Candidates,
         wanted: int,
     ) -> Candidates:  # fmt: skip
-        """What looks promising, then, in the places left, draws from the whole space: so models are
-        put to the test where they know nothing. What is believed to be fast and valid is drawn
-        more often. A transferred model is not asked about new ones: `every` one scored has draws
-        among it."""
+        """Fill the remaining places with random configs that test the models.
+
+        Configs that are predicted to be fast and valid are drawn more often. If there is a
+        transferred model, the draws are taken from the configs in `every`, so that it is not asked
+        about new ones.
+        """
         if len(promising) >= wanted:
             return promising
         problem = beliefs.problem
@@ -220,9 +234,11 @@ class Default(BaseExplorer[DefaultOptions]):
     def _first_compiled(
         self, lowered: Lowered, fresh: NDArray[np.int64], prior: Prior | None
     ) -> NDArray[np.int64]:
-        """The order of compiled rows while no trial tells anything: by the work they do, among what
-        is spread over the space; or by what a transferred model says of them, and that order in
-        between, for the model may be wrong."""
+        """Return the order of compiled rows before any trial.
+
+        The rows with the least work come first, mixed with rows that are spread over the space. The
+        order that a transferred model predicts, if there is one, is interleaved with it.
+        """
         work = self.learners.work(lowered.hidden.rows(fresh))
         least = in_turn(fresh[np.argsort(work, kind="stable")], fresh, self.options.trust)
         if prior is None:
@@ -267,8 +283,10 @@ class Default(BaseExplorer[DefaultOptions]):
     def _looked_further(
         self, problem: Problem, state: ExplorerState, history: History
     ) -> ExplorerState:
-        """With more configs that a transferred model was asked about: what it remembered may lack
-        the best, and only draws it knows nothing good of check it."""
+        """Ask a transferred model about more configs and add them to the state.
+
+        The configs that it was asked about so far may lack the best ones.
+        """
         beliefs = self._beliefs(problem, state)
         if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
             return state
@@ -296,8 +314,11 @@ class Default(BaseExplorer[DefaultOptions]):
         return {role: each for role, each in asked.items() if role in state.models}
 
     def _failed(self, problem: Problem, history: History) -> Configs:
-        """Failed compiles that V learns from: no more than there are trials. What compiled without
-        being measured is not known to be valid, so all failures would make V a pessimist."""
+        """Return the failed compiles that Model V learns from, at most as many as there are trials.
+
+        Configs that compiled without being measured are not known to be valid, so learning from all
+        failures would make Model V too pessimistic.
+        """
         drawn = problem.rng(history.round, "failed").permutation(len(history.failed))
         return history.failed[np.sort(drawn[: len(history)])]
 
@@ -305,7 +326,7 @@ class Default(BaseExplorer[DefaultOptions]):
         return Beliefs(self.options, self.learners, problem, state)
 
     def _wanted(self, beliefs: Beliefs, n: int) -> int:
-        """How many to compile for a batch of `n`."""
+        """Return how many configs to compile for a batch of `n`."""
         blind = not beliefs.state.models and not beliefs.estimates
         warm = beliefs.problem.transferred is not None and not beliefs.estimates
         later = self.options.warm_alpha if warm else self.options.alpha

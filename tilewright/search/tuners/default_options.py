@@ -1,4 +1,4 @@
-"""Defines the options of `default` and `default-blind`."""
+"""Options of the tuners `default` and `default-blind`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from tilewright.search.registry import Options
 
 
 class DefaultOptions(Options):
-    """Chosen on the recorded tables and on C4, C8, C11 of the larger spaces (`first_alpha`: on all
-    sixteen layers of the extended one; `believed`, `asked` and `warm_alpha`: on layers of
-    ResNet-50, MobileNet-v3 and Inception-v3 on vta-de10 and large, the last on evta-zcu102, too);
-    `benchmarks.tuners.sample_efficiency --tuners default:alpha=7,default` repeats an ablation."""
+    """Options of `default` and `default-blind`.
+
+    The defaults were chosen on the recorded tables and on the layers C4, C8 and C11 of the larger
+    spaces. `first_alpha` was chosen on all sixteen layers of the extended space. `believed`,
+    `asked` and `warm_alpha` were chosen on layers of ResNet-50, MobileNet-v3 and Inception-v3 on
+    vta-de10 and large, `warm_alpha` also on evta-zcu102. `benchmarks.tuners.sample_efficiency
+    --tuners default:alpha=7,default` repeats an ablation.
+    """
 
     alpha: float = Field(3.0, ge=0, description="configs lowered beyond the batch, per trial")
     first_alpha: float = Field(47.0, ge=0, description="the same, of a first batch chosen blindly")

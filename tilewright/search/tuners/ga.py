@@ -1,7 +1,7 @@
-"""Implements AutoTVM's genetic tuner: populations of knob indices.
+"""AutoTVM's genetic tuner: populations of knob indices.
 
 Individuals are crossed at one point and mutated knob by knob (TVM 0.14, autotvm/tuner/ga_tuner.py).
-Unlike TVM's it never measures a config twice, which makes it a stronger rival.
+Unlike TVM's tuner it never measures a config twice, which makes it a stronger competitor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Flat = NDArray[np.int64]
 
 
 class GeneticOptions(Options):
-    """GATuner's parameters; the defaults are TVM's."""
+    """Options of GATuner. The defaults are TVM's."""
 
     population: int = Field(100, ge=2, description="configs a generation")
     elites: int = Field(3, ge=1, description="best configs that stay parents")
@@ -68,7 +68,8 @@ class Genetic(BaseExplorer[GeneticOptions]):
         tried: Flat,
         rng: np.random.Generator,
     ) -> Flat:
-        """A population of configs nobody tried: each a crossing of two parents drawn by fitness."""
+        """Return a new population of untried configs, by crossover of parents drawn by fitness and
+        mutation."""
         chance = (fitness + 1e-8) / (fitness + 1e-8).sum()
         genomes, count = space.unravel(parents), space.cardinalities
         known = {int(i) for i in tried}
@@ -90,7 +91,7 @@ class Genetic(BaseExplorer[GeneticOptions]):
 
 
 def _throughput(space: Space, history: History, parents: Flat) -> NDArray[np.float64]:
-    """Throughput of each parent relative to the best, 0 where it is not valid."""
+    """Return the throughput of each parent relative to the best; 0 if it is not valid."""
     speed = history.throughput
     by_config = dict(zip(space.ravel(history.configs).tolist(), speed.tolist(), strict=True))
     found = np.array([by_config.get(int(i), 0.0) for i in parents])

@@ -89,9 +89,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         return with_trials(state, trials)
 
     def begin(self, problem: Problem, state: ExplorerState) -> ExplorerState:
-        """Fit the shared models on trials of other workloads. Screen a large space once for the
-        configs that are believed to be best; of a small space, remember what a transferred model
-        says, so that it is not asked again."""
+        """Fit the shared models on trials of other workloads, and screen a large space once.
+
+        Screening finds the configs that are predicted to be best. For a small space, the
+        predictions of a transferred model are stored, so that it is not asked again.
+        """
         beliefs = self._beliefs(problem, state)
         if beliefs.others:
             models = {name: each for name, each in state.models.items() if name not in PARTS_OF_V}
@@ -259,8 +261,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, seen: NDArray[np.int64], blind: bool,
         rng: np.random.Generator,
     ) -> tuple[Configs, Prior | None]:  # fmt: skip
-        """Return the configs that the models are asked about: of a large space those that are
-        believed to be good, or else a random part and the neighbours of the best."""
+        """Return the configs that the models score, and their prior.
+
+        For a large space these are the screened configs, or else a random sample and the neighbours
+        of the best.
+        """
         space, size = beliefs.problem.space, self.options.pool
         if blind:
             return space.unravel(candidates.sample(space, _SPREAD_OVER, seen, rng)), None
@@ -281,7 +286,7 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, every: Candidates, prior: Prior | None,
         features: Features, wanted: int, batch: int,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return rows to compile: by expected improvement, and a few at random that check the
+        """Return the rows to compile: by expected improvement, and a few random ones that test the
         models."""
         rng = beliefs.problem.rng(history.round, "check")
         chance = beliefs.log_chance(every.scores.get("V", np.ones(len(every))))
@@ -301,8 +306,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, asked: ModelInput, goal: float,
         chance: NDArray[np.float64], n: int, pending: Configs | None,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return `n` rows by the expected improvement of Model P. What other processes are
-        measuring counts as chosen before them, with the latency that P predicts."""
+        """Return `n` rows by the expected improvement of Model P.
+
+        Configs that other processes are measuring count as chosen before, with the latency that P
+        predicts.
+        """
         model = cast(Surrogate, beliefs.state.models["P"])
         features, offset = asked.features, asked.offset
         busy = 0 if pending is None else len(pending)
@@ -319,8 +327,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _spread(
         self, beliefs: TunerBeliefs, few: Candidates, wanted: int, rng: np.random.Generator
     ) -> Candidates:
-        """Return what a transferred model names, then configs that are spread over the space as if
-        there were no such model: it may be wrong, also about what compiles."""
+        """Return the choice of a transferred model, then configs spread over the space.
+
+        The latter are chosen as if there were no transferred model, since it may be wrong, also
+        about what compiles.
+        """
         problem = beliefs.problem
         flat = candidates.drawn(problem.space, _SPREAD_OVER, rng)
         flat = candidates.without(flat, np.sort(problem.space.ravel(few.configs)))
@@ -334,8 +345,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, configs: Configs, hidden: Features,
         said: Belief | None, n: int,
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return the rows of `n` compiled programs to measure. `said` is what a transferred model
-        says of their configs."""
+        """Return the rows of `n` compiled programs to measure.
+
+        `said` holds the predictions of a transferred model for their configs.
+        """
         state, every = beliefs.state, np.arange(len(configs))
         prior = beliefs.prior(configs, said=said)
         chance = beliefs.log_chance(beliefs.runs(configs, prior, hidden))
@@ -365,9 +378,12 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, configs: Configs, prior: Prior | None, features: Features,
         hidden: Features, chance: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
-        """Return all rows of compiled programs, in the order in which to measure them before any
-        trial of this workload: as estimates name them, or by their work, among programs that are
-        spread over the space, and by what a transferred model says."""
+        """Return all rows of compiled programs, in the order to measure them before any trial.
+
+        The order is that of the estimates. Without estimates, programs with the least work are
+        mixed with programs spread over the space and with the choice of a transferred model, if
+        there is one.
+        """
         every = np.arange(len(configs))
         if beliefs.estimates:
             return every
@@ -387,10 +403,13 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, models: dict[str, CostModel], history: History,
         prior: Prior | None,
     ) -> None:  # fmt: skip
-        """Fit the parts of Model V: `compiles` on all that was lowered, `V` on the trials that
-        compiled, by their knobs, and `runs` on the same, also by their hidden features. A part
-        whose labels are all equal is left out, except for `V`. `prior` holds a row per trial, then
-        per program that was compiled and not measured, then per failure."""
+        """Fit the parts of Model V, and add them to `models`.
+
+        `compiles` is fitted on all configs that were lowered. `V` is fitted on the knobs of the
+        trials that compiled, and `runs` also on their hidden features. A part whose labels are all
+        equal is left out, except for `V`. `prior` has one row per trial, then one per program that
+        was compiled and not measured, then one per failure.
+        """
         compiled = history.unmeasured(beliefs.problem.space)[0]
         lowered = np.concatenate([history.configs, compiled, history.failed])
         ran = np.asarray(history.status != "compile_error", dtype=np.bool_)
@@ -411,8 +430,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, problem: Problem, models: dict[str, CostModel],
         trials: list[tuple[Features, Features, NDArray[np.bool_]]],
     ) -> None:  # fmt: skip
-        """Fit `V` and `runs` on the visible columns, the hidden features and the validity of the
-        trials of each workload. Workloads with other counters than the first are left out."""
+        """Fit `V` and `runs` on the trials of all workloads.
+
+        Each workload has visible columns, hidden features and labels. Workloads with other counters
+        than the first are left out.
+        """
         trials = [each for each in trials if len(each[0])]
         trials = [each for each in trials if each[1].names == trials[0][1].names]
         if not trials:
@@ -428,9 +450,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
             models["runs"].fit(visible.beside(hidden.named("hidden")), label.astype(np.float64))
 
     def _fit_shared(self, beliefs: TunerBeliefs, models: dict[str, CostModel]) -> None:
-        """Fit Model V and the shared parts of Model A on the trials of other workloads, before the
-        first trial: the prices of a draft, and how far that is off, apart from each workload's mean
-        error."""
+        """Fit Model V and the shared parts of Model A on the trials of other workloads.
+
+        This happens before the first trial. The shared parts are the prices of a draft model, and a
+        model of its error minus each workload's mean error.
+        """
         if self.options.use_v:
             history = History.empty(beliefs.problem.space)
             prior = beliefs.prior(history.configs) if beliefs.estimates else None
@@ -458,8 +482,11 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, compiled: Configs, hidden: Features,
         features: Features, target: NDArray[np.float64], noise: NDArray[np.float64] | None,
     ) -> tuple[Features, NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-        """Add compiled programs to what Model P learns from, with the latencies that Model A
-        predicts with the help of other workloads, and its variances."""
+        """Add compiled programs to the training data of Model P.
+
+        Their targets are the predictions of Model A, which learned from other workloads too, with
+        the variances of these predictions as noise.
+        """
         prior = beliefs.prior(compiled)
         own = beliefs.features(compiled, prior)
         asked = beliefs.compiled_input(history, compiled, prior, own, hidden)
@@ -477,8 +504,10 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
     def _looked_further(
         self, problem: Problem, state: ExplorerState, history: History
     ) -> ExplorerState:
-        """Return the state with more configs that a transferred model was asked about: what it
-        remembered may lack the best."""
+        """Ask a transferred model about more configs and add them to the state.
+
+        The configs that it was asked about so far may lack the best ones.
+        """
         beliefs = self._beliefs(problem, state)
         if problem.transferred is None or beliefs.estimates or not len(beliefs.screened):
             return state
@@ -491,14 +520,14 @@ class ML2Tuner(BaseExplorer[ML2TunerOptions]):
         self, beliefs: TunerBeliefs, history: History, role: Literal["P", "A"],
         predicted: NDArray[np.float64],
     ) -> float:  # fmt: skip
-        """Return the log2 latency that a new trial has to beat; before any valid trial the least
-        that is `predicted`."""
+        """Return the log2 latency to beat; before any valid trial, the lowest value in
+        `predicted`."""
         return float(predicted.min()) if history.best is None else beliefs.goal(history, role)
 
     # -- how many -------------------------------------------------------------------------------
 
     def _batch_size(self, history: History, n: int) -> int:
-        """Return the number of trials of the round to come, at most `n`."""
+        """Return the number of trials of the next round, at most `n`."""
         return min(
             n, self.options.batch if len(history) else max(self.options.batch, _FIRST_TRIALS)
         )

@@ -1,7 +1,7 @@
-"""Implements ML²Tuner as published (arXiv 2411.10764): P ranks, V vetoes, A re-ranks with hidden
-features.
+"""ML²Tuner as published (arXiv 2411.10764): P ranks, V vetoes, A re-ranks with hidden features.
 
-(α+1)·N candidates are compiled, the best N are measured, and all three models are retrained.
+In each round (α+1)·N candidates are compiled, the best N are measured, and all three models are
+retrained.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from tilewright.targets.features import Features
 
 
 class PublishedML2TunerOptions(Options):
-    """What the paper leaves open is open here; no default is the paper's unless it says so."""
+    """Options of the published ML²Tuner.
+
+    The paper leaves many values open; a default is the paper's only if its description says so.
+    """
 
     alpha: float = Field(1.0, ge=0, description="configs lowered beyond the batch, per trial (α)")
     veto: float = Field(0.5, ge=0, le=1, description="V's threshold on the probability of valid")
@@ -51,7 +54,7 @@ class PublishedML2TunerOptions(Options):
 
 
 class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
-    """P proposes, V vetoes, A re-ranks compiled candidates by hidden features."""
+    """P proposes candidates, V vetoes, and A re-ranks compiled candidates by hidden features."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -152,8 +155,11 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
         return asked
 
     def _drawn(self, problem: Problem, history: History, n: int) -> NDArray[np.int64]:
-        """Flat indices, shape (up to `n`,), that hold a random place of this round's batch,
-        whatever the models say. Every stage of a round draws the same ones."""
+        """Return the configs that get a random place in this round's batch, shape (at most `n`,).
+
+        They are flat indices, and do not depend on the models. Every stage of a round draws the
+        same ones.
+        """
         rng = problem.rng(history.round, "explore")
         places = int(rng.binomial(n, self.options.explore))
         if not places:
@@ -163,18 +169,19 @@ class PublishedML2Tuner(BaseExplorer[PublishedML2TunerOptions]):
     def _lucky(
         self, problem: Problem, history: History, configs: Configs, n: int
     ) -> NDArray[np.bool_]:
-        """Which of `configs` (m, knobs) hold a random place, shape (m,)."""
+        """Return which of `configs` (m, knobs) have a random place in the batch, shape (m,)."""
         drawn = self._drawn(problem, history, n)
         return np.isin(problem.space.ravel(configs), drawn)
 
     def _visible(self, problem: Problem, configs: Configs) -> Features:
-        """What P looks at, a row a config of (n, knobs)."""
+        """Return the input of Model P for configs (n, knobs), one row per config."""
         if self.options.learner == "gaussian":
             return self.learners.gp_features(problem, configs)
         return self.learners.tree_features(problem, configs)
 
     def _with_hidden(self, problem: Problem, configs: Configs, hidden: Features) -> Features:
-        """What A looks at: every count to trees, sums and proportions to a Gaussian process."""
+        """Return the input of Model A: every counter for trees, sums and ratios for a Gaussian
+        process."""
         if self.options.learner == "gaussian":
             counts = self.learners.hidden_features(hidden)
         else:

@@ -1,4 +1,4 @@
-"""Implements the tuners that learn nothing: uniform random order and grid order."""
+"""Tuners that learn nothing: uniform random order and grid order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.search.registry import Options, register
 
 
 class Random(BaseExplorer[Options]):
-    """Uniform random order without repetition."""
+    """Proposes configs in uniform random order without repetition."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -23,7 +23,7 @@ class Random(BaseExplorer[Options]):
 
 
 class Grid(BaseExplorer[Options]):
-    """Flat-index order, first knob fastest."""
+    """Proposes configs in the order of their flat index; the first knob changes fastest."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int

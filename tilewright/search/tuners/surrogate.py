@@ -1,5 +1,7 @@
-"""Predicts latencies for `default` after the rounds so far: by estimates or a transferred model, by
-its own models, and by both. Also lists the features that these use.
+"""Predictions of latency and validity for `default` after the rounds so far.
+
+They combine closed-form estimates or a transferred model with the tuner's own models. The module
+also defines the features that these models use.
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ from tilewright.targets.features import Feature, Features
 _LEAST_CHANCE = 1e-3  # V is not believed beyond this
 _TRUSTED = 0.5  # weight of a transferred model from which its choice of a space is kept
 SCREENED = "screened"
-"""The explorer's name for what it screened: flat indices, ascending."""
+"""Name of an array in the explorer's state: flat indices of the screened configs, ascending."""
 SAID = "said"
-"""Its name for what a transferred model says of these: the parts of a `Belief`, a row each."""
+"""Name of an array in the explorer's state: the fields of a `Belief` about the screened configs,
+one row per field."""
 WEIGHTS = "weights"
-"""Its name for how far a transferred model is believed, by P and by A; shape (2,)."""
+"""Name of an array in the explorer's state: weights of the transferred model for P and A, shape
+(2,)."""
 _DRAFT = Feature("draft", text="how much slower than the best so far by a price a count (log2)")
 _FULLEST = Feature("estimate", text="estimated share of the fullest scratchpad (log2)")
 
 
 @dataclass(frozen=True)
 class Beliefs:
-    """All that is known of a problem between two rounds."""
+    """All predictions about a problem between two rounds."""
 
     options: DefaultOptions
     learners: Learners
@@ -42,18 +46,20 @@ class Beliefs:
 
     @property
     def estimates(self) -> bool:
-        """Whether closed-form estimates are at hand and allowed."""
+        """Whether the target offers closed-form estimates and the options allow them."""
         return self.options.estimates and self.problem.estimate is not None
 
     @property
     def informed(self) -> bool:
-        """Whether anything is believed before the first trial."""
+        """Whether there is a prior before the first trial."""
         return self.estimates or self.problem.transferred is not None
 
     @property
     def screened(self) -> NDArray[np.int64]:
-        """Flat indices that looked best at the start, ascending, shape (m,); none if there are
-        none, or if trials speak against the transferred model that chose them."""
+        """Flat indices of the configs that looked best at the start, ascending, shape (m,).
+
+        Empty if there are none, or if the trials contradict the transferred model that chose them.
+        """
         weights = self.state.arrays.get(WEIGHTS)
         if SCREENED not in self.state.arrays or (
             not self.estimates and weights is not None and weights[0] < _TRUSTED
@@ -62,7 +68,7 @@ class Beliefs:
         return self.state.arrays[SCREENED].astype(np.int64)
 
     def looks(self, hidden: Features) -> bool:
-        """Whether there is anything to see in lowered programs."""
+        """Return whether Model A can use the counters of lowered programs."""
         return self.options.use_a and len(hidden.columns) > 0
 
     # -- before any trial ----------------------------------------------------------------------
@@ -70,9 +76,13 @@ class Beliefs:
     def prior(
         self, configs: Configs, hidden: Features | None = None, said: Belief | None = None
     ) -> Prior | None:
-        """What is believed of configs (n, knobs), also by what compiling revealed, if that is
-        given: of a `hidden` a row a config. `said` is what `said` gives of these, if it is at
-        hand."""
+        """Return the prior predictions of configs, weighted by how well they held so far.
+
+        Args:
+            configs: knob indices, int array of shape (n, knobs).
+            hidden: counters of the compiled programs, one row per config, if they are compiled.
+            said: result of the method `said`, if it is known already.
+        """
         weights = self.state.arrays.get(WEIGHTS)
         role = 0 if hidden is None else 1
         return prior_of(
@@ -84,17 +94,31 @@ class Beliefs:
         self, configs: Configs, prior: Prior | None, features: Features, hidden: Features,
         said: Belief | None = None,
     ) -> tuple[Prior | None, Features]:  # fmt: skip
-        """What is believed of configs (n, knobs), and their features, once they are compiled: the
-        same as before, unless a transferred model looks at what that revealed. `said` is what
-        `said` gives of these, if it is at hand."""
+        """Return the prior and the features of configs after they are compiled.
+
+        They differ from those before only if a transferred model can use the counters.
+
+        Args:
+            configs: knob indices, int array of shape (n, knobs).
+            prior: prior before compilation.
+            features: features before compilation.
+            hidden: counters of the compiled programs, one row per config.
+            said: result of the method `said`, if it is known already.
+        """
         if self.problem.transferred is None:
             return prior, features
         prior = self.prior(configs, hidden, said)
         return prior, self.features(configs, prior)
 
     def screen(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """The state that remembers which `count` configs look best of these flat indices (n,), and
-        what a transferred model says of them."""
+        """Return the state with the most promising of the given configs.
+
+        It also stores the predictions of a transferred model for them.
+
+        Args:
+            flat: flat indices of shape (n,).
+            count: number of configs to keep.
+        """
         configs = self.problem.space.unravel(flat)
         said = self.said(configs)
         rows = self._promising(configs, said)[:count]
@@ -105,8 +129,12 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def remembered(self, flat: NDArray[np.int64], count: int) -> ExplorerState:
-        """The state that also remembers what a transferred model says of these flat indices (n,),
-        none of them known; of what it remembered before the `count` that look best stay."""
+        """Return the state with predictions of a transferred model for further configs.
+
+        Args:
+            flat: flat indices of new configs, shape (n,).
+            count: number of earlier configs to keep, the most promising ones.
+        """
         before, kept = self.state.arrays[SCREENED].astype(np.int64), self.state.arrays[SAID]
         new = self.said(self.problem.space.unravel(flat))
         assert new is not None, "there is a transferred model"
@@ -118,15 +146,20 @@ class Beliefs:
         return replace(self.state, arrays=arrays)
 
     def _promising(self, configs: Configs, said: Belief | None) -> NDArray[np.int64]:
-        """Rows of configs (n, knobs), those first that are believed to be fast and valid."""
+        """Return the rows of configs (n, knobs), ordered by how fast and valid they are predicted
+        to be."""
         prior = prior_of(self.problem, configs, said, self.options.estimates)
         assert prior is not None, "something is believed"
         rough = prior.log_latency / prior.error - np.log(prior.chance)
         return np.argsort(rough, kind="stable")
 
     def weighed(self, history: History, *said: Belief | None) -> ExplorerState:
-        """The state with what trials say of a transferred model: how far P and A are to believe it,
-        by what it `said` of the valid ones before they were compiled and after."""
+        """Return the state with updated weights of a transferred model for P and A.
+
+        Args:
+            history: trials so far.
+            *said: predictions for the valid trials, before and after compilation.
+        """
         latency = history.log_latency[history.valid]
         weights = [weight_of(each, latency) for each in said if each is not None]
         if not weights:
@@ -134,8 +167,14 @@ class Beliefs:
         return replace(self.state, arrays={**self.state.arrays, WEIGHTS: np.array(weights)})
 
     def said(self, configs: Configs, hidden: Features | None = None) -> Belief | None:
-        """Of configs (n, knobs), compiled if `hidden` is given, by a transferred model, which is
-        not asked twice about what was screened; None without one."""
+        """Return the predictions of the transferred model for configs; None without such a model.
+
+        Stored predictions of screened configs are reused.
+
+        Args:
+            configs: knob indices, int array of shape (n, knobs).
+            hidden: counters of the compiled programs, one row per config, if they are compiled.
+        """
         ask = self.problem.transferred
         if ask is None:
             return None
@@ -153,7 +192,10 @@ class Beliefs:
     # -- after trials --------------------------------------------------------------------------
 
     def scores(self, configs: Configs, prior: Prior | None, features: Features | None) -> Scores:
-        """What is believed of configs (n, knobs) by all there is: `P` log2 latency, `V` chance."""
+        """Return the combined predictions of configs (n, knobs).
+
+        `P` is log2 latency, and `V` is the probability of being valid.
+        """
         scores: Scores = {}
         models = self.state.models
         if prior is not None:
@@ -167,8 +209,11 @@ class Beliefs:
         return scores
 
     def goal(self, history: History, role: Literal["P", "A"]) -> float:
-        """log2 latency that a new trial has to beat: the best one's, or, where measuring does not
-        repeat, what the model believes of the best, not what the luckiest showed."""
+        """Return the log2 latency that a new trial has to beat.
+
+        It is that of the best trial. If measurements vary, it is the lowest latency that the model
+        predicts for a valid trial, because the lowest measurement may be a lucky one.
+        """
         assert history.best is not None, "there is a valid trial"
         if self.problem.deterministic:
             return float(history.log_latency[history.best])
@@ -181,8 +226,11 @@ class Beliefs:
         return float((found + estimated(prior, np.arange(len(configs)))).min())
 
     def log_chance(self, scores: Scores) -> NDArray[np.float64]:
-        """Weighed, shape (n,). Where compiling is the dear part of a trial, one that fails costs a
-        fraction of one that does not, and more may be risked."""
+        """Return the weighted log probability of being valid, shape (n,).
+
+        If compiling is slower than measuring, a failed trial costs little in comparison, so the
+        weight is lower and more risk is taken.
+        """
         dear = self.problem.affordable(self.options.looking) < 1
         weight = self.options.chance_weight * (self.options.risk if dear else 1.0)
         return np.asarray(weight * np.log(np.maximum(scores["V"], _LEAST_CHANCE)))
@@ -190,20 +238,23 @@ class Beliefs:
     # -- features ------------------------------------------------------------------------------
 
     def features(self, configs: Configs, prior: Prior | None) -> Features:
-        """What P looks at, a row a config of (n, knobs)."""
+        """Return the input of Model P for configs (n, knobs), one row per config."""
         features = self.learners.gp_features(self.problem, configs)
         return features if prior is None else features.beside(prior.features)
 
     def with_hidden(self, history: History, features: Features, hidden: Features) -> Features:
-        """Columns for Model A: what the programs count, and how much slower than the best so far
-        the draft believes them to be."""
+        """Return the input of Model A for compiled programs.
+
+        It has the given columns, the program's counters, and the latency that the draft model
+        predicts relative to the best trial.
+        """
         best = 0.0 if history.best is None else history.log_latency[history.best]
         draft = self.state.models["draft"].predict(hidden) - best
         counts = self.learners.hidden_features(hidden)
         return features.beside(counts, Features(draft[:, None], (_DRAFT,)))
 
     def tree_features(self, configs: Configs, prior: Prior | None) -> Features:
-        """What V looks at, a row a config of (n, knobs)."""
+        """Return the input of Model V for configs (n, knobs), one row per config."""
         features = self.learners.tree_features(self.problem, configs)
         if prior is None:
             return features

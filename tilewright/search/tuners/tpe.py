@@ -1,9 +1,8 @@
-"""Adapts Optuna's TPE with constraints: densities of good and of bad configs.
+"""Optuna's TPE with constraints: draws configs by the densities of good and of bad configs.
 
 Configs are drawn where the ratio of the densities is highest (Bergstra et al., NeurIPS 2011;
-constraints and batches as in Optuna's `TPESampler`).
-
-The study lives in memory and for one batch: it is made of the history, so nothing has to be kept.
+constraints and batches as in Optuna's `TPESampler`). The study is kept in memory for one batch
+only. It is built from the history, so no state has to be stored.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Distributions = dict[str, "BaseDistribution"]
 
 
 class OptunaOptions(Options):
-    """TPESampler's parameters; the first three defaults are Optuna's."""
+    """Options of TPESampler. The first three defaults are Optuna's."""
 
     startup: int = Field(10, ge=1, description="random trials before the densities are asked")
     candidates: int = Field(24, ge=1, description="draws of which the best ratio is taken")
@@ -50,7 +49,7 @@ class OptunaOptions(Options):
 
 
 class Optuna(BaseExplorer[OptunaOptions]):
-    """Tree-structured Parzen estimators (Optuna) with invalid trials as violated constraints."""
+    """Optuna's tree-structured Parzen estimators, with invalid trials as violated constraints."""
 
     def generate(
         self, problem: Problem, state: ExplorerState, history: History, n: int
@@ -77,7 +76,8 @@ class Optuna(BaseExplorer[OptunaOptions]):
         return Candidates(space.unravel(np.concatenate([np.array(batch, np.int64), rest])))
 
     def _study(self, history: History, distributions: Distributions, seed: int) -> Study:
-        """All trials so far, those of others that are under way, and a sampler."""
+        """Return a study with all trials so far, the pending trials of other processes, and a
+        sampler."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         sampler = optuna.samplers.TPESampler(
             n_startup_trials=self.options.startup,
@@ -108,7 +108,7 @@ class Optuna(BaseExplorer[OptunaOptions]):
 
 
 def _distributions(space: Space, kind: str) -> Distributions:
-    """Of the index of each knob's value."""
+    """Return the distribution of each knob's value index, by knob name."""
     found: Distributions = {}
     for knob in space.knobs:
         count = len(knob.values)
