@@ -1,5 +1,5 @@
 """Records curves that MLflow draws over the measurements of a run. Their section is the common
-first word: `cycles/best`, or `seconds/best` where no cycles are counted. Baseline, bound and
+first word: `cycles/best`, or `seconds/best` where no cycles are counted. Fallback, rule, bound and
 roofline are levels, equal at every step."""
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def network_curves(
     counts = {each.workload.id: each.count for each in tuned}
     measured, best = network_best_so_far(trials, counts, unit)
     levels = {
-        "baseline": total["baseline_cycles"] if counted else total["baseline_seconds"],
+        "fallback": total["fallback_cycles"] if counted else total["fallback_seconds"],
+        "rule": total["rule_cycles"] if counted else total["rule_seconds"],
         "bound": total["bound_cycles"] if counted else total["bound_seconds"],
         "roofline": total["roofline_cycles"] if counted else total["roofline_seconds"],
     }

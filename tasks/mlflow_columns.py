@@ -19,8 +19,16 @@ VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 NAME = "tuner, gain and bound"
 """What the view is called in MLflow's list."""
 _PARAMS = ("tuner", "seed", "trials")
-_METRICS = ("tuned_ms", "gain", "bound_ms", "tuned_cycles")
-_CURVES = ("cycles/best", "cycles/baseline", "cycles/bound")
+_METRICS = (
+    "fallback_ms",
+    "rule_ms",
+    "tuned_ms",
+    "bound_ms",
+    "gain",
+    "gain_over_fallback",
+    "tuned_cycles",
+)
+_CURVES = ("cycles/best", "cycles/rule", "cycles/bound")
 
 
 def runs_view() -> str:
@@ -38,7 +46,7 @@ def runs_view() -> str:
 
 def description(address: str) -> str:
     """What the experiment says of itself, in Markdown; `address` is that of the view."""
-    return f"[Runs with tuner, seed, trials, tuned ms, gain and bound]({address})"
+    return f"[Runs with tuner, seed, trials, fallback, rule, tuned, bound and gain]({address})"
 
 
 def _compact(value: Mapping[str, Json]) -> str:
@@ -58,7 +66,7 @@ _CHART: Json = {
     "metricSectionId": f"{VIEW_KEY}-cycles",
     "isGenerated": False,
     "deleted": False,
-    "displayName": "best cycles over measurements, baseline and bound",
+    "displayName": "best cycles over measurements, rule and bound",
     "metricKey": _CURVES[0],
     "selectedMetricKeys": list(_CURVES),
     "lineSmoothness": 0,

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object
-from tilewright.dashboard.listing import RUNNING, KnownRuns, ListedRun
+from tilewright.dashboard.listing import FIGURE_KEYS, RUNNING, KnownRuns, ListedRun, figures_row
 from tilewright.evaluation.compare.record import to_json
 from tilewright.reports.leaderboard import leaderboard_rows, verdict
 from tilewright.services.page_addresses import other_pages
 from tilewright.tuning.optuna_study import knob_importance
 from tilewright.tuning.run_figures import (
     best_so_far,
-    milliseconds_of,
     network_best_so_far,
     trial_latencies,
 )
@@ -129,7 +128,7 @@ def _layer(found: RunTrials, layer: RunLayer) -> Answer:
         "id": layer.id, "name": layer.name, "text": layer.text, "count": layer.count,
         "trials": len(trials), "valid": int(np.isfinite(times).sum()),
         "points": _steps(1 + np.arange(len(times)), best),
-        **{name: milliseconds_of(getattr(layer, name)) for name in ("before", "tuned", "bound")},
+        **(figures_row(layer.figures) if layer.figures else dict.fromkeys(FIGURE_KEYS)),
     }  # fmt: skip
 
 

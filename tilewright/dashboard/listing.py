@@ -28,9 +28,10 @@ from tilewright.evaluation.compare.leaderboard import Leaderboard
 from tilewright.evaluation.compare.record import FILES, read_leaderboards
 from tilewright.services.page_addresses import flow_run_url, mlflow_run_url
 from tilewright.services.workspace import Workspace
-from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
-from tilewright.tuning.gains import BOTH, FALLBACK
+from tilewright.tasks.runs_table import FOLDER_TAG, network_runs, row_of, tracking_client
+from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, FourFigures
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
+from tilewright.tuning.results import seconds_of
 from tilewright.tuning.run_figures import milliseconds_of
 from tilewright.tuning.run_metadata import RunFile, is_complete, read_run
 from tilewright.tuning.run_trials import (
@@ -52,6 +53,10 @@ OVERLAP_MS = 10_000
 """Runs that began so long before the last look are looked at once more: clocks differ."""
 MOST_KEPT = 64
 """Runs whose trials are kept in memory."""
+
+FIGURE_KEYS = (*(f"{name}_ms" for name in FIGURES), "gain", "gain_over_fallback")
+"""What a run and a layer have as figures on the page: milliseconds, and gains over the rule and
+over the fallback."""
 
 T = TypeVar("T")
 
@@ -221,33 +226,31 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
     row = dict(row_of(run))
     params, tags = run.data.params, run.data.tags
     figures = {
-        name: None if math.isnan(value := float(str(row[name]))) else value
-        for name in ("baseline_ms", "tuned_ms", "bound_ms", "gain")
+        name: None if math.isnan(value := float(str(row[name]))) else value for name in FIGURE_KEYS
     }
     folder = Path(tags[FOLDER_TAG]) if FOLDER_TAG in tags else None
     state = _STATES.get(str(row["status"]), STOPPED)
     if state == RUNNING and folder is not None and folder.is_dir() and _left(folder):
         state = STOPPED
-    before = _before(tags.get(GAIN_OVER, ""), figures, run.data.metrics.get("fallback_ms"))
     return ListedRun(
         _row(
             run.info.run_id, str(row["network"]), params.get("epilogue", ""),
             params.get("layers", ""), tracked=True, state=state, began=str(row["began"]),
-            before_ms=before, **figures, **links, settings=dict(sorted(params.items())),
+            **figures, **links, settings=dict(sorted(params.items())),
             **{name: row[name] for name in ("target", "tuner", "seed", "trials", "seconds")},
         ),
         folder,
     )  # fmt: skip
 
 
-def _before(over: str, figures: Mapping[str, float | None], fallback: float | None) -> float | None:
-    """What the network takes without tuning, milliseconds, as the gain counts it."""
-    gain, tuned = figures["gain"], figures["tuned_ms"]
-    if over == FALLBACK:
-        return fallback
-    if over == BOTH and gain and tuned:
-        return gain * tuned
-    return figures["baseline_ms"]
+def figures_row(figures: FourFigures) -> dict[str, Json]:
+    """Return the values of `FIGURE_KEYS`."""
+    each = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
+    return {
+        **each,
+        "gain": figures.gain_over(RULE),
+        "gain_over_fallback": figures.gain_over(FALLBACK),
+    }
 
 
 # -- runs without MLflow -------------------------------------------------------------------------
@@ -303,10 +306,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
     figures: dict[str, Json] = {}
     if summary is not None:
         figures = {
-            "before_ms": milliseconds_of(summary.before.seconds),
-            "tuned_ms": milliseconds_of(summary.total("tuned_seconds")),
-            "bound_ms": milliseconds_of(summary.total("bound_seconds")),
-            "gain": summary.gain, "seconds": summary.wall_seconds,
+            **figures_row(summary.figures), "seconds": summary.wall_seconds,
             "settings": {"space": summary.space, "batch": str(summary.batch)},
         }  # fmt: skip
     state = FINISHED if summary is not None else STOPPED if _left(folder) else RUNNING
@@ -352,9 +352,7 @@ def _row(
     """What the page shows of a run. Runs with the same `question` have the same to do."""
     part = f" ({layers})" if layers else ""
     behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
-    empty = dict.fromkeys(
-        ("before_ms", "tuned_ms", "bound_ms", "gain", "seconds", "mlflow", "prefect")
-    )
+    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect"))
     return empty | {"settings": {}} | {
         "id": run_id, "network": network + part, **about,
         "question": f"{network}{part} on {about['target']}{behind}",

@@ -44,7 +44,7 @@ class WorkloadBegan(Event):
     """What a workload costs without tuning, and at best; None where its target cannot tell."""
 
     id: str
-    baseline: Latency | None
+    rule: Latency | None
     roofline: Latency | None
 
 

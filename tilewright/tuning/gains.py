@@ -1,12 +1,12 @@
-"""Says what tuning gained in a workload and in a whole network, and over what: the stock compiler's
-published schedule, else its fallback, else a baseline chosen by a rule."""
+"""Computes the four latencies by which a run is judged, of a workload and of a whole network:
+`fallback`, `rule`, `tuned` and `bound`, and what tuning gained over the first two."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, NotRequired, TypedDict
 
 from tilewright.targets.capabilities import Latency, is_published
 from tilewright.tuning.intervals import ValidationRow, inference
@@ -14,91 +14,90 @@ from tilewright.tuning.intervals import ValidationRow, inference
 if TYPE_CHECKING:
     from tilewright.tuning.results import WorkloadRow
 
-
-class TunedLatency(TypedDict):
-    """What tuned schedules take; null where nothing is known."""
-
-    tuned_cycles: int | None
-    tuned_seconds: float | None
-
-
-class GainRow(TunedLatency):
-    """What of a workload in `summary.json` a gain rests on."""
-
-    count: int
-    baseline_cycles: int | None
-    baseline_seconds: float | None
-    baseline_source: str | None
-    fallback_cycles: int | None
-    fallback_seconds: float | None
-    validation: NotRequired[ValidationRow]
-
-
-PUBLISHED, FALLBACK, RULE = "published baseline", "fallback", "baseline by a rule"
-BOTH = "published baseline and fallback"
+RULE: Final = "rule"
+FALLBACK: Final = "fallback"
+FIGURES = (FALLBACK, RULE, "tuned", "bound")
+"""Names of the four latencies, in the order in which every place shows them."""
 
 
 @dataclass(frozen=True)
-class Before:
-    """What a user has without tuning: cycles, None where none are counted, and seconds, None where
-    nothing is known. `over` says by what: `PUBLISHED`, `FALLBACK`, of several workloads `BOTH`, or
-    `RULE`."""
+class FourFigures:
+    """The latencies by which a run is judged. A latency is None where it is not known.
 
-    over: str
-    cycles: int | None
-    seconds: float | None
+    Attributes:
+        fallback: the stock compiler's schedule for a layer for which it publishes none.
+        rule: the schedule that Tilewright uses without a trial.
+        tuned: the schedule that tuning chose.
+        bound: what no schedule beats.
+    """
 
-    @property
-    def is_published(self) -> bool:
-        """Whether all of it rests on schedules that the stock compiler publishes."""
-        return self.over == PUBLISHED
+    fallback: Latency | None
+    rule: Latency | None
+    tuned: Latency | None
+    bound: Latency | None
 
-    @property
-    def latency(self) -> Latency | None:
-        """The same for a table; None where nothing is known."""
-        if self.cycles is None and self.seconds is None:
+    def gain_over(self, name: Literal["rule", "fallback"]) -> float | None:
+        """Return how many times as long the schedule `name` takes as the tuned one.
+
+        Returns:
+            The ratio of cycles where both are counted, otherwise of seconds; None where one of the
+                two latencies is not known.
+        """
+        return latency_ratio(self.rule if name == RULE else self.fallback, self.tuned)
+
+
+def four_figures(row: Mapping[str, object]) -> FourFigures:
+    """Return the four latencies of a workload, or of all workloads of a network.
+
+    Args:
+        row: a workload or the total in `summary.json`, with keys such as `rule_cycles` and
+            `rule_seconds`. A missing key counts as null.
+    """
+
+    def latency(name: str) -> Latency | None:
+        cycles, seconds = row.get(f"{name}_cycles"), row.get(f"{name}_seconds")
+        return as_latency(
+            seconds if isinstance(seconds, float | int) else None,
+            cycles if isinstance(cycles, int) else None,
+        )
+
+    return FourFigures(*map(latency, FIGURES))
+
+
+def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
+    """Return a latency of `summary.json`, None where neither seconds nor cycles are known."""
+    if seconds is None and cycles is None:
+        return None
+    return Latency(math.nan if seconds is None else seconds, -1 if cycles is None else cycles)
+
+
+def latency_ratio(before: Latency | None, after: Latency | None) -> float | None:
+    """Return how many times as long `before` takes as `after`: in cycles where both are counted,
+    otherwise in seconds. None where that is not known."""
+    if before is None or after is None:
+        return None
+    if before.cycles > 0 and after.cycles > 0:
+        return before.cycles / after.cycles
+    ratio = before.seconds / after.seconds if after.seconds else math.nan
+    return ratio if math.isfinite(ratio) and ratio > 0 else None
+
+
+def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> FourFigures:
+    """Return the four latencies of an inference: those of each workload times its count. One that
+    is not known of a workload is not known of the network."""
+
+    def total(name: str) -> Latency | None:
+        each: list[Latency | None] = [getattr(layer, name) for layer in layers]
+        known = [latency for latency in each if latency is not None]
+        if len(known) != len(layers):
             return None
-        seconds = math.nan if self.seconds is None else self.seconds
-        return Latency(seconds, -1 if self.cycles is None else self.cycles)
+        cycles = inference_total(counts, [max(latency.cycles, 0) for latency in known])
+        seconds = inference_total(counts, [latency.seconds for latency in known])
+        if seconds is not None and not math.isfinite(seconds):
+            seconds = None
+        return as_latency(seconds, None if cycles is None else int(cycles))
 
-    def gain(self, row: TunedLatency) -> float | None:
-        """How many times as long as tuned, in cycles where both are counted; None where one of the
-        two is not known."""
-        if self.cycles and row["tuned_cycles"]:
-            return self.cycles / row["tuned_cycles"]
-        after = row["tuned_seconds"]
-        return self.seconds / after if self.seconds and after else None
-
-
-def over(source: str | None, fallback: object, validated: bool) -> str:
-    """What the gain of a workload is over, by the `source` of its baseline and whether a fallback
-    is known. Where measuring does not repeat, so that the final choice is `validated`, the baseline
-    alone is measured in turns with the tuned schedule: intervals of the gain are over it."""
-    if is_published(source):
-        return PUBLISHED
-    return FALLBACK if fallback and not validated else RULE
-
-
-def before(row: GainRow) -> Before:
-    """Of one call of a workload."""
-    chosen = over(row["baseline_source"], row["fallback_seconds"], "validation" in row)
-    if chosen == FALLBACK:
-        return Before(chosen, row["fallback_cycles"], row["fallback_seconds"])
-    return Before(chosen, row["baseline_cycles"], row["baseline_seconds"])
-
-
-def before_all(rows: Sequence[GainRow]) -> Before:
-    """Of the tuned layers of an inference: each workload times its count; not known where one of
-    them is not."""
-    each = [before(row) for row in rows]
-    kinds = {one.over for one in each}
-    counts = [row["count"] for row in rows]
-    cycles = inference_total(counts, [one.cycles for one in each])
-    return Before(
-        kinds.pop() if len(kinds) == 1 else RULE if RULE in kinds else BOTH,
-        None if cycles is None else int(cycles),
-        inference_total(counts, [one.seconds for one in each]),
-    )
+    return FourFigures(*map(total, FIGURES))
 
 
 def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> float | None:
@@ -109,7 +108,7 @@ def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> f
 
 
 Figure = Literal[
-    "baseline_cycles", "baseline_seconds", "fallback_cycles", "fallback_seconds", "tuned_cycles",
+    "rule_cycles", "rule_seconds", "fallback_cycles", "fallback_seconds", "tuned_cycles",
     "tuned_seconds", "roofline_cycles", "roofline_seconds", "bound_cycles", "bound_seconds",
 ]  # fmt: skip
 
@@ -122,23 +121,23 @@ class Macs(TypedDict):
 
 
 class PublishedTotals(TypedDict):
-    """The workloads whose baseline the stock compiler publishes, each times its count; null
-    where there are none or one of them is."""
+    """The workloads whose rule is a schedule that the stock compiler publishes, each times its
+    count; null where there are none or one of them is."""
 
     workloads: int
-    baseline_cycles: int | None
-    baseline_seconds: float | None
+    rule_cycles: int | None
+    rule_seconds: float | None
     tuned_cycles: int | None
     tuned_seconds: float | None
 
 
 class LatencyFigures(TypedDict):
-    """Latencies without tuning, tuned and at best, and where those without come from; null where
-    nothing is known."""
+    """Latencies without tuning, tuned and at best, and where the rule's schedule comes from; null
+    where nothing is known."""
 
-    baseline_cycles: int | None
-    baseline_seconds: float | None
-    baseline_source: str | None
+    rule_cycles: int | None
+    rule_seconds: float | None
+    rule_source: str | None
     fallback_cycles: int | None
     fallback_seconds: float | None
     tuned_cycles: int | None
@@ -151,9 +150,9 @@ class LatencyFigures(TypedDict):
 
 class Total(LatencyFigures):
     """Of one inference's tuned layers: each workload times its count; null where one of them
-    is. `tuned_microjoules` estimates what accelerator and memory spend. `baseline_source` is
-    `mixed` where the baselines come from several places. `validation` is there where all workloads
-    have it."""
+    is. `tuned_microjoules` estimates what accelerator and memory spend. `rule_source` is
+    `mixed` where the rule's schedules come from several places. `validation` is there where all
+    workloads have it."""
 
     published: PublishedTotals
     tuned_microjoules: NotRequired[float]
@@ -161,12 +160,12 @@ class Total(LatencyFigures):
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """What the tuned layers of one inference cost as the baseline, tuned and at best."""
-    published = [row for row in rows if is_published(row["baseline_source"])]
-    sources = {row["baseline_source"] for row in rows}
+    """Return what the tuned layers of one inference take without tuning, tuned and at best."""
+    published = [row for row in rows if is_published(row["rule_source"])]
+    sources = {row["rule_source"] for row in rows}
     total: Total = {
-        "baseline_cycles": _cycles(rows, "baseline_cycles"),
-        "baseline_seconds": _sum(rows, "baseline_seconds"),
+        "rule_cycles": _cycles(rows, "rule_cycles"),
+        "rule_seconds": _sum(rows, "rule_seconds"),
         "fallback_cycles": _cycles(rows, "fallback_cycles"),
         "fallback_seconds": _sum(rows, "fallback_seconds"),
         "tuned_cycles": _cycles(rows, "tuned_cycles"),
@@ -175,11 +174,11 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
         "roofline_seconds": _sum(rows, "roofline_seconds"),
         "bound_cycles": _cycles(rows, "bound_cycles"),
         "bound_seconds": _sum(rows, "bound_seconds"),
-        "baseline_source": sources.pop() if len(sources) == 1 else "mixed",
+        "rule_source": sources.pop() if len(sources) == 1 else "mixed",
         "published": {
             "workloads": len(published),
-            "baseline_cycles": _cycles(published, "baseline_cycles"),
-            "baseline_seconds": _sum(published, "baseline_seconds"),
+            "rule_cycles": _cycles(published, "rule_cycles"),
+            "rule_seconds": _sum(published, "rule_seconds"),
             "tuned_cycles": _cycles(published, "tuned_cycles"),
             "tuned_seconds": _sum(published, "tuned_seconds"),
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -272,13 +271,6 @@ def working(what: str) -> Iterator[None]:
 def say(console: Console, text: str) -> None:
     """A line as it is: neither coloured nor broken, so that it can be searched and copied."""
     console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)
-
-
-def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
-    """What `summary.json` says, null where nothing is known."""
-    if seconds is None and cycles is None:
-        return None
-    return Latency(math.nan if seconds is None else seconds, -1 if cycles is None else cycles)
 
 
 def cost(latency: Latency | None) -> float | None:

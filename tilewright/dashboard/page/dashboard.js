@@ -39,16 +39,26 @@ function links(run) {
   return found.flatMap(([name, address]) => [el("a", { href: reachable(address), "aria-label": `${name}: ${run.network}, ${run.tuner}, seed ${run.seed}` }, name), " "]);
 }
 
+// The four latencies of a run or a layer, and what was gained: the same names and order everywhere.
+const MEANING = {
+  fallback: "The stock compiler's schedule where it publishes none",
+  rule: "The schedule that Tilewright uses without a trial",
+  tuned: "The schedule that tuning chose",
+  bound: "What no schedule beats",
+};
+const FIGURES = [
+  ...Object.entries(MEANING).map(([name, note]) => ({ key: `${name}_ms`, head: `${name[0].toUpperCase()}${name.slice(1)} ms`, note, cell: (row) => [ms(row[`${name}_ms`])] })),
+  { key: "gain", head: "Over rule", note: "How many times as fast as the rule", cell: (row) => [gain(row.gain)] },
+  { key: "gain_over_fallback", head: "Over fallback", note: "How many times as fast as the fallback", cell: (row) => [gain(row.gain_over_fallback)] },
+];
+
 const COLUMNS = [
   { key: "network", head: "Network", text: true, cell: (run) => [runLink(run, run.network)] },
   { key: "target", head: "Target", text: true, cell: (run) => [run.target] },
   { key: "tuner", head: "Tuner", text: true, cell: (run) => [dot(run.tuner), run.tuner] },
   { key: "seed", head: "Seed", cell: (run) => [String(run.seed)] },
   { key: "trials", head: "Trials", cell: (run) => [run.trials.toLocaleString("en")] },
-  { key: "before_ms", head: "Baseline ms", cell: (run) => [ms(run.before_ms)] },
-  { key: "tuned_ms", head: "Tuned ms", cell: (run) => [ms(run.tuned_ms)] },
-  { key: "bound_ms", head: "Bound ms", cell: (run) => [ms(run.bound_ms)] },
-  { key: "gain", head: "Gain", cell: (run) => [gain(run.gain)] },
+  ...FIGURES,
   { key: "began", head: "Begun", cell: (run) => [day(run)] },
   { key: "state", head: "State", text: true, cell: (run) => [el("span", { class: `state ${run.state}` }, run.state)] },
   { key: "links", head: "Pages", text: true, cell: links },
@@ -80,7 +90,7 @@ function table(node, columns, rows) {
 }
 
 function sortBy(key) {
-  const upwards = ["network", "target", "tuner", "state", "before_ms", "tuned_ms", "bound_ms"].includes(key);
+  const upwards = ["network", "target", "tuner", "state", "fallback_ms", "rule_ms", "tuned_ms", "bound_ms"].includes(key);
   state.ascending = state.order === key ? !state.ascending : upwards;
   state.order = key;
   byId("order").value = key;
@@ -239,7 +249,7 @@ async function drawRun(id) {
   await readCurves([run]);
   const found = state.curves.get(id) || {};
   const layers = found.layers || [];
-  const weight = (each) => (each.tuned ?? each.points.at(-1)?.[1] ?? 0) * each.count;
+  const weight = (each) => (tunedMs(each) ?? 0) * each.count;
   if (!layers.some((each) => each.id === state.layer))
     state.layer = [...layers].sort((a, b) => weight(b) - weight(a))[0]?.id || "";
   let knobs = null;
@@ -250,13 +260,12 @@ async function drawRun(id) {
   const detail = JSON.stringify([run, found, knobs, state.layer]);
   if (current() !== id || detail === state.detail) return;
   state.detail = detail;
-  const fact = (name, value) => (value ? [el("div", {}, name, el("b", {}, value))] : []);
+  const fact = (name, value, note = "") => (value ? [el("div", { title: note }, name, el("b", {}, value))] : []);
   const content = [
     el("p", {}, el("a", { href: "#" }, "← All runs")),
     el("h2", {}, `${run.question}: ${run.tuner}, seed ${run.seed}`),
     el("p", {}, el("span", { class: `state ${run.state}` }, run.state), ` ${day(run)} `, ...links(run)),
-    el("div", { class: "facts" }, ...fact("baseline ms", ms(run.before_ms)),
-      ...fact("tuned ms", ms(run.tuned_ms)), ...fact("bound ms", ms(run.bound_ms)), ...fact("gain", gain(run.gain)),
+    el("div", { class: "facts" }, ...FIGURES.flatMap(({ head, note, cell }) => fact(head.toLowerCase(), cell(run)[0], note)),
       ...fact("trials", found.of ? `${found.trials.toLocaleString("en")} of ${found.of.toLocaleString("en")}` : "")),
   ];
   if (found.error) content.push(el("p", { class: "note" }, `Trials: ${found.error}`));
@@ -268,12 +277,12 @@ async function drawRun(id) {
   if (focused === "layer") byId("layer")?.focus();
 }
 
+// While a run goes on, what its best trial takes stands in for the tuned schedule.
+const tunedMs = (layer) => layer.tuned_ms ?? layer.points.at(-1)?.[1] ?? null;
 const LAYERS = [
   { head: "Layer", text: true, cell: (each) => [each.name] },
   { head: "Calls", cell: (each) => [String(each.count)] },
-  { head: "Baseline ms", cell: (each) => [ms(each.before)] },
-  { head: "Best ms", cell: (each) => [ms(each.tuned ?? each.points.at(-1)?.[1] ?? null)] },
-  { head: "Bound ms", cell: (each) => [ms(each.bound)] },
+  ...FIGURES.map((column) => (column.key === "tuned_ms" ? { ...column, cell: (each) => [ms(tunedMs(each))] } : column)),
   { head: "Trials", cell: (each) => [each.trials.toLocaleString("en")] },
   { head: "Valid", cell: (each) => [each.valid.toLocaleString("en")] },
 ];
@@ -285,7 +294,7 @@ function layerView(layers, knobs) {
   choice.value = state.layer;
   choice.addEventListener("change", () => { state.layer = choice.value; refresh(); });
   const layer = layers.find((each) => each.id === state.layer);
-  const levels = [["baseline", "var(--c1)", layer.before], ["bound", "var(--muted)", layer.bound]].map(([name, color, value]) => ({ name, color, value })).filter((each) => each.value);
+  const levels = [["fallback", "var(--c3)", layer.fallback_ms], ["rule", "var(--c1)", layer.rule_ms], ["bound", "var(--muted)", layer.bound_ms]].map(([name, color, value]) => ({ name, color, value })).filter((each) => each.value);
   const chart = el("figure", {}, el("figcaption", {}, "Best so far"),
     legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
     lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms a call", label: `Best latency of ${layer.name} over trials` }));
