@@ -10,9 +10,9 @@ import pandas as pd
 
 from tilewright.targets.capabilities import Latency
 from tilewright.tasks.tracking import STEP_METRIC
-from tilewright.tuning.gains import Total
+from tilewright.tuning.gains import Total, four_figures
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.run_figures import network_best_so_far, unit_of
+from tilewright.tuning.run_figures import CurveLayer, network_curve, unit_of
 
 
 def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
@@ -26,12 +26,15 @@ def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
 def network_curves(
     trials: pd.DataFrame, tuned: Sequence[TunedWorkload], total: Total
 ) -> list[dict[str, float]]:
-    """The same of all workloads together, each as often as an inference runs it: a step a round,
-    NaN until each has a valid trial. The measurements up to it are those of all workloads."""
+    """Return the convergence curve of a network with its levels, one step per trial of all
+    workloads (`tuning.run_figures.network_curve`). A trial that changes nothing has no step of its
+    own, except the first and the last."""
     unit = unit_of(trials)
     counted = unit == "cycles"
-    counts = {each.workload.id: each.count for each in tuned}
-    measured, best = network_best_so_far(trials, counts, unit)
+    layers = [
+        CurveLayer(each.workload.id, each.count, four_figures(each.summary())) for each in tuned
+    ]
+    best = network_curve(trials, layers, unit)
     levels = {
         "fallback": total["fallback_cycles"] if counted else total["fallback_seconds"],
         "rule": total["rule_cycles"] if counted else total["rule_seconds"],
@@ -39,7 +42,9 @@ def network_curves(
         "roofline": total["roofline_cycles"] if counted else total["roofline_seconds"],
     }
     beside = {f"{unit}/{name}": float(value) for name, value in levels.items() if value}
+    last = len(best) - 1
     return [
-        {STEP_METRIC: float(count), f"{unit}/best": float(value), **beside}
-        for count, value in zip(measured, best, strict=True)
+        {STEP_METRIC: float(k + 1), f"{unit}/best": float(best[k]), **beside}
+        for k in range(len(best))
+        if k in (0, last) or best[k] != best[k - 1]
     ]

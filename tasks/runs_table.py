@@ -35,6 +35,10 @@ def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
     }
 
 
+WATCH_TAG = "tilewright.watch"
+"""The tag that says how a run compares with the last one like it."""
+REGRESSION_TAG = "tilewright.failed_as_regression"
+"""The tag of a run whose flow run failed because it is slower than the last one like it."""
 FOLDER_TAG = "tilewright.folder"
 """The tag that names the output directory, on the machine that ran it."""
 PARAMS = {"network": str, "target": str, "tuner": str, "seed": int, "trials": int}

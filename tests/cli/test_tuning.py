@@ -151,7 +151,7 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert parent["metrics"]["fallback_cycles"] == total["fallback_cycles"]
     assert parent["metrics"]["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
     assert parent["chart"]["cycles/best"][-1] == total["tuned_cycles"]
-    assert parent["chart"]["cycles/rule"] == [total["rule_cycles"]] * ROUNDS
+    assert set(parent["chart"]["cycles/rule"]) == {total["rule_cycles"]}
     note = parent["tags"]["mlflow.note.content"]
     assert (
         f"```sh\ntilewright tune digits_cnn --tuner ml2tuner --trials {TRIALS} --seed 7 --out out "

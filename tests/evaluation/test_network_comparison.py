@@ -287,14 +287,17 @@ def test_the_least_median_wins_and_seeds_are_counted() -> None:
     assert (first.fastest_on, second.fastest_on, first.seeds) == (2, 1, 3)
     assert (second.tuner, second.tuned_cycles, second.gain) == ("poor", 500, 2.0)
     assert found.winners == ("good",)
-    assert verdict(found) == "net on vta: good wins, median gain 2.50×, fastest on 2 of 3 seeds"
+    assert (
+        verdict(found)
+        == "net on vta: good wins, median gain 2.50× over the rule, fastest on 2 of 3 seeds"
+    )
 
 
 def test_equal_tuners_share_the_first_place_and_none_wins_without_a_valid_schedule() -> None:
     (even,) = network_leaderboards([of("a", 0, 500), of("b", 0, 500)])
     assert even.winners == ("a", "b")
     assert [each.fastest_on for each in even.tuners] == [1, 1]
-    assert verdict(even) == "net on vta: a and b are equal, median gain 2.00×"
+    assert verdict(even) == "net on vta: a and b are equal, median gain 2.00× over the rule"
     (nothing,) = network_leaderboards([of("a", 0, None), of("b", 0, None)])
     assert nothing.winners == ()
     assert [each.fastest_on for each in nothing.tuners] == [0, 0]

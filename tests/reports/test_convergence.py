@@ -28,7 +28,7 @@ from tilewright.tuning.results import TunedWorkload
 
 def trials_of(outcomes: Sequence[TunedWorkload]) -> pd.DataFrame:
     rows = [
-        {"workload": each.workload.id, "status": "valid" if k else "timeout",
+        {"workload": each.workload.id, "round": k, "status": "valid" if k else "timeout",
          "cycles": 4000 - 300 * k, "seconds": (4000 - 300 * k) * 1e-8}
         for each in outcomes
         for k in range(8)

@@ -20,10 +20,12 @@ from tilewright.dashboard.listing import FIGURE_KEYS, RUNNING, KnownRuns, Listed
 from tilewright.evaluation.compare.record import to_json
 from tilewright.reports.leaderboard import leaderboard_rows, verdict
 from tilewright.services.page_addresses import other_pages
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.optuna_study import knob_importance
 from tilewright.tuning.run_figures import (
+    CurveLayer,
     best_so_far,
-    network_best_so_far,
+    network_curve,
     trial_latencies,
 )
 from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable
@@ -47,9 +49,17 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def list_runs(known: KnownRuns) -> Answer:
-    """The rows of all runs, the latest first."""
+    """Return the rows of all runs, the latest first, and the meaning of each setting."""
     rows = [each.row for each in known.runs()]
-    return {"runs": rows, "workspace": str(known.workspace.root), "pages": other_pages()}
+    meanings: dict[str, Json] = {
+        name: field.description for name, field in TuningOptions.model_fields.items()
+    }
+    return {
+        "runs": rows,
+        "workspace": str(known.workspace.root),
+        "pages": other_pages(),
+        "meanings": meanings,
+    }
 
 
 def list_comparisons(known: KnownRuns) -> Answer:
@@ -110,12 +120,12 @@ def _importance(trials: pd.DataFrame) -> Answer:
 def _curve(known: KnownRuns, run: ListedRun) -> Answer:
     found = known.trials(run)
     table = found.table
-    counts = {each.id: each.count for each in found.layers}
-    measured, best = network_best_so_far(table, counts, "seconds")
+    layers = [CurveLayer(each.id, each.count, each.figures) for each in found.layers]
+    best = network_curve(table, layers, "seconds")
     return {
         "trials": len(table),
         "of": int(str(run.row["trials"])) * len(found.layers),
-        "network": _steps(measured, 1e3 * best),
+        "network": _steps(1 + np.arange(len(best)), 1e3 * best),
         "layers": [_layer(found, each) for each in found.layers],
     }
 

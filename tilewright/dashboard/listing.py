@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ from typing import Generic, TypeVar
 
 from mlflow.entities import LifecycleStage, Run
 from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, digest
@@ -28,7 +30,14 @@ from tilewright.evaluation.compare.leaderboard import Leaderboard
 from tilewright.evaluation.compare.record import FILES, read_leaderboards
 from tilewright.services.page_addresses import flow_run_url, mlflow_run_url
 from tilewright.services.workspace import Workspace
-from tilewright.tasks.runs_table import FOLDER_TAG, network_runs, row_of, tracking_client
+from tilewright.tasks.runs_table import (
+    FOLDER_TAG,
+    REGRESSION_TAG,
+    WATCH_TAG,
+    network_runs,
+    row_of,
+    tracking_client,
+)
 from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, FourFigures
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
 from tilewright.tuning.results import seconds_of
@@ -54,6 +63,8 @@ OVERLAP_MS = 10_000
 MOST_KEPT = 64
 """Runs whose trials are kept in memory."""
 
+_COMMAND = re.compile(r"```sh\n(.*?)\n```", re.DOTALL)
+"""The command in the description of a run."""
 FIGURE_KEYS = (*(f"{name}_ms" for name in FIGURES), "gain", "gain_over_fallback")
 """What a run and a layer have as figures on the page: milliseconds, and gains over the rule and
 over the fallback."""
@@ -141,7 +152,7 @@ class KnownRuns:
         with self._turn:
             if (kept := self._kept.get(run.id)) is not None:
                 return kept
-            ended = run.row["state"] == FINISHED
+            ended = run.row["state"] == FINISHED or run.row["watch"] is not None
             found = self._ended(run) if ended else self._ongoing(run)
             if ended:
                 self._kept[run.id] = found
@@ -232,11 +243,15 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
     state = _STATES.get(str(row["status"]), STOPPED)
     if state == RUNNING and folder is not None and folder.is_dir() and _left(folder):
         state = STOPPED
+    if state == FINISHED and REGRESSION_TAG in tags:
+        state = FAILED  # as in Prefect
+    command = _COMMAND.search(tags.get(MLFLOW_RUN_NOTE, ""))
     return ListedRun(
         _row(
             run.info.run_id, str(row["network"]), params.get("epilogue", ""),
             params.get("layers", ""), tracked=True, state=state, began=str(row["began"]),
-            **figures, **links, settings=dict(sorted(params.items())),
+            **figures, **links, watch=tags.get(WATCH_TAG),
+            command=None if command is None else command[1], settings=dict(sorted(params.items())),
             **{name: row[name] for name in ("target", "tuner", "seed", "trials", "seconds")},
         ),
         folder,
@@ -352,7 +367,7 @@ def _row(
     """What the page shows of a run. Runs with the same `question` have the same to do."""
     part = f" ({layers})" if layers else ""
     behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
-    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect"))
+    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect", "watch", "command"))
     return empty | {"settings": {}} | {
         "id": run_id, "network": network + part, **about,
         "question": f"{network}{part} on {about['target']}{behind}",

@@ -27,10 +27,17 @@ from tilewright.reports.plot_style import (
 )
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import shape
+from tilewright.tuning.gains import four_figures
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE
 from tilewright.tuning.outputs import TunedNetwork, trials_of
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.run_figures import best_so_far, trial_latencies, unit_of
+from tilewright.tuning.run_figures import (
+    CurveLayer,
+    best_so_far,
+    network_curve,
+    trial_latencies,
+    unit_of,
+)
 
 MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
 _COLOURS = {"fallback": MUTED, "rule": INK}
@@ -100,6 +107,13 @@ def _draw_curves(
         steps, most = np.arange(1, len(mine) + 1), max(most, len(mine))
         axes.step(steps, best, where="post", lw=1.4, color=sizes.colour(outcome.workload.macs))
     axes.axhline(1, color=BOUND, ls=":", lw=1.5)
+    layers = [CurveLayer(o.workload.id, o.count, four_figures(o.summary())) for o in outcomes]
+    whole = sum(outcome.count * _reference(outcome, of_what) for outcome in outcomes)
+    curve = network_curve(trials, layers, unit) / whole
+    # all layers make their trials side by side here, as in the lines of the layers
+    per_layer = np.arange(1, len(curve) + 1) / max(len(outcomes), 1)
+    axes.step(per_layer, curve, where="post", lw=2.4, color=ACCENT, label="the network")
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
     axes.set(xlabel="trials a layer", xscale="log")
     axes.set_title("every line a layer, darker the more it computes", fontsize=9)
     trial_ticks(axes.xaxis, most)

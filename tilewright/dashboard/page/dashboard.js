@@ -5,7 +5,7 @@
 const QUICK = 2000, SLOW = 15000; // milliseconds between two questions: while something runs, else
 const COLORS = 10;
 const byId = (id) => document.getElementById(id);
-const state = { runs: [], text: "", order: "began", ascending: false, layer: "", detail: "", curves: new Map(), comparisons: [] };
+const state = { runs: [], text: "", order: "began", ascending: false, layer: "", detail: "", curves: new Map(), comparisons: [], meanings: {} };
 
 async function ask(path) {
   const reply = await fetch(path, { headers: { Accept: "application/json" } });
@@ -52,6 +52,12 @@ const FIGURES = [
   { key: "gain_over_fallback", head: "Over fallback", note: "How many times as fast as the fallback", cell: (row) => [gain(row.gain_over_fallback)] },
 ];
 
+// `failed` as in Prefect; a run that is slower than the last one like it says so.
+function stateOf(run) {
+  const slower = run.watch === "worse" ? [" ", el("span", { class: "state failed", title: "Slower than the last run like it" }, "slower")] : [];
+  return [el("span", { class: `state ${run.state}` }, run.state), ...slower];
+}
+
 const COLUMNS = [
   { key: "network", head: "Network", text: true, cell: (run) => [runLink(run, run.network)] },
   { key: "target", head: "Target", text: true, cell: (run) => [run.target] },
@@ -60,7 +66,7 @@ const COLUMNS = [
   { key: "trials", head: "Trials", cell: (run) => [run.trials.toLocaleString("en")] },
   ...FIGURES,
   { key: "began", head: "Begun", cell: (run) => [day(run)] },
-  { key: "state", head: "State", text: true, cell: (run) => [el("span", { class: `state ${run.state}` }, run.state)] },
+  { key: "state", head: "State", text: true, cell: (run) => stateOf(run) },
   { key: "links", head: "Pages", text: true, cell: links },
 ];
 
@@ -141,7 +147,7 @@ const median = (values) => {
 // A row a tuner and number of trials: what more trials find is no merit of a tuner.
 function standings(runs) {
   const groups = new Map();
-  for (const run of runs.filter((each) => each.state === "finished" && each.tuned_ms !== null)) {
+  for (const run of runs.filter((each) => (each.state === "finished" || each.watch) && each.tuned_ms !== null)) {
     const key = `${run.tuner}\n${run.trials}`;
     groups.set(key, [...(groups.get(key) || []), run]); // the latest first, as they come
   }
@@ -246,6 +252,7 @@ function relative(layers) {
 async function drawRun(id) {
   const run = state.runs.find((each) => each.id === id);
   if (!run) return byId("run").replaceChildren(el("h2", {}, "No such run"), el("p", {}, el("a", { href: "#" }, "All runs")));
+  if (!state.curves.has(id)) byId("run").replaceChildren(el("p", { class: "note", role: "status" }, "Reading the trials of this run …"));
   await readCurves([run]);
   const found = state.curves.get(id) || {};
   const layers = found.layers || [];
@@ -264,14 +271,15 @@ async function drawRun(id) {
   const content = [
     el("p", {}, el("a", { href: "#" }, "← All runs")),
     el("h2", {}, `${run.question}: ${run.tuner}, seed ${run.seed}`),
-    el("p", {}, el("span", { class: `state ${run.state}` }, run.state), ` ${day(run)} `, ...links(run)),
+    el("p", {}, ...stateOf(run), ` ${day(run)} `, ...links(run)),
     el("div", { class: "facts" }, ...FIGURES.flatMap(({ head, note, cell }) => fact(head.toLowerCase(), cell(run)[0], note)),
       ...fact("trials", found.of ? `${found.trials.toLocaleString("en")} of ${found.of.toLocaleString("en")}` : "")),
   ];
   if (found.error) content.push(el("p", { class: "note" }, `Trials: ${found.error}`));
   if (layers.length) content.push(...layerView(layers, knobs));
   const settings = Object.entries(run.settings).filter(([name]) => !(name in run)); // others stand above
-  if (settings.length) content.push(el("h3", {}, "Settings"), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))])));
+  if (settings.length) content.push(el("h3", {}, "Settings"), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", { title: state.meanings[name] || "" }, name), el("dd", {}, String(value))])));
+  if (run.command) content.push(el("h3", {}, "Repeat this run"), el("pre", {}, el("code", {}, run.command)));
   const focused = document.activeElement?.id;
   byId("run").replaceChildren(...content);
   if (focused === "layer") byId("layer")?.focus();
@@ -361,7 +369,7 @@ async function poll() {
     if (changed) {
       for (const run of found.runs) // its last trials came after they were asked for
         if (run.state !== state.runs.find((each) => each.id === run.id)?.state) state.curves.delete(run.id);
-      [state.runs, state.text] = [found.runs, text];
+      [state.runs, state.text, state.meanings] = [found.runs, text, found.meanings];
       byId("workspace").textContent = found.workspace.split("/").slice(-2).join("/");
       byId("workspace").title = found.workspace;
       const pages = Object.entries(found.pages).filter(([, address]) => reachable(address));
