@@ -58,8 +58,23 @@ function stateOf(run) {
   return [el("span", { class: `state ${run.state}` }, run.state), ...slower];
 }
 
+// Runs of one command, such as nightly runs, are a row: the latest, with those before it.
+function folded(runs) {
+  const groups = new Map();
+  for (const run of runs) { // the latest first, as they come
+    const key = JSON.stringify([run.question, run.tuner, run.seed, run.trials, run.settings]);
+    groups.set(key, [...(groups.get(key) || []), run]);
+  }
+  return [...groups.values()].map((group) => ({ ...group[0], earlier: group.slice(1) }));
+}
+function history({ earlier }) {
+  if (!earlier?.length) return [];
+  const lines = earlier.map((run) => el("div", {}, runLink(run, day(run)), ` ${ms(run.tuned_ms)} ms `, ...stateOf(run)));
+  return [el("details", {}, el("summary", {}, `${earlier.length} earlier`), ...lines)];
+}
+
 const COLUMNS = [
-  { key: "network", head: "Network", text: true, cell: (run) => [runLink(run, run.network)] },
+  { key: "network", head: "Network", text: true, cell: (run) => [runLink(run, run.network), ...history(run)] },
   { key: "target", head: "Target", text: true, cell: (run) => [run.target] },
   { key: "tuner", head: "Tuner", text: true, cell: (run) => [dot(run.tuner), run.tuner] },
   { key: "seed", head: "Seed", cell: (run) => [String(run.seed)] },
@@ -132,9 +147,9 @@ function options(select, values, all) {
 }
 
 function drawList() {
-  const shown = sorted(filtered());
+  const found = filtered(), shown = sorted(folded(found));
   table(byId("runs"), COLUMNS.map((column) => ({ ...column, sortable: column.key !== "links" })), shown);
-  byId("count").textContent = shown.length === state.runs.length ? `${shown.length}` : `${shown.length} of ${state.runs.length}`;
+  byId("count").textContent = found.length === state.runs.length ? `${found.length}` : `${found.length} of ${state.runs.length}`;
 }
 
 // -- the leaderboard ---------------------------------------------------------------------------
