@@ -24,7 +24,6 @@ from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.optuna_study import knob_importance
 from tilewright.tuning.run_figures import (
     CurveLayer,
-    best_so_far,
     network_curve,
     trial_latencies,
 )
@@ -133,7 +132,7 @@ def _curve(known: KnownRuns, run: ListedRun) -> Answer:
 def _layer(found: RunTrials, layer: RunLayer) -> Answer:
     trials = found.of(layer.id)
     times = _times(trials)
-    best = best_so_far(times)
+    best = 1e3 * network_curve(trials, [CurveLayer(layer.id, 1, layer.figures)], "seconds")
     return {
         "id": layer.id, "name": layer.name, "text": layer.text, "count": layer.count,
         "trials": len(trials), "valid": int(np.isfinite(times).sum()),
