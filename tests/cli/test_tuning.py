@@ -154,8 +154,8 @@ def test_mlflow_and_prefect_point_to_each_other(tuned: Tuned) -> None:
     assert set(parent["chart"]["cycles/rule"]) == {total["rule_cycles"]}
     note = parent["tags"]["mlflow.note.content"]
     assert (
-        f"```sh\ntilewright tune digits_cnn --tuner ml2tuner --trials {TRIALS} --seed 7 --out out "
-        f"--layers {','.join(LAYERS)}\n```" in note
+        f"```sh\ntilewright tune digits_cnn --tuner ml2tuner-published --trials {TRIALS} --seed 7 "
+        f"--out out --layers {','.join(LAYERS)}\n```" in note
     )
     assert parent["tags"]["prefect_flow_run_url"] in note
     assert f"Tuned {total['tuned_cycles']:,} cycles" in note
