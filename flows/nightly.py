@@ -18,7 +18,6 @@ from tilewright.flows.tuning_prefect import FLOW, RUN_NAME, confined, ended, tun
 from tilewright.reports.run_results import outcome_line
 from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks.regression_check import watch_run
-from tilewright.tuning.gains import before_all
 from tilewright.tuning.options import TrackingOptions, TuningOptions
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.regression_options import FAIL, OFF, WatchOptions
@@ -37,7 +36,7 @@ def say_end(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     told = (state.message or "").partition("\n")[0]
     if state.is_completed():
         summary: Summary = state.result()
-        outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
+        outcome = outcome_line(summary["total"])
         told = f"{outcome}; {told}" if told else outcome
     now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
     page = flow_run_url(str(flow_run.id))

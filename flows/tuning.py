@@ -378,7 +378,8 @@ def tune_workload(
     found, roofline = run(measure_baseline, task), roofline_of(target, workload)
     baseline, final = found.baseline, None
     describe_run(store, task)
-    run.emit(WorkloadBegan(workload.id, found.before, roofline))
+    rule = None if found.baseline is None else found.baseline.latency
+    run.emit(WorkloadBegan(workload.id, rule, roofline))
     timed: dict[int, Trial] = {}
     start, looked = session, target.deterministic
     while True:  # again where trials of the record turned out to be wrong

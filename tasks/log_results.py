@@ -39,13 +39,13 @@ from tilewright.tasks.logged_models import (
     model_name,
 )
 from tilewright.tasks.metrics import network_curves
-from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, comparison_tags
+from tilewright.tasks.runs_table import FOLDER_TAG, comparison_tags
 from tilewright.tasks.steps_prefect import NO_TARGET
 from tilewright.tuning import output_dir, outputs
-from tilewright.tuning.gains import Total, before, before_all
+from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, Total, four_figures
 from tilewright.tuning.network import Model
 from tilewright.tuning.options import TuningOptions
-from tilewright.tuning.results import TunedWorkload, WorkloadRow
+from tilewright.tuning.results import TunedWorkload, WorkloadRow, cycles_of, seconds_of
 from tilewright.tuning.run_figures import milliseconds_of, valid_share
 from tilewright.tuning.tuning_task import TuningTask
 
@@ -162,10 +162,8 @@ def log_artifacts(
     if "validation" in row:
         known["validation_measurements"] = row["validation"]["measurements"]
         known["validation_seconds"] = row["validation"]["seconds"]
-    had = before(row)
-    tracking.log_results(run_id, known | figures_of(row, had.gain(row)))
-    tracking.tag_run(run_id, {GAIN_OVER: had.over})
-    _say_outcome(run_id, run_description.outcome_line(row, had))
+    tracking.log_results(run_id, metrics_of(row) | known)
+    _say_outcome(run_id, run_description.outcome_line(row))
     read = _log_files(run_id, layer, trials, workload_picture(layer, tuned, trials))
     _log_models(run_id, tuned, read, version, learned_models(tuned.task, session))
 
@@ -192,15 +190,13 @@ def log_network_artifacts(
         tracking.log_file(run_id, path)
     tracking.link_models(run_id, tracking.models_below(run_id))
     known, total = _network_figures(summary), summary["total"]
-    had = before_all(summary["workloads"])
     # MLflow's page that compares runs begins with the metric that was logged first: the gain.
-    tracking.log_results(run_id, figures_of(total, had.gain(total)) | known)
-    tracking.tag_run(run_id, {GAIN_OVER: had.over})
+    tracking.log_results(run_id, metrics_of(total) | known)
     curves = network_curves(outputs.trials_of(folder, tuned), tuned, total)
     with tracking.StepLog(run_id) as log:
         for values in curves:
             log.add(int(values[tracking.STEP_METRIC]), values)
-    _say_outcome(run_id, run_description.outcome_line(total, had))
+    _say_outcome(run_id, run_description.outcome_line(total))
     title = run_description.network_title(summary["network"], summary["target"], summary["tuner"])
     create_table_artifact(key="layers", table=results_rows(summary), description=plain(title))
     links = {"this run in MLflow": tracking.run_url(run_id)}
@@ -229,19 +225,17 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
     }
 
 
-def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]:
-    """Return the known results of a run as metrics: cycles, milliseconds and the gain."""
+def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
+    """Return the figures of a run as metrics, as far as they are known: the gains over the rule and
+    over the fallback, and the four latencies in cycles and milliseconds."""
+    figures = four_figures(row)
+    known = {name: getattr(figures, name) for name in FIGURES}
     found = {
-        "gain": gain,
-        "baseline_cycles": row["baseline_cycles"],
-        "fallback_cycles": row["fallback_cycles"],
-        "tuned_cycles": row["tuned_cycles"],
-        "bound_cycles": row["bound_cycles"],
+        "gain": figures.gain_over(RULE),
+        "gain_over_fallback": figures.gain_over(FALLBACK),
+        **{f"{name}_ms": milliseconds_of(seconds_of(each)) for name, each in known.items()},
+        **{f"{name}_cycles": cycles_of(each) for name, each in known.items()},
         "roofline_cycles": row["roofline_cycles"],
-        "baseline_ms": milliseconds_of(row["baseline_seconds"]),
-        "fallback_ms": milliseconds_of(row["fallback_seconds"]),
-        "tuned_ms": milliseconds_of(row["tuned_seconds"]),
-        "bound_ms": milliseconds_of(row["bound_seconds"]),
         **_ends(row),
     }
     # MLflow's columns show all digits there are.

@@ -1,8 +1,6 @@
-"""Curves of a run over its measurements, for MLflow.
-
-MLflow groups curves by the first word of their names: `cycles/best`, or `seconds/best` if no cycles
-are counted. Baseline, bound and roofline are constant at all steps.
-"""
+"""Records curves that MLflow draws over the measurements of a run. Their section is the common
+first word: `cycles/best`, or `seconds/best` where no cycles are counted. Fallback, rule, bound and
+roofline are levels, equal at every step."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ import pandas as pd
 
 from tilewright.targets.capabilities import Latency
 from tilewright.tasks.tracking import STEP_METRIC
-from tilewright.tuning.gains import Total
+from tilewright.tuning.gains import Total, four_figures
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.run_figures import network_best_so_far, unit_of
+from tilewright.tuning.run_figures import CurveLayer, network_curve, unit_of
 
 
 def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
@@ -28,28 +26,25 @@ def chart(latencies: Mapping[str, Latency | None]) -> dict[str, float]:
 def network_curves(
     trials: pd.DataFrame, tuned: Sequence[TunedWorkload], total: Total
 ) -> list[dict[str, float]]:
-    """Return the curves of a whole network, one step per round.
-
-    The latency of a step is that of an inference: the best latency of each workload times its
-    count. It is NaN until each workload has a valid trial. Steps are numbered by the measurements
-    of all workloads.
-
-    Args:
-        trials: trials of all workloads.
-        tuned: the tuned workloads.
-        total: total latencies of the network.
-    """
+    """Return the convergence curve of a network with its levels, one step per trial of all
+    workloads (`tuning.run_figures.network_curve`). A trial that changes nothing has no step of its
+    own, except the first and the last."""
     unit = unit_of(trials)
     counted = unit == "cycles"
-    counts = {each.workload.id: each.count for each in tuned}
-    measured, best = network_best_so_far(trials, counts, unit)
+    layers = [
+        CurveLayer(each.workload.id, each.count, four_figures(each.summary())) for each in tuned
+    ]
+    best = network_curve(trials, layers, unit)
     levels = {
-        "baseline": total["baseline_cycles"] if counted else total["baseline_seconds"],
+        "fallback": total["fallback_cycles"] if counted else total["fallback_seconds"],
+        "rule": total["rule_cycles"] if counted else total["rule_seconds"],
         "bound": total["bound_cycles"] if counted else total["bound_seconds"],
         "roofline": total["roofline_cycles"] if counted else total["roofline_seconds"],
     }
     beside = {f"{unit}/{name}": float(value) for name, value in levels.items() if value}
+    last = len(best) - 1
     return [
-        {STEP_METRIC: float(count), f"{unit}/best": float(value), **beside}
-        for count, value in zip(measured, best, strict=True)
+        {STEP_METRIC: float(k + 1), f"{unit}/best": float(best[k]), **beside}
+        for k in range(len(best))
+        if k in (0, last) or best[k] != best[k - 1]
     ]

@@ -18,8 +18,16 @@ VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 NAME = "tuner, gain and bound"
 """Name of the view in MLflow's list."""
 _PARAMS = ("tuner", "seed", "trials")
-_METRICS = ("tuned_ms", "gain", "bound_ms", "tuned_cycles")
-_CURVES = ("cycles/best", "cycles/baseline", "cycles/bound")
+_METRICS = (
+    "fallback_ms",
+    "rule_ms",
+    "tuned_ms",
+    "bound_ms",
+    "gain",
+    "gain_over_fallback",
+    "tuned_cycles",
+)
+_CURVES = ("cycles/best", "cycles/rule", "cycles/bound")
 
 
 def runs_view() -> str:
@@ -37,7 +45,7 @@ def runs_view() -> str:
 
 def description(address: str) -> str:
     """Return the description of the experiment in Markdown. `address` is the link to the view."""
-    return f"[Runs with tuner, seed, trials, tuned ms, gain and bound]({address})"
+    return f"[Runs with tuner, seed, trials, fallback, rule, tuned, bound and gain]({address})"
 
 
 def _compact(value: Mapping[str, Json]) -> str:
@@ -57,7 +65,7 @@ _CHART: Json = {
     "metricSectionId": f"{VIEW_KEY}-cycles",
     "isGenerated": False,
     "deleted": False,
-    "displayName": "best cycles over measurements, baseline and bound",
+    "displayName": "best cycles over measurements, rule and bound",
     "metricKey": _CURVES[0],
     "selectedMetricKeys": list(_CURVES),
     "lineSmoothness": 0,

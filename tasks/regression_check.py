@@ -28,12 +28,17 @@ from tilewright.services.page_addresses import flow_run_url
 from tilewright.tasks import tracking
 from tilewright.tasks.cached_task import step
 from tilewright.tasks.load_past_run import side_of_run
-from tilewright.tasks.runs_table import QUESTION_TAG, SETTINGS_TAG
+from tilewright.tasks.runs_table import (
+    QUESTION_TAG,
+    REGRESSION_TAG,
+    SETTINGS_TAG,
+    WATCH_TAG,
+)
 from tilewright.tuning.outputs import Summary
-from tilewright.tuning.regression_options import WatchOptions
+from tilewright.tuning.regression_options import FAIL, WatchOptions
 
 FIRST, NO_COMPARISON = "first", "cannot compare"
-WATCH_TAG, AGAINST_TAG = "tilewright.watch", "tilewright.compared_with"
+AGAINST_TAG = "tilewright.compared_with"
 MORE = "change_since_last_run"
 """Metric: fraction by which the latency exceeds that of the previous run."""
 REGRESSION = "tilewright.regression"
@@ -89,6 +94,8 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
         page = _short_page(title, NO_COMPARISON, plain(text), links)
         return _told(summary, WatchedRun(NO_COMPARISON, text), page, baseline)
     watched = WatchedRun(verdict.word, headline(verdict), verdict.reasons)
+    if watched.worse and options.when_worse == FAIL:
+        tracking.tag_run(run_id, {REGRESSION_TAG: "yes"})
     return _told(summary, watched, diff_page(title, verdict, links), baseline, verdict)
 
 

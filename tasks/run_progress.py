@@ -22,7 +22,6 @@ from tilewright.tuning.events import (
     StageReused,
     WorkloadTuned,
 )
-from tilewright.tuning.gains import before
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import cycles_of
 
@@ -136,6 +135,5 @@ def line(event: Event) -> str:
             f"{event.valid_share:.0%} valid"
         )
     if isinstance(event, WorkloadTuned):
-        row = event.outcome.summary()
-        return outcome_line(row, before(row))
+        return outcome_line(event.outcome.summary())
     return ""

@@ -359,7 +359,8 @@ class WorkloadRunner(PrefectRunner):
 
     def _lines(self, found: Baselines) -> dict[str, Latency | None]:
         return {
-            "baseline": None if found.baseline is None else found.baseline.latency,
+            "fallback": found.fallback,
+            "rule": None if found.baseline is None else found.baseline.latency,
             "bound": bound_of(self.task.target, self.task.workload),
             "roofline": roofline_of(self.task.target, self.task.workload),
         }

@@ -18,6 +18,7 @@ from tilewright.core.files import Json, canonical, digest
 from tilewright.core.garbage_collection import collecting_later
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Workspace
+from tilewright.tuning.gains import FALLBACK, RULE
 
 QUESTION_TAG, SETTINGS_TAG = "tilewright.question", "tilewright.settings"
 """Digests of what a run is about, and of how it was tuned."""
@@ -42,17 +43,19 @@ def comparison_tags(params: Mapping[str, Json]) -> dict[str, str]:
     }
 
 
-GAIN_OVER = "gain_over"
-"""Tag with the latency to which `gain` refers."""
+WATCH_TAG = "tilewright.watch"
+"""The tag that says how a run compares with the last one like it."""
+REGRESSION_TAG = "tilewright.failed_as_regression"
+"""The tag of a run whose flow run failed because it is slower than the last one like it."""
 FOLDER_TAG = "tilewright.folder"
 """Tag with the path of the output directory, on the machine of the run."""
 PARAMS = {"network": str, "target": str, "tuner": str, "seed": int, "trials": int}
 METRICS = (
-    "baseline_cycles", "fallback_cycles", "tuned_cycles", "bound_cycles",
-    "baseline_ms", "tuned_ms", "bound_ms", "gain", "valid_share",
+    "fallback_cycles", "rule_cycles", "tuned_cycles", "bound_cycles",
+    "fallback_ms", "rule_ms", "tuned_ms", "bound_ms", "gain", "gain_over_fallback", "valid_share",
 )  # fmt: skip
 COLUMNS = (
-    "began", "status", "seconds", *PARAMS, *METRICS, GAIN_OVER, "run_id", "flow_run_id",
+    "began", "status", "seconds", *PARAMS, *METRICS, "run_id", "flow_run_id",
 )  # fmt: skip
 _PAGE = 1000
 
@@ -117,8 +120,23 @@ def row_of(run: Run) -> Mapping[str, object]:
         "status": run.info.status,
         "seconds": None if ended is None else (ended - begun) / 1000,
         **params,
-        **{name: run.data.metrics.get(name, math.nan) for name in METRICS},
-        GAIN_OVER: run.data.tags.get(GAIN_OVER),
+        **_figures(run.data.metrics),
         "run_id": run.info.run_id,
         "flow_run_id": run.data.tags.get("prefect_flow_run_id"),
     }
+
+
+def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of `METRICS`, NaN where one is not known.
+
+    Up to version 0.2, the rule was called `baseline`, and `gain` was over the fallback in some
+    runs. The gains are therefore computed from the latencies.
+    """
+    found = {
+        name: metrics.get(name, metrics.get(name.replace("rule", "baseline"), math.nan))
+        for name in METRICS
+    }
+    unit = "cycles" if "tuned_cycles" in metrics else "ms"
+    for gain, before in (("gain", RULE), ("gain_over_fallback", FALLBACK)):
+        found[gain] = found[f"{before}_{unit}"] / found[f"tuned_{unit}"]
+    return found

@@ -139,13 +139,13 @@ def _extracted_line(found: Extracted, *_: object) -> str:
 
 
 def _baselines_line(found: Baselines, *_: object) -> str:
-    """Return a log line such as `baseline 1,124 cycles, fallback 12,049 cycles`."""
+    """`fallback 12,049 cycles, rule 1,124 cycles`."""
     parts = []
-    if found.baseline is not None:
-        parts.append(f"baseline {latency_text(found.baseline.latency)}")
     if found.fallback is not None:
         parts.append(f"fallback {latency_text(found.fallback)}")
-    return ", ".join(parts) or "the target has no baseline"
+    if found.baseline is not None:
+        parts.append(f"rule {latency_text(found.baseline.latency)}")
+    return ", ".join(parts) or "the target has no schedule without trials"
 
 
 def _mismatches_line(count: int | None, *_: object) -> str:
@@ -227,7 +227,9 @@ _STAGES: tuple[Stage[..., Any], ...] = (
         _extracted_key,
         _extracted_line,
     ),
-    Stage(verification.measure_baseline, "{layer}: baseline", _baseline_key, _baselines_line),
+    Stage(
+        verification.measure_baseline, "{layer}: rule and fallback", _baseline_key, _baselines_line
+    ),
     Stage(round_steps.begin_models, "{layer}: begin", _begin_key),
     Stage(
         round_steps.retrain_models,

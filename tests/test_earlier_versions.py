@@ -98,8 +98,16 @@ def test_a_tuning_run_is_read_with_all_its_figures(folder: Path) -> None:
     run = finished_trials(folder / "tuned")
     assert [each.id for each in run.layers] == [each["id"] for each in written["workloads"]]
     for layer, row in zip(run.layers, written["workloads"], strict=True):
-        assert (layer.text, layer.tuned) == (row["workload"], row["tuned_seconds"])
-        assert layer.before == row["fallback_seconds"]
+        assert layer.figures is not None
+        assert layer.figures.tuned is not None
+        assert (layer.text, layer.figures.tuned.seconds) == (
+            row["workload"], row["tuned_seconds"],
+        )  # fmt: skip
+        assert layer.figures.fallback is not None
+        assert layer.figures.fallback.seconds == row["fallback_seconds"]
+        assert layer.figures.rule is not None
+        earlier_rule = row.get("baseline_seconds", row.get("default_seconds"))
+        assert layer.figures.rule.seconds == earlier_rule
         assert len(run.of(layer.id)) == row["trials"] == 6
     assert read_side(folder / "tuned").total.cycles == written["total"]["tuned_cycles"]
     explained = read_folder(folder / "tuned")

@@ -37,13 +37,13 @@ def test_a_tracked_run_has_its_figures_curves_and_knobs(tuned: Tuned) -> None:
     assert (run["state"], run["tracked"], run["tuner"]) == ("finished", True, "ml2tuner-published")
     assert run["question"] == f"digits_cnn ({','.join(LAYERS)}) on vta-pynq"
     assert run["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"], rel=1e-5)
-    assert run["gain"] == pytest.approx(run["before_ms"] / run["tuned_ms"], rel=1e-4)
+    assert run["gain"] == pytest.approx(run["rule_ms"] / run["tuned_ms"], rel=1e-4)
     assert summary["prefect_flow_run_id"] in run["prefect"]
     assert folder == str(tuned.out)
     assert curve["trials"] == sum(row["trials"] for row in summary["workloads"])
     assert curve["network"][-1][1] == pytest.approx(1e3 * total["tuned_seconds"])
     for layer, row in zip(curve["layers"], summary["workloads"], strict=True):
-        assert layer["tuned"] == pytest.approx(1e3 * row["tuned_seconds"])
+        assert layer["tuned_ms"] == pytest.approx(1e3 * row["tuned_seconds"])
         assert layer["name"].split(" ")[0] in LAYERS
     assert len(knobs["rows"]) == TRIALS
     assert set(knobs["importance"]) <= set(knobs["knobs"])

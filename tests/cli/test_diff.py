@@ -206,18 +206,18 @@ def test_intervals_that_overlap_are_no_worse(tuned: Tuned, tmp_path: Path) -> No
 
 
 def test_a_summary_without_a_version_reads_as_before(tuned: Tuned, tmp_path: Path) -> None:
-    """As 0.1 wrote it: `default_*` for `baseline_*`, and `afresh` for `validation`."""
+    """As 0.1 wrote it: `default_*` for `rule_*`, and `afresh` for `validation`."""
 
     def measured(key: str) -> Callable[[Any], None]:
         def change(summary: Any) -> None:
             if key == "afresh":
-                assert summary.pop("version") == 2
+                assert summary.pop("version") == 3
             for row in (*summary["workloads"], summary["total"]):
                 row |= {"tuned_cycles": None, "tuned_seconds": 1.0}
                 row[key] = {"tuned_interval": [0.9, 1.1]}
                 if key == "afresh":
                     for name in ("cycles", "seconds"):
-                        row[f"default_{name}"] = row.pop(f"baseline_{name}")
+                        row[f"default_{name}"] = row.pop(f"rule_{name}")
 
         return change
 

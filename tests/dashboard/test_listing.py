@@ -20,7 +20,7 @@ from tilewright.search.trial_store import FILE
 from tilewright.services.mlflow_database import provide_mlflow_database
 from tilewright.services.mlflow_server import EXPERIMENT
 from tilewright.services.workspace import Workspace
-from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, QUESTION_TAG
+from tilewright.tasks.runs_table import FOLDER_TAG, QUESTION_TAG
 from tilewright.tuning.run_trials import RunUnreadable, finished_trials
 
 pytestmark = pytest.mark.slow(seconds=2)
@@ -73,8 +73,10 @@ def test_output_directories_are_listed_with_what_came_out(known: KnownRuns) -> N
     assert row["state"] == "finished"
     assert row["question"] == "digits_cnn (conv2,fc) on vta-pynq"
     assert row["tuned_ms"] == pytest.approx(1e3 * total["tuned_seconds"])
-    assert row["before_ms"] == pytest.approx(1e3 * total["fallback_seconds"])
-    assert row["gain"] == pytest.approx(total["fallback_cycles"] / total["tuned_cycles"])
+    assert row["fallback_ms"] == pytest.approx(1e3 * total["fallback_seconds"])
+    assert row["gain"] == pytest.approx(total["rule_cycles"] / total["tuned_cycles"])
+    over_fallback = total["fallback_cycles"] / total["tuned_cycles"]
+    assert row["gain_over_fallback"] == pytest.approx(over_fallback)
     assert (row["mlflow"], row["tracked"], row["seed"], row["trials"]) == (None, False, 0, TRIALS)
 
 
@@ -93,8 +95,8 @@ def test_a_run_converges_to_what_its_summary_says(known: KnownRuns) -> None:
     assert found["trials"] == found["of"] == 2 * TRIALS
     assert found["network"][-1] == [2 * TRIALS, pytest.approx(row["tuned_ms"])]
     for layer in found["layers"]:
-        assert layer["points"][-1] == [TRIALS, pytest.approx(layer["tuned"])]
-        assert layer["bound"] <= layer["tuned"] <= layer["before"]
+        assert layer["points"][-1] == [TRIALS, pytest.approx(layer["tuned_ms"])]
+        assert layer["bound_ms"] <= layer["tuned_ms"] <= layer["rule_ms"] <= layer["fallback_ms"]
 
 
 def test_knobs_have_a_row_a_trial_and_their_importance(known: KnownRuns) -> None:
@@ -247,14 +249,13 @@ def test_a_tracked_run_is_listed_once_from_its_beginning_to_its_end(
     shutil.copytree(start / "tuned" / "two", out, dirs_exist_ok=True)  # used anew by now
     for name in "summary.json", "schedules.json", "trials.parquet":
         client.log_artifact(run_id, str(out / name))
-    for name, value in {"tuned_ms": 0.5, "fallback_ms": 2.0, "baseline_ms": 1.0, "gain": 4}.items():
+    # as version 0.2 logged them, whose gain was over the fallback
+    for name, value in {"tuned_ms": 0.5, "fallback_ms": 2.0, "baseline_ms": 1, "gain": 4}.items():
         client.log_metric(run_id, name, value)
-    client.set_tag(run_id, GAIN_OVER, "fallback")
     client.set_terminated(run_id)
     row = row_of(known, id=run_id)
-    assert (row["state"], row["tuned_ms"], row["before_ms"], row["gain"]) == (
-        "finished", 0.5, 2.0, 4.0,
-    )  # fmt: skip
+    assert (row["state"], row["rule_ms"], row["tuned_ms"]) == ("finished", 1.0, 0.5)
+    assert (row["gain"], row["gain_over_fallback"]) == (2.0, 4.0)
     assert _trials(known, row) == 2 * TRIALS  # of its artifacts
     client.delete_run(run_id)
     known._tracked._all._due = 0.0  # not only after so many seconds

@@ -102,5 +102,6 @@ def test_the_start_page_lists_comparisons_and_leaves_out_what_it_cannot_read(
         ("good", "~2.50×"), ("poor", "~2.00×"),
     ]  # fmt: skip
     assert row["verdict"] == (
-        "net on vta-pynq: good wins, median gain ~2.50×, fastest on 2 of 3 seeds"
+        f"net on vta-pynq: good wins, median gain ~2.50× over the {BOARD.baseline}, "
+        "fastest on 2 of 3 seeds"
     )

@@ -202,7 +202,7 @@ def _sweeps(folder: Path) -> tuple[Draw, Read]:
 
     run = NetworkRun(
         network="digits_cnn", target="vta-pynq", tuner="random", seed=0, trials=8,
-        invalid_trials=1, baseline="fallback", baseline_cycles=9, baseline_seconds=0.1,
+        invalid_trials=1, fallback_cycles=9, fallback_seconds=0.1, rule_cycles=9, rule_seconds=0.1,
         tuned_cycles=5, tuned_seconds=0.05, gain=1.8, bound_cycles=4, bound_seconds=0.04,
         wall_seconds=2.0, place="digits_cnn", run_key="0" * 32, mlflow_run_id=None,
     )  # fmt: skip

@@ -1,8 +1,6 @@
-"""Tests curves of a network: all its workloads together, round by round."""
+"""Tests curves of a network: all its workloads together, trial by trial."""
 
 from __future__ import annotations
-
-import math
 
 import pandas as pd
 
@@ -12,7 +10,7 @@ from tilewright.tasks.metrics import chart, network_curves
 
 
 def test_a_workload_is_held_against_levels_in_its_own_unit() -> None:
-    cycles = {"best": Latency(1e-5, 1000), "bound": Latency(5e-6, 500), "baseline": None}
+    cycles = {"best": Latency(1e-5, 1000), "bound": Latency(5e-6, 500), "rule": None}
     assert chart(cycles) == {"cycles/best": 1000.0, "cycles/bound": 500.0}
     assert chart({"best": Latency(1e-5), "bound": None}) == {"seconds/best": 1e-5}
     assert chart({}) == {}
@@ -31,8 +29,10 @@ def test_a_network_is_the_sum_of_its_workloads_as_often_as_they_run() -> None:
     )  # fmt: skip
     total = summary([one, two])["total"]
     first, *others = network_curves(trials, [one, two], total)
-    assert math.isnan(first["cycles/best"])
-    assert [step["cycles/best"] for step in others] == [5000.0, 4000.0]
-    assert [step["trials"] for step in (first, *others)] == [3.0, 5.0, 6.0]
-    assert first["cycles/baseline"] == 8000.0
+    # 1,500 of the first and twice the rule's 3,000 of the second, until it has a faster trial
+    assert first["cycles/best"] == 1500.0 + 2 * 3000
+    assert [step["cycles/best"] for step in others] == [7400.0, 7000.0, 5000.0, 4000.0]
+    assert [step["trials"] for step in (first, *others)] == [1.0, 2.0, 4.0, 5.0, 6.0]
+    assert others[-1]["cycles/best"] == total["tuned_cycles"]
+    assert first["cycles/rule"] == 8000.0
     assert first["cycles/bound"] == 1500.0

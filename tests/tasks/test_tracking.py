@@ -146,7 +146,7 @@ assert f"](#/experiments/{experiment.experiment_id}/runs?" in note
 assert "metrics.`gain`" in view["selectedColumns"] and "params.`tuner`" in view["selectedColumns"]
 (chart,) = view["compareRunCharts"]
 assert chart["metricSectionId"] in {each["uuid"] for each in view["compareRunSections"]}
-assert {"cycles/best", "cycles/baseline"} <= set(chart["selectedMetricKeys"])
+assert {"cycles/best", "cycles/rule"} <= set(chart["selectedMetricKeys"])
 assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
 
 tracking.describe_run(third, "**what**")

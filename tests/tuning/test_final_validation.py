@@ -271,15 +271,15 @@ def test_a_run_reports_its_validation_and_keeps_every_repeat(tmp_path: Path) -> 
     last = max(each["block"] for each in records)
     report = [each for each in records if each["block"] == last]
     assert row["tuned_seconds"] == np.median([e["seconds"] for e in report if e["slot"] == 0])
-    assert row["baseline_seconds"] == np.median([e["seconds"] for e in report if e["slot"] == 1])
+    assert row["rule_seconds"] == np.median([e["seconds"] for e in report if e["slot"] == 1])
     assert row["tuned_source"] == TRIAL
-    assert row["baseline_source"] == "rule"
+    assert row["rule_source"] == "rule"
     assert row["trials"] == 24
     trials = frame(tmp_path)
     assert len(trials) == 24
     assert row["tuned_seconds"] not in {*trials["seconds"]}
     low, high = found["gain_interval"] or (0.0, 0.0)
-    assert 1.0 < low < row["baseline_seconds"] / row["tuned_seconds"] < high
+    assert 1.0 < low < row["rule_seconds"] / row["tuned_seconds"] < high
 
 
 def test_leaders_are_as_many_as_asked(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_finished_choice_is_not_made_again(tmp_path: Path) -> None:
         again = run(name, tmp_path)
     assert tables(tmp_path) == stored
     assert target.measured == measured + 2  # the baseline, and what was chosen
-    for name_ in ("tuned_seconds", "baseline_seconds", "validation"):
+    for name_ in ("tuned_seconds", "rule_seconds", "validation"):
         assert again["workloads"][0][name_] == first["workloads"][0][name_]
 
 

@@ -1,53 +1,50 @@
-"""Checks what a gain is over: the stock compiler, as far as anything is known of it."""
+"""Checks the four figures of a run, and the gains over the rule and over the fallback."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
 from tests.reports.outcomes import outcome, summary
-from tilewright.tuning.gains import BOTH, FALLBACK, PUBLISHED, RULE, before, before_all
-from tilewright.tuning.intervals import ValidationStats
-from tilewright.tuning.results import WorkloadRow
+from tilewright.targets.capabilities import Latency
+from tilewright.tuning.gains import (
+    FALLBACK,
+    FIGURES,
+    RULE,
+    FourFigures,
+    four_figures,
+    network_figures,
+)
 
 
-@pytest.fixture
-def rows() -> tuple[WorkloadRow, WorkloadRow]:
-    """Baseline 2,000 and fallback 9,000 of 1,000 tuned cycles; half as slow again, called twice."""
-    one, two = summary([outcome(source="tophub"), outcome(o=32)])["workloads"]
-    return one, two
+def test_a_run_has_four_figures_in_one_order() -> None:
+    (row,) = summary([outcome()])["workloads"]
+    figures = four_figures(row)
+    cycles = [getattr(figures, name).cycles for name in FIGURES]
+    assert (FIGURES, cycles) == (("fallback", "rule", "tuned", "bound"), [9000, 2000, 1000, 500])
+    assert (figures.gain_over(RULE), figures.gain_over(FALLBACK)) == (2.0, 9.0)
 
 
-def test_a_gain_is_over_what_the_stock_compiler_publishes_else_over_its_fallback(
-    rows: tuple[WorkloadRow, WorkloadRow],
-) -> None:
-    published, other = rows
-    assert (before(published).over, before(published).gain(published)) == (PUBLISHED, 2.0)
-    assert (before(other).over, before(other).gain(other)) == (FALLBACK, 9.0)
-    other["fallback_cycles"] = other["fallback_seconds"] = None
-    assert (before(other).over, before(other).gain(other)) == (RULE, 2.0)
+def test_a_gain_counts_seconds_where_there_are_no_cycles() -> None:
+    figures = four_figures({"rule_seconds": 3.0, "tuned_seconds": 2.0, "tuned_cycles": None})
+    assert (figures.gain_over(RULE), figures.gain_over(FALLBACK)) == (1.5, None)
+    assert FourFigures(None, Latency(math.nan), Latency(1.0), None).gain_over(RULE) is None
 
 
-def test_of_a_network_each_layer_counts_with_what_is_known_of_it(
-    rows: tuple[WorkloadRow, WorkloadRow],
-) -> None:
-    published, other = rows
-    found = before_all(rows)
-    assert (found.over, found.cycles) == (BOTH, 2000 + 2 * 13_500)
-    assert found.seconds == pytest.approx(29_000e-8)
-    total = summary([outcome(source="tophub"), outcome(o=32)])["total"]
-    assert found.gain(total) == 29_000 / 4000
-    assert before_all([published]).over == PUBLISHED
-    assert before_all([other]).over == FALLBACK
-    other["fallback_cycles"] = other["fallback_seconds"] = None
-    assert (before_all(rows).over, before_all(rows).cycles) == (RULE, 2000 + 2 * 3000)
-    other["baseline_cycles"] = other["baseline_seconds"] = other["baseline_source"] = None
-    assert before_all(rows).gain(total) is None
+def test_the_figures_of_a_network_are_those_of_its_total() -> None:
+    found = summary([outcome(), outcome(o=32)])
+    rows = found["workloads"]
+    whole = network_figures([row["count"] for row in rows], [four_figures(row) for row in rows])
+    total = four_figures(found["total"])
+    for name in FIGURES:
+        one, other = getattr(whole, name), getattr(total, name)
+        assert (one.cycles, one.seconds) == (other.cycles, pytest.approx(other.seconds))
+    assert whole.gain_over(RULE) == (2000 + 2 * 3000) / (1000 + 2 * 1500)
 
 
-def test_where_measuring_differs_a_gain_is_over_what_was_measured_in_turns(
-    rows: tuple[WorkloadRow, WorkloadRow],
-) -> None:
-    """Its interval is of the baseline: the fallback was timed once, at the beginning."""
-    _, other = rows
-    other["validation"] = ValidationStats(6, 1.0, (1e-5,), (2e-5,)).row()
-    assert (before(other).over, before(other).gain(other)) == (RULE, 2.0)
+def test_what_is_not_known_of_a_layer_is_not_known_of_its_network() -> None:
+    known = FourFigures(Latency(9.0, 9), Latency(2.0, 2), Latency(1.0, 1), None)
+    part = FourFigures(None, Latency(2.0, 2), Latency(1.0, 1), None)
+    assert network_figures([1, 1], [known, part]).fallback is None
+    assert network_figures([1, 1], [known, part]).rule == Latency(4.0, 4)

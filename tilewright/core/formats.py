@@ -91,7 +91,7 @@ _FRESH = (
 _BUILD = "build it again, or install the program that built it"
 
 RUN = Format("a run", "run.json", "version", 1, (1,), _FRESH)
-SUMMARY = Format("a summary", "summary.json", "version", 2, (1, 2), _TUNE, unmarked=1)
+SUMMARY = Format("a summary", "summary.json", "version", 3, (1, 2, 3), _TUNE, unmarked=1)
 SCHEDULES = Format("a file of schedules", "schedules.json", "version", 1, (1,), _TUNE)
 FUSION = Format("a file of labels", "fusion.json", "version", 1, (1,), _TUNE, unmarked=1)
 TRIALS = Format(

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, as_object
-from tilewright.dashboard.listing import RUNNING, KnownRuns, ListedRun
+from tilewright.dashboard.listing import FIGURE_KEYS, RUNNING, KnownRuns, ListedRun, figures_row
 from tilewright.evaluation.compare.record import to_json
 from tilewright.reports.leaderboard import leaderboard_rows, verdict
 from tilewright.services.page_addresses import other_pages
+from tilewright.tuning.options import TuningOptions
 from tilewright.tuning.optuna_study import knob_importance
 from tilewright.tuning.run_figures import (
-    best_so_far,
-    milliseconds_of,
-    network_best_so_far,
+    CurveLayer,
+    network_curve,
     trial_latencies,
 )
 from tilewright.tuning.run_trials import RunLayer, RunTrials, RunUnreadable
@@ -48,9 +48,17 @@ def answer_or_error(ask: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def list_runs(known: KnownRuns) -> Answer:
-    """Return the rows of all runs, latest first."""
+    """Return the rows of all runs, the latest first, and the meaning of each setting."""
     rows = [each.row for each in known.runs()]
-    return {"runs": rows, "workspace": str(known.workspace.root), "pages": other_pages()}
+    meanings: dict[str, Json] = {
+        name: field.description for name, field in TuningOptions.model_fields.items()
+    }
+    return {
+        "runs": rows,
+        "workspace": str(known.workspace.root),
+        "pages": other_pages(),
+        "meanings": meanings,
+    }
 
 
 def list_comparisons(known: KnownRuns) -> Answer:
@@ -115,12 +123,12 @@ def _importance(trials: pd.DataFrame) -> Answer:
 def _curve(known: KnownRuns, run: ListedRun) -> Answer:
     found = known.trials(run)
     table = found.table
-    counts = {each.id: each.count for each in found.layers}
-    measured, best = network_best_so_far(table, counts, "seconds")
+    layers = [CurveLayer(each.id, each.count, each.figures) for each in found.layers]
+    best = network_curve(table, layers, "seconds")
     return {
         "trials": len(table),
         "of": int(str(run.row["trials"])) * len(found.layers),
-        "network": _steps(measured, 1e3 * best),
+        "network": _steps(1 + np.arange(len(best)), 1e3 * best),
         "layers": [_layer(found, each) for each in found.layers],
     }
 
@@ -128,12 +136,12 @@ def _curve(known: KnownRuns, run: ListedRun) -> Answer:
 def _layer(found: RunTrials, layer: RunLayer) -> Answer:
     trials = found.of(layer.id)
     times = _times(trials)
-    best = best_so_far(times)
+    best = 1e3 * network_curve(trials, [CurveLayer(layer.id, 1, layer.figures)], "seconds")
     return {
         "id": layer.id, "name": layer.name, "text": layer.text, "count": layer.count,
         "trials": len(trials), "valid": int(np.isfinite(times).sum()),
         "points": _steps(1 + np.arange(len(times)), best),
-        **{name: milliseconds_of(getattr(layer, name)) for name in ("before", "tuned", "bound")},
+        **(figures_row(layer.figures) if layer.figures else dict.fromkeys(FIGURE_KEYS)),
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Generic, TypeVar
 
 from mlflow.entities import LifecycleStage, Run
 from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 from tilewright.core.errors import TilewrightError
 from tilewright.core.files import Json, digest
@@ -27,9 +29,17 @@ from tilewright.evaluation.compare.leaderboard import Leaderboard
 from tilewright.evaluation.compare.record import FILES, read_leaderboards
 from tilewright.services.page_addresses import flow_run_url, mlflow_run_url
 from tilewright.services.workspace import Workspace
-from tilewright.tasks.runs_table import FOLDER_TAG, GAIN_OVER, network_runs, row_of, tracking_client
-from tilewright.tuning.gains import BOTH, FALLBACK
+from tilewright.tasks.runs_table import (
+    FOLDER_TAG,
+    REGRESSION_TAG,
+    WATCH_TAG,
+    network_runs,
+    row_of,
+    tracking_client,
+)
+from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, FourFigures
 from tilewright.tuning.output_dir import RUN, SCHEDULES, SUMMARY, TRIALS, at_work
+from tilewright.tuning.results import seconds_of
 from tilewright.tuning.run_figures import milliseconds_of
 from tilewright.tuning.run_metadata import RunFile, is_complete, read_run
 from tilewright.tuning.run_trials import (
@@ -51,6 +61,12 @@ OVERLAP_MS = 10_000
 """Runs that began up to this long before the last reading are read again, since clocks differ."""
 MOST_KEPT = 64
 """Number of runs whose trials are kept in memory."""
+
+_COMMAND = re.compile(r"```sh\n(.*?)\n```", re.DOTALL)
+"""The command in the description of a run."""
+FIGURE_KEYS = (*(f"{name}_ms" for name in FIGURES), "gain", "gain_over_fallback")
+"""What a run and a layer have as figures on the page: milliseconds, and gains over the rule and
+over the fallback."""
 
 T = TypeVar("T")
 
@@ -149,7 +165,7 @@ class KnownRuns:
         with self._turn:
             if (kept := self._kept.get(run.id)) is not None:
                 return kept
-            ended = run.row["state"] == FINISHED
+            ended = run.row["state"] == FINISHED or run.row["watch"] is not None
             found = self._ended(run) if ended else self._ongoing(run)
             if ended:
                 self._kept[run.id] = found
@@ -238,34 +254,35 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
     row = dict(row_of(run))
     params, tags = run.data.params, run.data.tags
     figures = {
-        name: None if math.isnan(value := float(str(row[name]))) else value
-        for name in ("baseline_ms", "tuned_ms", "bound_ms", "gain")
+        name: None if math.isnan(value := float(str(row[name]))) else value for name in FIGURE_KEYS
     }
     folder = Path(tags[FOLDER_TAG]) if FOLDER_TAG in tags else None
     state = _STATES.get(str(row["status"]), STOPPED)
     if state == RUNNING and folder is not None and folder.is_dir() and _left(folder):
         state = STOPPED
-    before = _before(tags.get(GAIN_OVER, ""), figures, run.data.metrics.get("fallback_ms"))
+    if state == FINISHED and REGRESSION_TAG in tags:
+        state = FAILED  # as in Prefect
+    command = _COMMAND.search(tags.get(MLFLOW_RUN_NOTE, ""))
     return ListedRun(
         _row(
             run.info.run_id, str(row["network"]), params.get("epilogue", ""),
             params.get("layers", ""), tracked=True, state=state, began=str(row["began"]),
-            before_ms=before, **figures, **links, settings=dict(sorted(params.items())),
+            **figures, **links, watch=tags.get(WATCH_TAG),
+            command=None if command is None else command[1], settings=dict(sorted(params.items())),
             **{name: row[name] for name in ("target", "tuner", "seed", "trials", "seconds")},
         ),
         folder,
     )  # fmt: skip
 
 
-def _before(over: str, figures: Mapping[str, float | None], fallback: float | None) -> float | None:
-    """Return the latency of the network without tuning in milliseconds, to which the gain
-    refers."""
-    gain, tuned = figures["gain"], figures["tuned_ms"]
-    if over == FALLBACK:
-        return fallback
-    if over == BOTH and gain and tuned:
-        return gain * tuned
-    return figures["baseline_ms"]
+def figures_row(figures: FourFigures) -> dict[str, Json]:
+    """Return the values of `FIGURE_KEYS`."""
+    each = {f"{name}_ms": milliseconds_of(seconds_of(getattr(figures, name))) for name in FIGURES}
+    return {
+        **each,
+        "gain": figures.gain_over(RULE),
+        "gain_over_fallback": figures.gain_over(FALLBACK),
+    }
 
 
 # -- runs without MLflow -------------------------------------------------------------------------
@@ -324,10 +341,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
     figures: dict[str, Json] = {}
     if summary is not None:
         figures = {
-            "before_ms": milliseconds_of(summary.before.seconds),
-            "tuned_ms": milliseconds_of(summary.total("tuned_seconds")),
-            "bound_ms": milliseconds_of(summary.total("bound_seconds")),
-            "gain": summary.gain, "seconds": summary.wall_seconds,
+            **figures_row(summary.figures), "seconds": summary.wall_seconds,
             "settings": {"space": summary.space, "batch": str(summary.batch)},
         }  # fmt: skip
     state = FINISHED if summary is not None else STOPPED if _left(folder) else RUNNING
@@ -373,9 +387,7 @@ def _row(
     """Return what the page shows of a run. Runs with the same `question` are comparable."""
     part = f" ({layers})" if layers else ""
     behind = f", epilogue {epilogue}" if epilogue not in ("", "network") else ""
-    empty = dict.fromkeys(
-        ("before_ms", "tuned_ms", "bound_ms", "gain", "seconds", "mlflow", "prefect")
-    )
+    empty = dict.fromkeys((*FIGURE_KEYS, "seconds", "mlflow", "prefect", "watch", "command"))
     return empty | {"settings": {}} | {
         "id": run_id, "network": network + part, **about,
         "question": f"{network}{part} on {about['target']}{behind}",

@@ -15,18 +15,16 @@ from tilewright.reports.markdown import (
     block,
     listed,
     markdown_table,
-    marked,
     paragraphs,
     plain,
     with_known,
 )
 from tilewright.reports.number_format import counted, milliseconds, percent, speedup, whole
-from tilewright.tuning.gains import PUBLISHED
 from tilewright.tuning.run_figures import share_above
 
 
 def run_rows(runs: Sequence[NetworkRun]) -> list[Row]:
-    """Return one row per run. `~` marks gains over the stock compiler's fallback or a rule."""
+    """Return one row per run, with the four latencies and the gain over the rule."""
     rows = [
         {
             "network": run.network,
@@ -34,11 +32,13 @@ def run_rows(runs: Sequence[NetworkRun]) -> list[Row]:
             "tuner": run.tuner,
             "seed": str(run.seed),
             "trials": whole(run.trials),
-            "baseline cycles": marked(_mark(run.baseline), whole(run.baseline_cycles)),
-            "baseline ms": marked(_mark(run.baseline), milliseconds(run.baseline_seconds)),
+            "fallback cycles": whole(run.fallback_cycles),
+            "fallback ms": milliseconds(run.fallback_seconds),
+            "rule cycles": whole(run.rule_cycles),
+            "rule ms": milliseconds(run.rule_seconds),
             "tuned cycles": whole(run.tuned_cycles),
             "tuned ms": milliseconds(run.tuned_seconds),
-            "gain": marked(_mark(run.baseline), speedup(run.gain, 1.0)),
+            "gain": speedup(run.gain, 1.0),
             "bound cycles": whole(run.bound_cycles),
             "bound ms": milliseconds(run.bound_seconds),
             "above bound": _above(run),
@@ -69,10 +69,6 @@ def comparison_note(
         block(options.command_line("compare"), "sh"),
         listed(links),
     )
-
-
-def _mark(baseline: str) -> str:
-    return "" if baseline == PUBLISHED else "~"
 
 
 def _above(run: NetworkRun) -> str:

@@ -25,7 +25,7 @@ from tilewright.reports.number_format import (
     ranged,
     speedup,
 )
-from tilewright.tuning.gains import PUBLISHED
+from tilewright.tuning.gains import RULE
 
 LOW, HIGH, NEITHER = 1.0, -1.0, 0.0
 """Which figures of a column are good."""
@@ -171,7 +171,7 @@ def _interval(name: str, row: LeaderboardRow, board: Leaderboard) -> ConfidenceI
 
 
 def _mark(baseline: str) -> str:
-    return "" if baseline in (PUBLISHED, OPTIMUM) else "~"
+    return "" if baseline in (RULE, OPTIMUM) else "~"
 
 
 # -- the verdict -----------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def verdict(board: Leaderboard) -> str:
     if len(board.tuners) > 1:
         said += " wins" if best else " are equal"
     if gain := speedup(board.tuners[0].gain, 1.0):
-        said += f", median gain {marked(_mark(board.baseline), gain)}"
+        said += f", median gain {marked(_mark(board.baseline), gain)} over the {board.baseline}"
     if best:
         first = board.tuners[0]
         said += f", fastest on {first.fastest_on} of {counted(first.seeds, 'seed')}"

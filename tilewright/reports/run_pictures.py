@@ -1,5 +1,6 @@
-"""Pictures of a run: latency over trials, and baseline and tuned latency; and the page about
-fusion."""
+"""Draws the pictures of a run: latency over trials, rule against tuned, and the page of what
+was fused, where fusion was decided.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from tilewright.core.files import write_atomically
 from tilewright.reports.fusion import fusion_page
@@ -24,21 +25,29 @@ from tilewright.reports.plot_style import (
     scale_latency,
     trial_ticks,
 )
-from tilewright.targets.capabilities import Latency, is_published
+from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import shape
+from tilewright.tuning.gains import four_figures
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE
 from tilewright.tuning.outputs import TunedNetwork, trials_of
 from tilewright.tuning.results import TunedWorkload
-from tilewright.tuning.run_figures import best_so_far, trial_latencies, unit_of
+from tilewright.tuning.run_figures import (
+    CurveLayer,
+    best_so_far,
+    network_curve,
+    trial_latencies,
+    unit_of,
+)
 
 MUTED, ACCENT, BOUND = "#9aa5b1", "#0b6e4f", "#b4532a"
-PUBLISHED, BY_RULE = "baseline, published", "baseline, by a rule"
+_COLOURS = {"fallback": MUTED, "rule": INK}
 _LINE, _ROOM = 0.2, 1.9  # inches of a layer's line, and of what is above and below them
 _LEAST, _MOST = 4.4, 40.0  # inches of a picture
 
 
 def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
-    """Draw the best latency of one workload over its trials, with baseline and bound, as PNG."""
+    """Return a PNG file: the best latency of one workload over its trials, between the fallback,
+    the rule and the bound, where the target knows them."""
     with house_style():
         figure = Figure(figsize=(6.4, 3.6), dpi=110, layout="constrained")
         axes = figure.subplots()
@@ -47,9 +56,9 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
         axes.scatter(steps, latencies, s=9, color=MUTED, label="valid trial")
         best = best_so_far(latencies)
         axes.step(steps, best, where="post", color=ACCENT, lw=2, label="best so far")
-        if (baseline := _baseline(outcome)) is not None:
-            name = PUBLISHED if _published(outcome) else BY_RULE
-            axes.axhline(baseline, color=INK, ls="--", lw=1, label=name)
+        for name, before in (("fallback", _fallback(outcome)), ("rule", _rule(outcome))):
+            if before is not None:
+                axes.axhline(before, color=_COLOURS[name], ls="--", lw=1, label=name)
         name, limit = _limit(outcome)
         if limit is not None:
             axes.axhline(limit, color=BOUND, ls=":", lw=1.5, label=name)
@@ -66,11 +75,9 @@ def convergence(outcome: TunedWorkload, trials: pd.DataFrame) -> bytes:
 def network_convergence(
     network: str, outcomes: Sequence[TunedWorkload], trials: pd.DataFrame
 ) -> bytes:
-    """Draw the convergence of every layer, and its baseline and tuned latency, as PNG.
-
-    Latencies are multiples of the bound, or of the roofline or the chosen latency if the target
-    knows no bound. Larger layers are darker.
-    """
+    """PNG: every layer's best latency over its trials as a multiple of its bound (of the roofline,
+    or of what was chosen, where the target knows no better), the larger the layer, the
+    darker; and what each takes by the fallback, by the rule and tuned."""
     height = min(max(_LEAST, _LINE * len(outcomes) + _ROOM), _MOST)
     with house_style():
         figure = Figure(figsize=(11, height), dpi=110, layout="constrained")
@@ -100,6 +107,13 @@ def _draw_curves(
         steps, most = np.arange(1, len(mine) + 1), max(most, len(mine))
         axes.step(steps, best, where="post", lw=1.4, color=sizes.colour(outcome.workload.macs))
     axes.axhline(1, color=BOUND, ls=":", lw=1.5)
+    layers = [CurveLayer(o.workload.id, o.count, four_figures(o.summary())) for o in outcomes]
+    whole = sum(outcome.count * _reference(outcome, of_what) for outcome in outcomes)
+    curve = network_curve(trials, layers, unit) / whole
+    # all layers make their trials side by side here, as in the lines of the layers
+    per_layer = np.arange(1, len(curve) + 1) / max(len(outcomes), 1)
+    axes.step(per_layer, curve, where="post", lw=2.4, color=ACCENT, label="the network")
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
     axes.set(xlabel="trials a layer", xscale="log")
     axes.set_title("every line a layer, darker the more it computes", fontsize=9)
     trial_ticks(axes.xaxis, most)
@@ -108,16 +122,16 @@ def _draw_curves(
 
 
 def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> None:
-    """Draw one line per layer from its baseline to its tuned latency."""
+    """Draw one line per layer, from the fallback and the rule to the tuned schedule."""
     rows = np.arange(len(outcomes))[::-1]
-    baseline = np.array([_ratio(_baseline(o), _reference(o, of_what)) for o in outcomes])
+    fallback = np.array([_ratio(_fallback(o), _reference(o, of_what)) for o in outcomes])
+    rule = np.array([_ratio(_rule(o), _reference(o, of_what)) for o in outcomes])
     tuned = np.array([_ratio(_tuned(o), _reference(o, of_what)) for o in outcomes])
-    published = np.array([_published(outcome) for outcome in outcomes])
-    axes.hlines(rows, tuned, baseline, color=MUTED, lw=1.5)
-    for name, mask, fill in ((PUBLISHED, published, INK), (BY_RULE, ~published, "white")):
-        if mask.any() and np.isfinite(baseline[mask]).any():
+    axes.hlines(rows, tuned, np.fmax(rule, fallback), color=MUTED, lw=1.5)
+    for name, before in (("fallback", fallback), ("rule", rule)):
+        if np.isfinite(before).any():
             axes.scatter(
-                baseline[mask], rows[mask], facecolor=fill, edgecolor=INK, s=24, label=name,
+                before, rows, facecolor="white", edgecolor=_COLOURS[name], s=24, label=name,
                 zorder=3,
             )  # fmt: skip
     axes.scatter(tuned, rows, color=ACCENT, s=24, label="tuned", zorder=4)
@@ -125,7 +139,8 @@ def _draw_gains(axes: Axes, outcomes: Sequence[TunedWorkload], of_what: str) -> 
     axes.set_yticks(rows, [f"{shape(o.workload)} ×{o.count}" for o in outcomes], fontsize=7.5)
     axes.set_ylim(-0.7, len(outcomes) - 0.3)
     axes.set_title("every row a layer, × its calls an inference", fontsize=9)
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_xscale("log")  # the fallback takes tens of times as long as the bound
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=4)
@@ -138,11 +153,11 @@ def _cost(latency: Latency | None) -> float | None:
     return None if latency is None else latency.cost
 
 
-def _published(outcome: TunedWorkload) -> bool:
-    return outcome.baseline is not None and is_published(outcome.baseline.source)
+def _fallback(outcome: TunedWorkload) -> float | None:
+    return _cost(outcome.fallback)
 
 
-def _baseline(outcome: TunedWorkload) -> float | None:
+def _rule(outcome: TunedWorkload) -> float | None:
     return _cost(None if outcome.baseline is None else outcome.baseline.latency)
 
 

@@ -13,31 +13,28 @@ from tilewright.reports.markdown import (
     code,
     listed,
     markdown_table,
-    marked,
     paragraphs,
     plain,
     with_known,
 )
 from tilewright.reports.number_format import counted, milliseconds, percent, ranged, speedup, whole
+from tilewright.targets.capabilities import Latency
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import Workload, parse_workload
-from tilewright.tuning.gains import Before, Total, before, before_all
+from tilewright.tuning.gains import FALLBACK, FIGURES, RULE, Total, four_figures
 from tilewright.tuning.outputs import Summary
-from tilewright.tuning.results import WorkloadRow
+from tilewright.tuning.results import WorkloadRow, cycles_of, seconds_of
 from tilewright.tuning.run_figures import above_limit, valid_share
 
 
 def results_rows(summary: Summary) -> list[Row]:
-    """Return one row per workload, and one for an inference.
-
-    Values that the target does not provide have no column. `~` marks gains over the stock
-    compiler's fallback or a rule, if no schedule is published.
-    """
+    """Return one row per workload and one for an inference, with the four latencies and the gains.
+    What the target cannot tell has no column."""
     rows = summary["workloads"]
     lines = [
         {
             "layer": layer(row["names"], parse_workload(row["workload"], row["epilogue"])),
-            **_latencies(row, before(row)),
+            **_latencies(row),
             "calls": whole(row["count"]),
             "trials": whole(row["trials"]),
             "valid": percent(valid_share(row["invalid_trials"], row["trials"])),
@@ -45,7 +42,7 @@ def results_rows(summary: Summary) -> list[Row]:
         for row in rows
     ]
     trials = whole(sum(row["trials"] for row in rows))
-    total = {"layer": "tuned layers", **_latencies(summary["total"], before_all(rows))}
+    total = {"layer": "tuned layers", **_latencies(summary["total"])}
     lines.append(total | {"calls": "", "trials": trials, "valid": ""})
     return with_known(lines)
 
@@ -66,18 +63,17 @@ def sure_gain(row: WorkloadRow | Total) -> str:
     return "" if found is None else f"{found.low:.2f}–{found.high:.2f}×"
 
 
-def _latencies(row: WorkloadRow | Total, had: Before) -> Row:
-    """Return the cells with the latencies of `row` and those without tuning."""
-    (_, above), mark = above_limit(row), "" if had.is_published else "~"
+def _latencies(row: WorkloadRow | Total) -> Row:
+    figures, (_, above) = four_figures(row), above_limit(row)
+    known = {name: getattr(figures, name) for name in FIGURES}
     return {
-        "baseline cycles": marked(mark, whole(had.cycles)),
-        "tuned cycles": whole(row["tuned_cycles"]),
-        "gain": marked(mark, speedup(had.gain(row), 1.0)),
-        "gain, 95 %": sure_gain(row),
-        "baseline ms": marked(mark, milliseconds(had.seconds)),
-        "tuned ms": milliseconds(row["tuned_seconds"]),
-        "tuned ms, 95 %": sure_time(row),
+        **{f"{name} cycles": whole(cycles_of(latency)) for name, latency in known.items()},
+        "over rule": speedup(figures.gain_over(RULE), 1.0),
+        "over rule, 95 %": sure_gain(row),
+        "over fallback": speedup(figures.gain_over(FALLBACK), 1.0),
         "above bound": "" if above is None else percent(above),
+        **{f"{name} ms": milliseconds(seconds_of(latency)) for name, latency in known.items()},
+        "tuned ms, 95 %": sure_time(row),
     }
 
 
@@ -126,24 +122,38 @@ def workload_note(
     )
 
 
-def outcome_line(row: WorkloadRow | Total, had: Before) -> str:
-    """Return the result of a run in one line.
+def figures_text(row: WorkloadRow | Total) -> str:
+    """Return the four latencies of a row in words, the tuned one first.
 
-    An example is `baseline 7,318,536 cycles (73.2 ms), tuned 7,136,630 (71.4 ms): gain 1.03×`.
-    `had` is the latency without tuning; its origin is named if it is not published. If measurements
-    vary, 95 % intervals follow, such as `(1.80–1.86×)`.
+    Where measuring does not repeat, the 95 % interval of a figure follows it in brackets.
+
+    Returns:
+        For example `tuned 7,136,630 cycles (71.4 ms): 1.03× as fast as the rule, 7,318,536 cycles
+            (73.2 ms); 34.1× as fast as the stock compiler's fallback, …; 12 % above the bound, …`.
     """
-    earlier = _latency(had.cycles, had.seconds)
-    after = _latency(row["tuned_cycles"], row["tuned_seconds"])
-    if not after:
+    figures, (limit, above) = four_figures(row), above_limit(row)
+    assert figures.tuned is not None, "a schedule was chosen"
+    tuned = f"tuned {_latency(figures.tuned)}" + (f" ({sure})" if (sure := sure_time(row)) else "")
+    said = []
+    if gain := speedup(figures.gain_over(RULE), 1.0):
+        sure = f" ({sure})" if (sure := sure_gain(row)) else ""
+        said.append(f"{gain}{sure} as fast as the rule, {_latency(figures.rule)}")
+    if gain := speedup(figures.gain_over(FALLBACK), 1.0):
+        said.append(
+            f"{gain} as fast as the stock compiler's fallback, {_latency(figures.fallback)}"
+        )
+    if above is not None:
+        least = f", {_latency(figures.bound)}" if figures.bound is not None else ""
+        said.append(f"{percent(above)} above the {limit}{least}")
+    return tuned + (f": {'; '.join(said)}" if said else "")
+
+
+def outcome_line(row: WorkloadRow | Total) -> str:
+    """Return `figures_text` as a sentence."""
+    if four_figures(row).tuned is None:
         return "Nothing that was tried is valid."
-    gain = speedup(had.gain(row), 1.0)
-    name = "baseline" if had.is_published else had.over
-    baseline = f"{name} {earlier}, " if earlier else ""
-    after += f" ({sure})" if (sure := sure_time(row)) else ""
-    gain += f" ({sure})" if (sure := sure_gain(row)) else ""
-    line = f"{baseline}tuned {after}" + (f": gain {gain}" if gain else "")
-    return line[0].upper() + line[1:] + "."
+    text = figures_text(row)
+    return text[0].upper() + text[1:] + "."
 
 
 def with_outcome(note: str, outcome: str) -> str:
@@ -156,7 +166,7 @@ def network_summary(
     title: str, summary: Summary, links: Links, remark: str = "", picture: bytes = b""
 ) -> str:
     """Return the results of a network as a Markdown page. `picture` is a PNG file to embed."""
-    outcome = outcome_line(summary["total"], before_all(summary["workloads"]))
+    outcome = outcome_line(summary["total"])
     return paragraphs(
         f"# {plain(title)}",
         plain(remark),
@@ -169,7 +179,8 @@ def network_summary(
     )
 
 
-def _latency(cycles: int | None, seconds: float | None) -> str:
+def _latency(latency: Latency | None) -> str:
+    cycles, seconds = cycles_of(latency), seconds_of(latency)
     time = f"{milliseconds(seconds)} ms" if seconds else ""
     if not cycles:
         return time

@@ -56,7 +56,7 @@ class WorkloadBegan(Event):
     """
 
     id: str
-    baseline: Latency | None
+    rule: Latency | None
     roofline: Latency | None
 
 

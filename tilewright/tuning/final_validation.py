@@ -109,9 +109,9 @@ def choose_validated(
     after = timed[0] if best is not None else None
     before = timed[-1] if baseline is not None else None
     spent = sum(each.took for each in found)
-    turns, baseline_turns = (() if each is None else each[1] for each in (after, before))
+    turns, rule_turns = (() if each is None else each[1] for each in (after, before))
     chosen, baseline = (None if each is None else each[0] for each in (after, before))
-    return FinalChoice(chosen, baseline, ValidationStats(len(found), spent, turns, baseline_turns))
+    return FinalChoice(chosen, baseline, ValidationStats(len(found), spent, turns, rule_turns))
 
 
 def measure_leaders(

@@ -1,15 +1,12 @@
-"""Gains from tuning, of a workload and of a whole network.
-
-A gain refers to the stock compiler's published schedule, or else to its fallback schedule, or else
-to a baseline chosen by a rule.
-"""
+"""Computes the four latencies by which a run is judged, of a workload and of a whole network:
+`fallback`, `rule`, `tuned` and `bound`, and what tuning gained over the first two."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, NotRequired, TypedDict
 
 from tilewright.targets.capabilities import Latency, is_published
 from tilewright.tuning.intervals import ValidationRow, inference
@@ -17,105 +14,90 @@ from tilewright.tuning.intervals import ValidationRow, inference
 if TYPE_CHECKING:
     from tilewright.tuning.results import WorkloadRow
 
-
-class TunedLatency(TypedDict):
-    """Latency of the tuned schedules; None where it is unknown."""
-
-    tuned_cycles: int | None
-    tuned_seconds: float | None
-
-
-class GainRow(TunedLatency):
-    """Fields of a workload in `summary.json` that determine its gain."""
-
-    count: int
-    baseline_cycles: int | None
-    baseline_seconds: float | None
-    baseline_source: str | None
-    fallback_cycles: int | None
-    fallback_seconds: float | None
-    validation: NotRequired[ValidationRow]
-
-
-PUBLISHED, FALLBACK, RULE = "published baseline", "fallback", "baseline by a rule"
-BOTH = "published baseline and fallback"
+RULE: Final = "rule"
+FALLBACK: Final = "fallback"
+FIGURES = (FALLBACK, RULE, "tuned", "bound")
+"""Names of the four latencies, in the order in which every place shows them."""
 
 
 @dataclass(frozen=True)
-class Before:
-    """Latency without tuning.
+class FourFigures:
+    """The latencies by which a run is judged. A latency is None where it is not known.
 
     Attributes:
-        over: origin of the latency: `PUBLISHED`, `FALLBACK`, `RULE`, or `BOTH` for several
-            workloads with published and fallback schedules.
-        cycles: cycles, or None if none are counted.
-        seconds: seconds, or None if they are unknown.
+        fallback: the stock compiler's schedule for a layer for which it publishes none.
+        rule: the schedule that Tilewright uses without a trial.
+        tuned: the schedule that tuning chose.
+        bound: what no schedule beats.
     """
 
-    over: str
-    cycles: int | None
-    seconds: float | None
+    fallback: Latency | None
+    rule: Latency | None
+    tuned: Latency | None
+    bound: Latency | None
 
-    @property
-    def is_published(self) -> bool:
-        """Whether the latency is only based on schedules that the stock compiler publishes."""
-        return self.over == PUBLISHED
+    def gain_over(self, name: Literal["rule", "fallback"]) -> float | None:
+        """Return how many times as long the schedule `name` takes as the tuned one.
 
-    @property
-    def latency(self) -> Latency | None:
-        """The latency as one object; None if it is unknown."""
-        if self.cycles is None and self.seconds is None:
-            return None
-        seconds = math.nan if self.seconds is None else self.seconds
-        return Latency(seconds, -1 if self.cycles is None else self.cycles)
-
-    def gain(self, row: TunedLatency) -> float | None:
-        """Return the ratio to the tuned latency, in cycles if both are counted; None if one is
-        unknown."""
-        if self.cycles and row["tuned_cycles"]:
-            return self.cycles / row["tuned_cycles"]
-        after = row["tuned_seconds"]
-        return self.seconds / after if self.seconds and after else None
+        Returns:
+            The ratio of cycles where both are counted, otherwise of seconds; None where one of the
+                two latencies is not known.
+        """
+        return latency_ratio(self.rule if name == RULE else self.fallback, self.tuned)
 
 
-def over(source: str | None, fallback: object, validated: bool) -> str:
-    """Return what the gain of a workload refers to.
-
-    If measurements vary, only the baseline is measured in turns with the tuned schedule, so
-    intervals of the gain refer to the baseline.
+def four_figures(row: Mapping[str, object]) -> FourFigures:
+    """Return the four latencies of a workload, or of all workloads of a network.
 
     Args:
-        source: source of the baseline.
-        fallback: fallback latency, if it is known.
-        validated: whether the final choice was validated, because measurements vary.
+        row: a workload or the total in `summary.json`, with keys such as `rule_cycles` and
+            `rule_seconds`. A missing key counts as null.
     """
-    if is_published(source):
-        return PUBLISHED
-    return FALLBACK if fallback and not validated else RULE
+
+    def latency(name: str) -> Latency | None:
+        cycles, seconds = row.get(f"{name}_cycles"), row.get(f"{name}_seconds")
+        return as_latency(
+            seconds if isinstance(seconds, float | int) else None,
+            cycles if isinstance(cycles, int) else None,
+        )
+
+    return FourFigures(*map(latency, FIGURES))
 
 
-def before(row: GainRow) -> Before:
-    """Return the latency of one call of a workload without tuning."""
-    chosen = over(row["baseline_source"], row["fallback_seconds"], "validation" in row)
-    if chosen == FALLBACK:
-        return Before(chosen, row["fallback_cycles"], row["fallback_seconds"])
-    return Before(chosen, row["baseline_cycles"], row["baseline_seconds"])
+def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
+    """Return a latency of `summary.json`, None where neither seconds nor cycles are known."""
+    if seconds is None and cycles is None:
+        return None
+    return Latency(math.nan if seconds is None else seconds, -1 if cycles is None else cycles)
 
 
-def before_all(rows: Sequence[GainRow]) -> Before:
-    """Return the latency of the tuned layers of an inference without tuning.
+def latency_ratio(before: Latency | None, after: Latency | None) -> float | None:
+    """Return how many times as long `before` takes as `after`: in cycles where both are counted,
+    otherwise in seconds. None where that is not known."""
+    if before is None or after is None:
+        return None
+    if before.cycles > 0 and after.cycles > 0:
+        return before.cycles / after.cycles
+    ratio = before.seconds / after.seconds if after.seconds else math.nan
+    return ratio if math.isfinite(ratio) and ratio > 0 else None
 
-    It is the sum over workloads, each times its count, and unknown if one of them is unknown.
-    """
-    each = [before(row) for row in rows]
-    kinds = {one.over for one in each}
-    counts = [row["count"] for row in rows]
-    cycles = inference_total(counts, [one.cycles for one in each])
-    return Before(
-        kinds.pop() if len(kinds) == 1 else RULE if RULE in kinds else BOTH,
-        None if cycles is None else int(cycles),
-        inference_total(counts, [one.seconds for one in each]),
-    )
+
+def network_figures(counts: Sequence[int], layers: Sequence[FourFigures]) -> FourFigures:
+    """Return the four latencies of an inference: those of each workload times its count. One that
+    is not known of a workload is not known of the network."""
+
+    def total(name: str) -> Latency | None:
+        each: list[Latency | None] = [getattr(layer, name) for layer in layers]
+        known = [latency for latency in each if latency is not None]
+        if len(known) != len(layers):
+            return None
+        cycles = inference_total(counts, [max(latency.cycles, 0) for latency in known])
+        seconds = inference_total(counts, [latency.seconds for latency in known])
+        if seconds is not None and not math.isfinite(seconds):
+            seconds = None
+        return as_latency(seconds, None if cycles is None else int(cycles))
+
+    return FourFigures(*map(total, FIGURES))
 
 
 def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> float | None:
@@ -128,7 +110,7 @@ def inference_total(counts: Sequence[int], figures: Sequence[float | None]) -> f
 
 
 Figure = Literal[
-    "baseline_cycles", "baseline_seconds", "fallback_cycles", "fallback_seconds", "tuned_cycles",
+    "rule_cycles", "rule_seconds", "fallback_cycles", "fallback_seconds", "tuned_cycles",
     "tuned_seconds", "roofline_cycles", "roofline_seconds", "bound_cycles", "bound_seconds",
 ]  # fmt: skip
 
@@ -141,25 +123,23 @@ class Macs(TypedDict):
 
 
 class PublishedTotals(TypedDict):
-    """Totals of the workloads with a published baseline, each times its count; None where
-    unknown."""
+    """The workloads whose rule is a schedule that the stock compiler publishes, each times its
+    count; null where there are none or one of them is."""
 
     workloads: int
-    baseline_cycles: int | None
-    baseline_seconds: float | None
+    rule_cycles: int | None
+    rule_seconds: float | None
     tuned_cycles: int | None
     tuned_seconds: float | None
 
 
 class LatencyFigures(TypedDict):
-    """Latencies without tuning, after tuning and at best; None where unknown.
+    """Latencies without tuning, tuned and at best, and where the rule's schedule comes from; null
+    where nothing is known."""
 
-    `baseline_source` says where the baseline comes from.
-    """
-
-    baseline_cycles: int | None
-    baseline_seconds: float | None
-    baseline_source: str | None
+    rule_cycles: int | None
+    rule_seconds: float | None
+    rule_source: str | None
     fallback_cycles: int | None
     fallback_seconds: float | None
     tuned_cycles: int | None
@@ -171,12 +151,10 @@ class LatencyFigures(TypedDict):
 
 
 class Total(LatencyFigures):
-    """Totals of the tuned layers of one inference: each workload times its count.
-
-    Unknown totals are None. `tuned_microjoules` is the estimated energy of accelerator and memory.
-    `baseline_source` is `mixed` if the baselines have several sources. `validation` is present if
-    all workloads have it.
-    """
+    """Of one inference's tuned layers: each workload times its count; null where one of them
+    is. `tuned_microjoules` estimates what accelerator and memory spend. `rule_source` is
+    `mixed` where the rule's schedules come from several places. `validation` is there where all
+    workloads have it."""
 
     published: PublishedTotals
     tuned_microjoules: NotRequired[float]
@@ -184,12 +162,12 @@ class Total(LatencyFigures):
 
 
 def totals(rows: Sequence[WorkloadRow]) -> Total:
-    """Return the total latencies of the tuned layers of one inference."""
-    published = [row for row in rows if is_published(row["baseline_source"])]
-    sources = {row["baseline_source"] for row in rows}
+    """Return what the tuned layers of one inference take without tuning, tuned and at best."""
+    published = [row for row in rows if is_published(row["rule_source"])]
+    sources = {row["rule_source"] for row in rows}
     total: Total = {
-        "baseline_cycles": _cycles(rows, "baseline_cycles"),
-        "baseline_seconds": _sum(rows, "baseline_seconds"),
+        "rule_cycles": _cycles(rows, "rule_cycles"),
+        "rule_seconds": _sum(rows, "rule_seconds"),
         "fallback_cycles": _cycles(rows, "fallback_cycles"),
         "fallback_seconds": _sum(rows, "fallback_seconds"),
         "tuned_cycles": _cycles(rows, "tuned_cycles"),
@@ -198,11 +176,11 @@ def totals(rows: Sequence[WorkloadRow]) -> Total:
         "roofline_seconds": _sum(rows, "roofline_seconds"),
         "bound_cycles": _cycles(rows, "bound_cycles"),
         "bound_seconds": _sum(rows, "bound_seconds"),
-        "baseline_source": sources.pop() if len(sources) == 1 else "mixed",
+        "rule_source": sources.pop() if len(sources) == 1 else "mixed",
         "published": {
             "workloads": len(published),
-            "baseline_cycles": _cycles(published, "baseline_cycles"),
-            "baseline_seconds": _sum(published, "baseline_seconds"),
+            "rule_cycles": _cycles(published, "rule_cycles"),
+            "rule_seconds": _sum(published, "rule_seconds"),
             "tuned_cycles": _cycles(published, "tuned_cycles"),
             "tuned_seconds": _sum(published, "tuned_seconds"),
         },

@@ -72,9 +72,9 @@ class ValidationRow(TypedDict):
     measurements: int
     seconds: float
     tuned_turns: list[float | None]
-    baseline_turns: list[float | None]
+    rule_turns: list[float | None]
     tuned_interval: Interval | None
-    baseline_interval: Interval | None
+    rule_interval: Interval | None
     gain_interval: Interval | None
 
 
@@ -112,9 +112,9 @@ class ValidationStats:
             "measurements": self.measurements,
             "seconds": round(self.seconds, 3),
             "tuned_turns": [None if math.isnan(each) else each for each in self.tuned],
-            "baseline_turns": [None if math.isnan(each) else each for each in self.baseline],
+            "rule_turns": [None if math.isnan(each) else each for each in self.baseline],
             "tuned_interval": self.tuned_interval,
-            "baseline_interval": interval_of(self.baseline),
+            "rule_interval": interval_of(self.baseline),
             "gain_interval": self.gain_interval,
         }
 
@@ -130,7 +130,7 @@ def inference(counts: Sequence[int], rows: Sequence[ValidationRow]) -> Validatio
         sum(row["measurements"] for row in rows),
         sum(row["seconds"] for row in rows),
         _sums(counts, [row["tuned_turns"] for row in rows]),
-        _sums(counts, [row["baseline_turns"] for row in rows]),
+        _sums(counts, [row["rule_turns"] for row in rows]),
     ).row()
 
 

@@ -17,11 +17,17 @@ from tilewright.tuning.output_dir import SCHEDULES, SUMMARY
 M = TypeVar("M", bound=BaseModel)
 _WRITTEN = {SUMMARY: formats.SUMMARY, SCHEDULES: formats.SCHEDULES}
 _RENAMED = {
-    "default_cycles": "baseline_cycles", "default_seconds": "baseline_seconds",
-    "default_source": "baseline_source", "afresh": "validation",
+    1: {
+        "default_cycles": "rule_cycles", "default_seconds": "rule_seconds",
+        "default_source": "rule_source", "afresh": "validation",
+    },
+    2: {
+        "baseline_cycles": "rule_cycles", "baseline_seconds": "rule_seconds",
+        "baseline_source": "rule_source",
+    },
 }  # fmt: skip
-"""Keys of summaries of version 1, with their present names. Rows of that version also lack `names`
-and `epilogue`."""
+"""Keys that summaries of earlier versions call otherwise. Rows of version 1 lack `names` and
+`epilogue`, too."""
 
 
 class _Head(BaseModel):
@@ -50,8 +56,8 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
         version = written.unmarked if "version" not in head.model_fields_set else head.version
         if refusal := written.refusal(folder / name, version):
             raise problem(refusal)
-        if written is formats.SUMMARY and version == 1:
-            data = _summary_2(data)
+        if written is formats.SUMMARY and isinstance(version, int) and version in _RENAMED:
+            data = _present_summary(data, _RENAMED[version])
         return model.model_validate_json(data)
     except FileNotFoundError:
         raise problem(
@@ -69,24 +75,24 @@ def read_written(model: type[M], folder: Path, name: str, problem: type[Tilewrig
         raise problem(foreign(folder, why)) from None
 
 
-def _summary_2(data: bytes) -> bytes:
-    """Convert a summary of version 1 to version 2."""
+def _present_summary(data: bytes, renamed: Mapping[str, str]) -> bytes:
+    """Return a summary of an earlier version with the keys of the present one."""
     try:
         summary = as_object(read_json(data))
         total, rows = summary.get("total"), summary.get("workloads")
         if isinstance(total, dict):
-            total = _renamed(total)
+            total = _with_keys(total, renamed)
             if isinstance(published := total.get("published"), dict):
-                total["published"] = _renamed(published)
+                total["published"] = _with_keys(published, renamed)
         if isinstance(rows, list):
-            rows = [_renamed(row) if isinstance(row, dict) else row for row in rows]
+            rows = [_with_keys(row, renamed) if isinstance(row, dict) else row for row in rows]
     except ValueError:
         return data  # what is wrong with it is found by who asks for more than its version
     return json.dumps({**summary, "total": total, "workloads": rows}).encode()
 
 
-def _renamed(row: Mapping[str, Json]) -> dict[str, Json]:
-    return {_RENAMED.get(key, key): value for key, value in row.items()}
+def _with_keys(row: Mapping[str, Json], renamed: Mapping[str, str]) -> dict[str, Json]:
+    return {renamed.get(key, key): value for key, value in row.items()}
 
 
 def foreign(folder: Path, why: object) -> str:

@@ -15,7 +15,7 @@ from tilewright.search.run_record import ERROR_DIGITS
 from tilewright.search.validation_records import TRIAL
 from tilewright.targets.capabilities import Latency
 from tilewright.targets.workload import Workload
-from tilewright.tuning.gains import FALLBACK, LatencyFigures, over
+from tilewright.tuning.gains import LatencyFigures
 from tilewright.tuning.intervals import Interval, ValidationRow, ValidationStats
 from tilewright.tuning.tuning_task import TuningTask
 
@@ -110,23 +110,15 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Baselines:
-    """Latencies without tuning.
+    """What there is without tuning. None where the target has none.
 
     Attributes:
-        baseline: the baseline schedule, if the target has one.
-        fallback: latency of the stock compiler's fallback schedule, if the target has one.
+        baseline: the schedule that Tilewright uses without a trial, the figure `rule`.
+        fallback: latency of the schedule that the stock compiler uses where it publishes none.
     """
 
     baseline: Schedule | None
     fallback: Latency | None
-
-    @property
-    def before(self) -> Latency | None:
-        """Latency to which the gain will refer (`tuning.gains.over`)."""
-        source = None if self.baseline is None else self.baseline.source
-        if over(source, self.fallback, validated=False) == FALLBACK:
-            return self.fallback
-        return None if self.baseline is None else self.baseline.latency
 
 
 @dataclass(frozen=True)
@@ -197,9 +189,9 @@ class TunedWorkload:
             "names": list(self.names),
             "count": self.count,
             "macs": self.workload.macs,
-            "baseline_cycles": cycles_of(before),
-            "baseline_seconds": seconds_of(before),
-            "baseline_source": baseline.source if baseline else None,
+            "rule_cycles": cycles_of(before),
+            "rule_seconds": seconds_of(before),
+            "rule_source": baseline.source if baseline else None,
             "fallback_cycles": cycles_of(self.fallback),
             "fallback_seconds": seconds_of(self.fallback),
             "tuned_cycles": cycles_of(after),

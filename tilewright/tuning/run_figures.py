@@ -6,14 +6,17 @@ totals are in `tuning.gains`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tilewright.tuning.gains import LatencyFigures
+from tilewright.targets.capabilities import Latency
+from tilewright.tuning.gains import FourFigures, LatencyFigures
 
 Floats = NDArray[np.float64]
 Unit = Literal["cycles", "seconds"]
@@ -38,30 +41,65 @@ def best_so_far(latencies: Floats) -> Floats:
     return np.asarray(np.fmin.accumulate(latencies), np.float64) if len(latencies) else latencies
 
 
-def network_best_so_far(
-    trials: pd.DataFrame, counts: Mapping[str, int], unit: Unit
-) -> tuple[NDArray[np.int64], Floats]:
-    """Return the convergence of a network over the rounds of its workloads.
+@dataclass(frozen=True)
+class CurveLayer:
+    """A workload as the curve of its network needs it.
+
+    Attributes:
+        id: the ID of the workload.
+        count: its calls in an inference.
+        figures: its latencies; those of a run that goes on are not known.
+    """
+
+    id: str
+    count: int
+    figures: FourFigures | None = None
+
+
+def network_curve(trials: pd.DataFrame, layers: Sequence[CurveLayer], unit: Unit) -> Floats:
+    """Return the convergence curve of a network.
+
+    Each workload counts with its best schedule so far, and with the rule's until it has a valid
+    trial that is faster. The trials of the workloads take turns round by round. The last point of
+    a finished run is its tuned latency, so the curve ends where the tables do: there, a schedule
+    may have been timed again, or come from an earlier run.
 
     Args:
         trials: the trials of all workloads.
-        counts: calls of each workload in an inference, by its ID.
+        layers: the workloads.
         unit: the unit of latencies.
 
     Returns:
-        After each round, the measurements of all workloads and the best latency of an inference,
-            both shape (rounds,): the best latency of each workload times its count, NaN until
-            each has a valid trial.
+        The latency of an inference after each trial, shape (trials,). NaN until each workload has
+            a schedule.
     """
-    rounds = np.unique(trials["round"])
-    measured = np.asarray(trials.groupby("round").size().cumsum(), np.int64)
-    valid = trials[trials["status"] == "valid"]
-    best = np.zeros(len(rounds))
-    for workload, count in counts.items():
-        mine = valid[valid["workload"] == workload]
-        so_far = mine.groupby("round")[unit].min().reindex(rounds).cummin().ffill()
-        best += count * so_far.to_numpy(np.float64)
-    return measured, best
+    order = trials.reset_index(drop=True).sort_values("round", kind="stable").index.to_numpy()
+    latencies = trial_latencies(trials, unit)[order]
+    workloads = trials["workload"].to_numpy()[order]
+    curve, end = np.zeros(len(trials)), 0.0
+    for layer in layers:
+        known = layer.figures
+        rule = _in_unit(known.rule, unit) if known else math.nan
+        tuned = _in_unit(known.tuned, unit) if known else math.nan
+        best = best_so_far(np.where(workloads == layer.id, latencies, np.nan))
+        # A rule that is faster than what was chosen runs the workload in a form of the stock
+        # compiler's that Tilewright cannot choose: it only stands in until there is a trial.
+        only_compared = rule < tuned
+        so_far = np.where(np.isnan(best), rule, best if only_compared else np.fmin(best, rule))
+        curve += layer.count * so_far
+        end += layer.count * tuned
+    if len(curve) and math.isfinite(end):
+        curve[-1] = end
+    return curve
+
+
+def _in_unit(latency: Latency | None, unit: Unit) -> float:
+    """Return a latency in cycles or seconds, NaN where it is not known."""
+    if latency is None:
+        return math.nan
+    if unit == "seconds":
+        return latency.seconds
+    return float(latency.cycles) if latency.cycles > 0 else math.nan
 
 
 # -- validity ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
 import pandas as pd
 import pyarrow.parquet as parquet
@@ -20,7 +20,7 @@ from tilewright.search import read_store
 from tilewright.search.trial_store import COLUMNS
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning.gains import Before, GainRow, before, before_all, inference_total
+from tilewright.tuning.gains import FourFigures, four_figures, network_figures
 from tilewright.tuning.output_dir import SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.read_run import read_written
 from tilewright.tuning.run_metadata import RunFile
@@ -37,28 +37,15 @@ class RunUnreadable(TilewrightError):
 
 @dataclass(frozen=True)
 class RunLayer:
-    """A workload of a run.
-
-    Attributes:
-        id: ID of the workload.
-        name: name for tables.
-        text: text of the workload.
-        names: names of its layers.
-        count: number of calls per inference.
-        before: seconds of a call without tuning: by the stock compiler's published schedule, else
-            its fallback, else a rule; None if unknown.
-        tuned: seconds of a tuned call, if known.
-        bound: lower bound of the seconds of a call, if known.
-    """
+    """A workload of a run: what it is called in a table, its text, the layers that are one, how
+    often an inference runs it. `figures` are those of a call; None while the run goes on."""
 
     id: str
     name: str
     text: str
     names: Sequence[str]
     count: int
-    before: float | None = None
-    tuned: float | None = None
-    bound: float | None = None
+    figures: FourFigures | None = None
 
 
 @dataclass(frozen=True)
@@ -94,29 +81,20 @@ class _Schedules(BaseModel):
 class _Workload(BaseModel):
     id: str
     count: _Count
-    baseline_cycles: _Cycles = None
-    baseline_seconds: _Seconds
-    baseline_source: str | None
     fallback_cycles: _Cycles = None
     fallback_seconds: _Seconds
+    rule_cycles: _Cycles = None
+    rule_seconds: _Seconds
+    rule_source: str | None
     tuned_cycles: _Cycles = None
     tuned_seconds: _Seconds
+    bound_cycles: _Cycles = None
     bound_seconds: _Seconds
-    validation: object = None
 
     @property
-    def before(self) -> Before:
-        """Latency to which the gain refers."""
-        return before(self.row)
-
-    @property
-    def row(self) -> GainRow:
-        """Fields that determine the gain."""
-        names = GainRow.__annotations__.keys() - {"validation"}
-        found = {name: getattr(self, name) for name in names}
-        if self.validation is not None:
-            found["validation"] = self.validation
-        return cast(GainRow, found)
+    def figures(self) -> FourFigures:
+        """The latencies of a call."""
+        return four_figures(vars(self))
 
 
 class RunSummary(BaseModel):
@@ -133,26 +111,10 @@ class RunSummary(BaseModel):
     mlflow_run_id: str | None = None
 
     @property
-    def before(self) -> Before:
-        """Latency to which the gain of an inference refers."""
-        return before_all([each.row for each in self.workloads])
-
-    @property
-    def gain(self) -> float | None:
-        """Gain of an inference; None if it is unknown."""
+    def figures(self) -> FourFigures:
+        """The latencies of an inference."""
         counts = [each.count for each in self.workloads]
-        cycles = inference_total(counts, [each.tuned_cycles for each in self.workloads])
-        return self.before.gain(
-            {
-                "tuned_cycles": None if cycles is None else int(cycles),
-                "tuned_seconds": self.total("tuned_seconds"),
-            }
-        )
-
-    def total(self, figure: Literal["tuned_seconds", "bound_seconds"]) -> float | None:
-        """Return the seconds of an inference; None if those of a workload are unknown."""
-        counts = [each.count for each in self.workloads]
-        return inference_total(counts, [getattr(each, figure) for each in self.workloads])
+        return network_figures(counts, [each.figures for each in self.workloads])
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -180,7 +142,7 @@ def finished_trials(folder: Path) -> RunTrials:
     layers = [
         RunLayer(
             row.id, _name(known[row.id]), known[row.id].workload, known[row.id].names, row.count,
-            row.before.seconds, row.tuned_seconds, row.bound_seconds,
+            row.figures,
         )
         for row in summary.workloads
     ]  # fmt: skip

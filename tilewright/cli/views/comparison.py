@@ -13,7 +13,6 @@ from rich.table import Table
 
 from tilewright.cli.views.terminal import (
     Bars,
-    as_latency,
     columns_of,
     fitted_table,
     latency_text,
@@ -38,7 +37,7 @@ from tilewright.reports.markdown import Row
 from tilewright.reports.number_format import counted, duration, percent, speedup
 from tilewright.search.events import Event, Listener, Note, StageBegan
 from tilewright.tuning.events import WorkloadTuned
-from tilewright.tuning.gains import PUBLISHED
+from tilewright.tuning.gains import as_latency
 
 
 class ComparisonBars:
@@ -153,7 +152,8 @@ _STAGES = {
     "read_networks": "finding what there is to tune",
 }
 _RUN_COLUMNS_DROPPED_FIRST = (
-    "bound\nms", "baseline\nms", "bound\ncycles", "baseline\ncycles", "trials", "above\nbound",
+    "fallback\nms", "bound\nms", "rule\nms", "fallback\ncycles", "bound\ncycles",
+    "rule\ncycles", "trials", "above\nbound",
     "tuned\ncycles", "gain",
 )  # fmt: skip
 """Columns of the runs of networks that a narrow terminal leaves out, in this order."""
@@ -196,7 +196,7 @@ def comparing_networks(console: Console) -> Iterator[Listener]:
 def run_line(run: NetworkRun) -> str:
     """Return one line about a finished run."""
     tuned = latency_text(as_latency(run.tuned_seconds, run.tuned_cycles)) or "nothing valid"
-    gain = f", gain {speedup(run.gain, 1.0)} over the {run.baseline}" if run.gain else ""
+    gain = f", gain {speedup(run.gain, 1.0)} over the rule" if run.gain else ""
     return f"{run.title}: {tuned}{gain}; {duration(run.wall_seconds)}"
 
 
@@ -207,8 +207,6 @@ def show_networks(
     console.print(_run_table(run_rows(compared.runs), console.width))
     say(console, "")
     show_leaderboards(compared.leaderboards, console)
-    if any(run.baseline != PUBLISHED for run in compared.runs):
-        say(console, "~ is over the stock compiler's fallback, or a rule, where it publishes none")
     say(console, f"results in {folder}: {RECORD}, and each run in NETWORK/TARGET/TUNER/seed-N")
     if links:
         say(console, "'tilewright ui' shows this comparison:")

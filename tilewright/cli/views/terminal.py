@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -290,13 +289,6 @@ def working(what: str) -> Iterator[None]:
 def say(console: Console, text: str) -> None:
     """Print a line without colours or line breaks, so that it can be searched and copied."""
     console.print(as_typed(text), markup=False, highlight=False, soft_wrap=True)
-
-
-def as_latency(seconds: float | None, cycles: int | None) -> Latency | None:
-    """Return a latency from the values in `summary.json`; None if both are unknown."""
-    if seconds is None and cycles is None:
-        return None
-    return Latency(math.nan if seconds is None else seconds, -1 if cycles is None else cycles)
 
 
 def cost(latency: Latency | None) -> float | None:

@@ -40,13 +40,13 @@ from tilewright.tuning.events import (
     WorkloadsAdded,
     WorkloadTuned,
 )
-from tilewright.tuning.gains import before
+from tilewright.tuning.gains import four_figures
 from tilewright.tuning.results import TunedWorkload
 
 STAGES = {
     "import_model": "importing the model",
     "extract_subgraphs": "extracting subgraphs",
-    "measure_baseline": "timing the baseline",
+    "measure_baseline": "timing the schedule chosen by rule",
     "begin_models": "looking at the schedule space",
     "generate_candidates": "Model P proposes candidates",
     "filter_candidates": "Model V filters candidates",
@@ -108,7 +108,7 @@ class LayerProgress:
 
     name: str
     count: int
-    baseline: Latency | None = None
+    rule: Latency | None = None
     best: Latency | None = None
     trials: int = 0
     valid_share: float | None = None
@@ -195,7 +195,7 @@ class LiveDisplay:
                 self.stage = STAGES.get(event.name, event.name)
             case WorkloadBegan():
                 self.current, layer = event.id, self.layers[event.id]
-                layer.begun, layer.baseline = True, event.baseline
+                layer.begun, layer.rule = True, event.rule
             case RoundScheduled():
                 self.current, self.shared = event.id, event
             case RoundDone():
@@ -228,10 +228,10 @@ class LiveDisplay:
                 "layer": each.name if width >= WIDE else each.name.partition(BREAK)[0],
                 "×": str(each.count),
                 "progress": BAR,
-                "baseline": _short(each.baseline),
+                "rule": _short(each.rule),
                 "best": _short(each.best),
                 "ms": time_text(each.best),
-                "gain": speedup(cost(each.baseline), cost(each.best)),
+                "gain": speedup(cost(each.rule), cost(each.best)),
                 "valid": "" if each.valid_share is None else f"{each.valid_share:.0%}",
             }
             for each in self.layers.values()
@@ -242,7 +242,7 @@ class LiveDisplay:
         ]
         columns: dict[str, Sequence[str | Text]] = {**columns_of(rows)}
         columns["progress"] = [self._bar(each) for each in self.layers.values()]
-        droppable = ("baseline", "×", "valid", "ms", "gain")
+        droppable = ("rule", "×", "valid", "ms", "gain")
         return fitted_table(columns, droppable, width, left=("progress",), styles=styles)
 
     def _bar(self, layer: LayerProgress) -> Text:
@@ -265,9 +265,8 @@ def shared_text(event: RoundScheduled) -> str:
 def tuned_line(outcome: TunedWorkload) -> str:
     """Return one line about a tuned workload."""
     row, chosen = outcome.summary(), outcome.chosen
-    had = before(row)
-    mark = "" if had.is_published else "~"
-    earlier = f"baseline {mark}{_short(had.latency)}" if had.latency else "no baseline"
+    rule = four_figures(row).rule
+    earlier = f"rule {_short(rule)}" if rule else "no rule"
     after = latency_text(chosen.latency) if chosen else "nothing valid"
     after += f" ({sure})" if (sure := sure_time(row)) else ""
     bound = f", bound {_short(outcome.bound)}" if outcome.bound else ""

@@ -10,29 +10,17 @@ from rich.table import Table
 
 from tilewright.cli.views.terminal import (
     BREAK,
-    as_latency,
     cycles_text,
     fitted_table,
-    latency_text,
     say,
     time_text,
 )
 from tilewright.core.user_text import printable
-from tilewright.reports.markdown import marked
 from tilewright.reports.number_format import counted, duration, percent, plural, speedup, whole
-from tilewright.reports.run_results import sure_gain, sure_time
+from tilewright.reports.run_results import figures_text, sure_gain, sure_time
 from tilewright.targets.display_names import layer
 from tilewright.targets.workload import parse_workload
-from tilewright.tuning.gains import (
-    BOTH,
-    FALLBACK,
-    PUBLISHED,
-    RULE,
-    Total,
-    before,
-    before_all,
-    share_of,
-)
+from tilewright.tuning.gains import FALLBACK, RULE, Total, as_latency, four_figures, share_of
 from tilewright.tuning.output_dir import CONVERGENCE, FUSION_PAGE, SCHEDULES, SUMMARY, TRIALS
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.results import WorkloadRow
@@ -40,8 +28,9 @@ from tilewright.tuning.run_figures import above_limit, valid_share
 
 _SHORT = {"bound": "bound", "roofline": "roof"}
 DROPPABLE = (
-    "roofline\ncycles", "gain\n95 %", "baseline\nms", "bound\ncycles", "trials", BREAK, "valid",
-    "baseline\ncycles", "tuned\n95 %", "above\nbound", "above\nroof", "×", "gain", "tuned\nms",
+    "roofline\ncycles", "gain\n95 %", "fallback\nms", "bound\nms", "rule\nms", "over\nfallback",
+    "bound\ncycles", "fallback\ncycles", "trials", BREAK, "valid", "rule\ncycles",
+    "tuned\n95 %", "above\nbound", "above\nroof", "×", "over\nrule", "tuned\nms",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, in this order."""
 
@@ -73,65 +62,50 @@ def show_results(
 
 
 def results_table(summary: Summary, width: int = 80) -> Table:
-    """Return a table of each layer's latencies, bounds, gain and trials, as far as there is room.
-
-    Values that a target does not provide have no column. `~` marks gains over the stock compiler's
-    fallback or a rule, if no schedule is published.
-    """
+    """Lists the four latencies of each layer, what was gained over the rule and over the fallback,
+    and the trials, as far as there is room: cycles where the target counts them, and milliseconds.
+    What a target cannot tell has no column."""
     rows = summary["workloads"]
     names = [layer(row["names"], parse_workload(row["workload"], row["epilogue"])) for row in rows]
     counts = [str(row["count"]) for row in rows] + [""]
     figures = [*(_figures(row, [row]) for row in rows), _figures(summary["total"], rows)]
     columns = {"layer": [*names, _total_name(summary)], "×": counts}
     columns |= {head: [of[head] for of in figures] for head in figures[0]}
-    counted = any(columns["baseline\ncycles"])
-    droppable = [head for head in DROPPABLE if counted or head != "baseline\nms"]
+    counted = any(columns["tuned\ncycles"])
+    droppable = [head for head in DROPPABLE if counted or head not in ("rule\nms", "bound\nms")]
     return fitted_table(columns, droppable, width, total=True)
 
 
-_OVER = {
-    PUBLISHED: "the stock compiler's published schedules",
-    FALLBACK: "the stock compiler's fallback",
-    BOTH: "the stock compiler",
-    RULE: "a baseline chosen by a rule",
-}
-
-
 def headline(summary: Summary) -> str:
-    """Return the tuned latency of an inference, its gain, and its distance from the bound, as
-    text."""
-    total, had = summary["total"], before_all(summary["workloads"])
-    tuned = as_latency(total["tuned_seconds"], total["tuned_cycles"])
+    """Return what the tuned layers of an inference take, how much faster that is than the rule and
+    than the fallback, and how far it is from the bound."""
+    total = summary["total"]
     subject = f"{printable(summary['network'])} on {printable(summary['target'])}"
-    if tuned is None:
+    if four_figures(total).tuned is None:
         return f"{subject}: nothing that was tried is valid for some layer"
-    said, (limit, above) = f"{subject}: {latency_text(tuned)} tuned", above_limit(total)
-    if above is not None:
-        said += f", {percent(above)} above the {limit}"
-    if gain := speedup(had.gain(total), 1.0):
-        said += f"; {gain} as fast as {_OVER[had.over]}, {latency_text(had.latency)}"
-    return said
+    return f"{subject}: {figures_text(total)}"
 
 
 def _figures(row: WorkloadRow | Total, rows: list[WorkloadRow]) -> dict[str, str]:
     """Return the cells of a line by heading: latencies of `row`, and trials of `rows`."""
-    had = before_all(rows) if "published" in row else before(rows[0])
-    tuned = as_latency(row["tuned_seconds"], row["tuned_cycles"])
-    bound = as_latency(row["bound_seconds"], row["bound_cycles"])
+    figures, (limit, above) = four_figures(row), above_limit(row)
     roofline = as_latency(row["roofline_seconds"], row["roofline_cycles"])
-    mark, (limit, above) = "" if had.is_published else "~", above_limit(row)
     trials = sum(each["trials"] for each in rows)
     invalid = sum(each["invalid_trials"] for each in rows)
     return {
-        "baseline\ncycles": marked(mark, cycles_text(had.latency)),
-        "baseline\nms": marked(mark, time_text(had.latency)),
-        "tuned\ncycles": cycles_text(tuned),
-        "tuned\nms": time_text(tuned),
+        "fallback\ncycles": cycles_text(figures.fallback),
+        "fallback\nms": time_text(figures.fallback),
+        "rule\ncycles": cycles_text(figures.rule),
+        "rule\nms": time_text(figures.rule),
+        "tuned\ncycles": cycles_text(figures.tuned),
+        "tuned\nms": time_text(figures.tuned),
         "tuned\n95 %": sure_time(row),
-        "bound\ncycles": cycles_text(bound),
+        "bound\ncycles": cycles_text(figures.bound),
+        "bound\nms": time_text(figures.bound),
         "roofline\ncycles": cycles_text(roofline),
-        "gain": marked(mark, speedup(had.gain(row), 1.0)),
+        "over\nrule": speedup(figures.gain_over(RULE), 1.0),
         "gain\n95 %": sure_gain(row),
+        "over\nfallback": speedup(figures.gain_over(FALLBACK), 1.0),
         f"above\n{_SHORT[limit]}": "" if above is None else f"{above:.1%}",
         "trials": whole(trials),
         "valid": f"{valid_share(invalid, trials):.0%}",
@@ -146,8 +120,8 @@ def _total_name(summary: Summary) -> str:
 
 
 def coverage(summary: Summary) -> str:
-    """Return how much of the network was tuned, and which layers have no published schedules
-    (`~`)."""
+    """Return how much of the network the run covers, and for how many workloads the rule is a
+    schedule that the stock compiler publishes."""
     rows, part = summary["workloads"], summary.get("part", {})
     share = share_of(summary["macs"])
     said = f"{percent(share)} of the network's MACs"
@@ -162,20 +136,12 @@ def coverage(summary: Summary) -> str:
 
 
 def _published(summary: Summary) -> str:
-    """Return for how much of the network schedules are published, if not for all of it."""
-    known, rows = summary["total"]["published"], summary["workloads"]
-    over = before_all(rows).over
-    if over == PUBLISHED:
+    """Say for how many workloads the rule is a published schedule, where there are any."""
+    known, rows = summary["total"]["published"]["workloads"], summary["workloads"]
+    if not known:
         return ""
-    if over == FALLBACK:
-        return "the stock compiler publishes no schedules for these layers (~)"
-    if over == RULE:
-        return "no schedules are published for these layers (~)" * (not known["workloads"])
-    then, now = known["baseline_cycles"], known["tuned_cycles"]
-    there = f" ({speedup(then, now)} there)" if then and now else ""
     return (
-        f"the stock compiler publishes schedules for {known['workloads']} of {len(rows)} "
-        f"workloads{there}, its fallback stands in for the others (~)"
+        f"the rule is the stock compiler's published schedule for {known} of {len(rows)} workloads"
     )
 
 

@@ -5,7 +5,7 @@
 const QUICK = 2000, SLOW = 15000; // milliseconds between two questions: while something runs, else
 const COLORS = 10;
 const byId = (id) => document.getElementById(id);
-const state = { runs: [], text: "", order: "began", ascending: false, layer: "", detail: "", curves: new Map(), comparisons: [] };
+const state = { runs: [], text: "", order: "began", ascending: false, layer: "", detail: "", curves: new Map(), comparisons: [], meanings: {} };
 
 async function ask(path) {
   const reply = await fetch(path, { headers: { Accept: "application/json" } });
@@ -39,18 +39,49 @@ function links(run) {
   return found.flatMap(([name, address]) => [el("a", { href: reachable(address), "aria-label": `${name}: ${run.network}, ${run.tuner}, seed ${run.seed}` }, name), " "]);
 }
 
+// The four latencies of a run or a layer, and what was gained: the same names and order everywhere.
+const MEANING = {
+  fallback: "The stock compiler's schedule where it publishes none",
+  rule: "The schedule that Tilewright uses without a trial",
+  tuned: "The schedule that tuning chose",
+  bound: "What no schedule beats",
+};
+const FIGURES = [
+  ...Object.entries(MEANING).map(([name, note]) => ({ key: `${name}_ms`, head: `${name[0].toUpperCase()}${name.slice(1)} ms`, note, cell: (row) => [ms(row[`${name}_ms`])] })),
+  { key: "gain", head: "Over rule", note: "How many times as fast as the rule", cell: (row) => [gain(row.gain)] },
+  { key: "gain_over_fallback", head: "Over fallback", note: "How many times as fast as the fallback", cell: (row) => [gain(row.gain_over_fallback)] },
+];
+
+// `failed` as in Prefect; a run that is slower than the last one like it says so.
+function stateOf(run) {
+  const slower = run.watch === "worse" ? [" ", el("span", { class: "state failed", title: "Slower than the last run like it" }, "slower")] : [];
+  return [el("span", { class: `state ${run.state}` }, run.state), ...slower];
+}
+
+// Runs of one command, such as nightly runs, are a row: the latest, with those before it.
+function folded(runs) {
+  const groups = new Map();
+  for (const run of runs) { // the latest first, as they come
+    const key = JSON.stringify([run.question, run.tuner, run.seed, run.trials, run.settings]);
+    groups.set(key, [...(groups.get(key) || []), run]);
+  }
+  return [...groups.values()].map((group) => ({ ...group[0], earlier: group.slice(1) }));
+}
+function history({ earlier }) {
+  if (!earlier?.length) return [];
+  const lines = earlier.map((run) => el("div", {}, runLink(run, day(run)), ` ${ms(run.tuned_ms)} ms `, ...stateOf(run)));
+  return [el("details", {}, el("summary", {}, `${earlier.length} earlier`), ...lines)];
+}
+
 const COLUMNS = [
-  { key: "network", head: "Network", text: true, cell: (run) => [runLink(run, run.network)] },
+  { key: "network", head: "Network", text: true, cell: (run) => [runLink(run, run.network), ...history(run)] },
   { key: "target", head: "Target", text: true, cell: (run) => [run.target] },
   { key: "tuner", head: "Tuner", text: true, cell: (run) => [dot(run.tuner), run.tuner] },
   { key: "seed", head: "Seed", cell: (run) => [String(run.seed)] },
   { key: "trials", head: "Trials", cell: (run) => [run.trials.toLocaleString("en")] },
-  { key: "before_ms", head: "Baseline ms", cell: (run) => [ms(run.before_ms)] },
-  { key: "tuned_ms", head: "Tuned ms", cell: (run) => [ms(run.tuned_ms)] },
-  { key: "bound_ms", head: "Bound ms", cell: (run) => [ms(run.bound_ms)] },
-  { key: "gain", head: "Gain", cell: (run) => [gain(run.gain)] },
+  ...FIGURES,
   { key: "began", head: "Begun", cell: (run) => [day(run)] },
-  { key: "state", head: "State", text: true, cell: (run) => [el("span", { class: `state ${run.state}` }, run.state)] },
+  { key: "state", head: "State", text: true, cell: (run) => stateOf(run) },
   { key: "links", head: "Pages", text: true, cell: links },
 ];
 
@@ -80,7 +111,7 @@ function table(node, columns, rows) {
 }
 
 function sortBy(key) {
-  const upwards = ["network", "target", "tuner", "state", "before_ms", "tuned_ms", "bound_ms"].includes(key);
+  const upwards = ["network", "target", "tuner", "state", "fallback_ms", "rule_ms", "tuned_ms", "bound_ms"].includes(key);
   state.ascending = state.order === key ? !state.ascending : upwards;
   state.order = key;
   byId("order").value = key;
@@ -116,9 +147,9 @@ function options(select, values, all) {
 }
 
 function drawList() {
-  const shown = sorted(filtered());
+  const found = filtered(), shown = sorted(folded(found));
   table(byId("runs"), COLUMNS.map((column) => ({ ...column, sortable: column.key !== "links" })), shown);
-  byId("count").textContent = shown.length === state.runs.length ? `${shown.length}` : `${shown.length} of ${state.runs.length}`;
+  byId("count").textContent = found.length === state.runs.length ? `${found.length}` : `${found.length} of ${state.runs.length}`;
 }
 
 // -- the leaderboard ---------------------------------------------------------------------------
@@ -131,7 +162,7 @@ const median = (values) => {
 // A row a tuner and number of trials: what more trials find is no merit of a tuner.
 function standings(runs) {
   const groups = new Map();
-  for (const run of runs.filter((each) => each.state === "finished" && each.tuned_ms !== null)) {
+  for (const run of runs.filter((each) => (each.state === "finished" || each.watch) && each.tuned_ms !== null)) {
     const key = `${run.tuner}\n${run.trials}`;
     groups.set(key, [...(groups.get(key) || []), run]); // the latest first, as they come
   }
@@ -236,10 +267,11 @@ function relative(layers) {
 async function drawRun(id) {
   const run = state.runs.find((each) => each.id === id);
   if (!run) return byId("run").replaceChildren(el("h2", {}, "No such run"), el("p", {}, el("a", { href: "#" }, "All runs")));
+  if (!state.curves.has(id)) byId("run").replaceChildren(el("p", { class: "note", role: "status" }, "Reading the trials of this run …"));
   await readCurves([run]);
   const found = state.curves.get(id) || {};
   const layers = found.layers || [];
-  const weight = (each) => (each.tuned ?? each.points.at(-1)?.[1] ?? 0) * each.count;
+  const weight = (each) => (tunedMs(each) ?? 0) * each.count;
   if (!layers.some((each) => each.id === state.layer))
     state.layer = [...layers].sort((a, b) => weight(b) - weight(a))[0]?.id || "";
   let knobs = null;
@@ -250,30 +282,30 @@ async function drawRun(id) {
   const detail = JSON.stringify([run, found, knobs, state.layer]);
   if (current() !== id || detail === state.detail) return;
   state.detail = detail;
-  const fact = (name, value) => (value ? [el("div", {}, name, el("b", {}, value))] : []);
+  const fact = (name, value, note = "") => (value ? [el("div", { title: note }, name, el("b", {}, value))] : []);
   const content = [
     el("p", {}, el("a", { href: "#" }, "← All runs")),
     el("h2", {}, `${run.question}: ${run.tuner}, seed ${run.seed}`),
-    el("p", {}, el("span", { class: `state ${run.state}` }, run.state), ` ${day(run)} `, ...links(run)),
-    el("div", { class: "facts" }, ...fact("baseline ms", ms(run.before_ms)),
-      ...fact("tuned ms", ms(run.tuned_ms)), ...fact("bound ms", ms(run.bound_ms)), ...fact("gain", gain(run.gain)),
+    el("p", {}, ...stateOf(run), ` ${day(run)} `, ...links(run)),
+    el("div", { class: "facts" }, ...FIGURES.flatMap(({ head, note, cell }) => fact(head.toLowerCase(), cell(run)[0], note)),
       ...fact("trials", found.of ? `${found.trials.toLocaleString("en")} of ${found.of.toLocaleString("en")}` : "")),
   ];
   if (found.error) content.push(el("p", { class: "note" }, `Trials: ${found.error}`));
   if (layers.length) content.push(...layerView(layers, knobs));
   const settings = Object.entries(run.settings).filter(([name]) => !(name in run)); // others stand above
-  if (settings.length) content.push(el("h3", {}, "Settings"), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))])));
+  if (settings.length) content.push(el("h3", {}, "Settings"), el("dl", {}, ...settings.flatMap(([name, value]) => [el("dt", { title: state.meanings[name] || "" }, name), el("dd", {}, String(value))])));
+  if (run.command) content.push(el("h3", {}, "Repeat this run"), el("pre", {}, el("code", {}, run.command)));
   const focused = document.activeElement?.id;
   byId("run").replaceChildren(...content);
   if (focused === "layer") byId("layer")?.focus();
 }
 
+// While a run goes on, what its best trial takes stands in for the tuned schedule.
+const tunedMs = (layer) => layer.tuned_ms ?? layer.points.at(-1)?.[1] ?? null;
 const LAYERS = [
   { head: "Layer", text: true, cell: (each) => [each.name] },
   { head: "Calls", cell: (each) => [String(each.count)] },
-  { head: "Baseline ms", cell: (each) => [ms(each.before)] },
-  { head: "Best ms", cell: (each) => [ms(each.tuned ?? each.points.at(-1)?.[1] ?? null)] },
-  { head: "Bound ms", cell: (each) => [ms(each.bound)] },
+  ...FIGURES.map((column) => (column.key === "tuned_ms" ? { ...column, cell: (each) => [ms(tunedMs(each))] } : column)),
   { head: "Trials", cell: (each) => [each.trials.toLocaleString("en")] },
   { head: "Valid", cell: (each) => [each.valid.toLocaleString("en")] },
 ];
@@ -285,7 +317,7 @@ function layerView(layers, knobs) {
   choice.value = state.layer;
   choice.addEventListener("change", () => { state.layer = choice.value; refresh(); });
   const layer = layers.find((each) => each.id === state.layer);
-  const levels = [["baseline", "var(--c1)", layer.before], ["bound", "var(--muted)", layer.bound]].map(([name, color, value]) => ({ name, color, value })).filter((each) => each.value);
+  const levels = [["fallback", "var(--c3)", layer.fallback_ms], ["rule", "var(--c1)", layer.rule_ms], ["bound", "var(--muted)", layer.bound_ms]].map(([name, color, value]) => ({ name, color, value })).filter((each) => each.value);
   const chart = el("figure", {}, el("figcaption", {}, "Best so far"),
     legend([{ name: "best so far", color: "var(--c0)" }, ...levels.map((each) => ({ ...each, name: `${each.name} (dashed)` }))]),
     lineChart({ series: [{ name: layer.name, color: "var(--c0)", points: layer.points }], levels, width: room(), x: "trials", y: "ms a call", label: `Best latency of ${layer.name} over trials` }));
@@ -352,7 +384,7 @@ async function poll() {
     if (changed) {
       for (const run of found.runs) // its last trials came after they were asked for
         if (run.state !== state.runs.find((each) => each.id === run.id)?.state) state.curves.delete(run.id);
-      [state.runs, state.text] = [found.runs, text];
+      [state.runs, state.text, state.meanings] = [found.runs, text, found.meanings];
       byId("workspace").textContent = found.workspace.split("/").slice(-2).join("/");
       byId("workspace").title = found.workspace;
       const pages = Object.entries(found.pages).filter(([, address]) => reachable(address));

@@ -435,9 +435,7 @@ def network_leaderboards(runs: Sequence[NetworkRun]) -> tuple[Leaderboard, ...]:
     boards = []
     for network, target in dict.fromkeys((run.network, run.target) for run in runs):
         some = [run for run in runs if (run.network, run.target) == (network, target)]
-        over = {run.baseline for run in some}
-        baseline = over.pop() if len(over) == 1 else RULE
-        boards.append(leaderboard(network, target, baseline, network_figures(some)))
+        boards.append(leaderboard(network, target, RULE, network_figures(some)))
     return tuple(boards)
 
 

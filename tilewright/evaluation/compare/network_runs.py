@@ -7,38 +7,16 @@ from dataclasses import dataclass, replace
 from tilewright.evaluation.compare.network_plan import NetworkJob, NetworksPlan, run_title
 from tilewright.evaluation.row_cache import RUNS, RowCache
 from tilewright.search.events import Event
-from tilewright.tuning.gains import before_all
+from tilewright.tuning.gains import RULE, four_figures
 from tilewright.tuning.outputs import Summary
 from tilewright.tuning.run_metadata import is_complete, read_run
 
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """A finished tuning run of a network.
-
-    Latencies are those of the tuned layers in one inference; they are None if the target does not
-    provide them.
-
-    Attributes:
-        network: the network, as the user wrote it.
-        target: the target, as the user wrote it.
-        tuner: the tuner, as the user wrote it.
-        seed: seed of the run.
-        trials: trials of all workloads.
-        invalid_trials: trials that were invalid.
-        baseline: name of the baseline (`tuning.gains`).
-        baseline_cycles: latency of the baseline in cycles.
-        baseline_seconds: latency of the baseline in seconds.
-        tuned_cycles: latency after tuning in cycles.
-        tuned_seconds: latency after tuning in seconds.
-        gain: gain over the baseline.
-        bound_cycles: lower bound in cycles.
-        bound_seconds: lower bound in seconds.
-        wall_seconds: duration of the run.
-        place: output directory, relative to that of the comparison.
-        run_key: key of the tuning run.
-        mlflow_run_id: ID of the MLflow run, if the run was tracked.
-    """
+    """A finished tuning run: latencies of one inference's tuned layers, None where the target
+    cannot tell. `gain` is over the rule (`tuning.gains`), `trials` are those of all workloads,
+    `place` is the output directory below that of the comparison."""
 
     network: str
     target: str
@@ -46,9 +24,10 @@ class NetworkRun:
     seed: int
     trials: int
     invalid_trials: int
-    baseline: str
-    baseline_cycles: int | None
-    baseline_seconds: float | None
+    fallback_cycles: int | None
+    fallback_seconds: float | None
+    rule_cycles: int | None
+    rule_seconds: float | None
     tuned_cycles: int | None
     tuned_seconds: float | None
     gain: float | None
@@ -132,14 +111,14 @@ class KeptNetworkRuns:
 def network_run(job: NetworkJob, summary: Summary) -> NetworkRun:
     """Return the result of a run from the content of its `summary.json`."""
     rows, total = summary["workloads"], summary["total"]
-    had = before_all(rows)
     return NetworkRun(
         network=job.network, target=job.target, tuner=job.tuner, seed=job.seed,
         trials=sum(row["trials"] for row in rows),
         invalid_trials=sum(row["invalid_trials"] for row in rows),
-        baseline=had.over, baseline_cycles=had.cycles, baseline_seconds=had.seconds,
+        fallback_cycles=total["fallback_cycles"], fallback_seconds=total["fallback_seconds"],
+        rule_cycles=total["rule_cycles"], rule_seconds=total["rule_seconds"],
         tuned_cycles=total["tuned_cycles"], tuned_seconds=total["tuned_seconds"],
-        gain=had.gain(total),
+        gain=four_figures(total).gain_over(RULE),
         bound_cycles=total["bound_cycles"], bound_seconds=total["bound_seconds"],
         wall_seconds=summary["wall_seconds"], place=job.place, run_key=summary["run_key"],
         mlflow_run_id=summary.get("mlflow_run_id"),
