@@ -333,8 +333,7 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
 
 
 def fitted(workload: Workload, target: Target) -> Workload:
-    """Return the form of a workload that a target runs: padded to its blocks and with its
-    rounding."""
+    """Return the form of a workload that a target runs: padded to its blocks and with its rounding."""
     traits = traits_of(target)
     if "float32" in traits.dtypes:
         return workload

@@ -64,8 +64,7 @@ def check_training(options: TrainingOptions) -> TrainingOptions:
 
 
 def _start_of(options: TrainingOptions) -> Transferred | None:
-    """Load the model to fine-tune; None if there is none. Raise `TransferError` if it is
-    unusable."""
+    """Load the model to fine-tune; None if there is none. Raise `TransferError` if it is unusable."""
     if not options.start:
         return None
     found = load_model(Path(options.start))
@@ -81,8 +80,7 @@ def _start_of(options: TrainingOptions) -> Transferred | None:
     return found
 
 
-def _make_model(options: TrainingOptions, start: Transferred | None) ->
-Transferred:
+def _make_model(options: TrainingOptions, start: Transferred | None) -> Transferred:
     """Create the model to train. Raise `UnknownName` or `TransferError` if the options are invalid."""
     given = {"minutes": options.minutes, "threads": options.threads} | dict(options.options)
     if start is not None:
@@ -396,7 +394,6 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
         elif names[column] == _WORK:
             shapes[:, k] = 0.0  # follows from the others, but for the padding
     return np.asarray(np.unique(shapes, axis=0, return_inverse=True)[1].ravel(), np.int64)
-
 
 
 def _share(counts: NDArray[np.int64], held_out: float) -> NDArray[np.int64]:

@@ -199,8 +199,7 @@ def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
 
 
 def brier(pair: Floats) -> float:
-    """Return the mean squared error of probabilities in a result of `pooled`; NaN if it is
-    empty."""
+    """Return the mean squared error of probabilities in a result of `pooled`; NaN if it is empty."""
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
 

@@ -53,8 +53,7 @@ class GraphModel:
         self._read = False
 
     def fit(self, graphs: Sequence[GraphTable]) -> None:
-        """Train the model on networks with known stream cycles; train only a correction if
-        frozen."""
+        """Train the model on networks with known stream cycles; train only a correction if frozen."""
         x, y = _rows(graphs), np.concatenate([layer_labels(graph) for graph in graphs])
         if self._first is None or not self._read:
             self._first = XGBoost(self.seed, False, dict(_LEARN))
