@@ -151,13 +151,13 @@ class BudgetedEvaluator:
         configs = design.target.space(workload).unravel(np.array(new, np.int64))
         machine = design.measured_on
         measured = machine.measure(machine.lower(workload, configs))
-        spent = picojoules_of(design.target, measured)
-        assert spent is not None  # checked before the search
-        tried.joules |= zip(new, np.where(measured.valid, 1e-12 * spent, np.nan), strict=True)
+        energy = picojoules_of(design.target, measured)
+        assert energy is not None  # checked before the search
+        tried.joules |= zip(new, np.where(measured.valid, 1e-12 * energy, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
         """Return the measured designs by row, in the order of their first measurement."""
-        return {each.design.row: each.design for each in self.log}
+        return {point.design.row: point.design for point in self.log}
 
     def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:
         """Compile configs and count the compilations.
