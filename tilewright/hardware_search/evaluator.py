@@ -252,7 +252,9 @@ class BudgetedEvaluator:
         space = design.target.space(workload)
         flat, tried = space.ravel(configs).tolist(), self.tried(design, workload)
         new = [k for k, each in enumerate(flat) if each not in tried.trials]
-        new = list({flat[k]: k for k in reversed(new)}.values())[::-1]  # each once
+        new = list({flat[k]: k for k in reversed(new)}.values())[
+            ::-1
+        ]  # without duplicates, in order
         if new and not self.left:
             raise BudgetSpent
         known = self._recorded(design, workload)

@@ -37,7 +37,7 @@ _EARLIER = "earlier_datasets"
 _KNOWN = {"hardware": "learned_hardware", "workloads": "learned_workloads"}
 """Keys of a model's facts: short IDs of the hardware and workloads that it was trained on,
 separated by spaces."""
-_SHORT = 12  # characters of a fingerprint or a workload's id
+_SHORT = 12  # characters of a short ID of hardware or a workload
 Say = Callable[[str], None]
 
 

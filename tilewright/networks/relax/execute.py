@@ -156,8 +156,8 @@ def _alone(binding: RelaxBinding, constants: Sequence[RelaxBinding]) -> RelaxFun
     builder = relax.BlockBuilder()
     with builder.function("alone", read):
         with builder.dataflow():
-            for constant in (*constants, binding):
-                builder.emit_normalized(constant)
+            for needed in (*constants, binding):
+                builder.emit_normalized(needed)
             output = builder.emit_output(binding.var)
         builder.emit_func_output(output)
     return relax.utils.copy_with_new_vars(builder.finalize()["alone"])
