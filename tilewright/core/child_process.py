@@ -263,8 +263,8 @@ def least_memory(memory: int) -> int:
     Args:
         memory: limit in bytes.
     """
-    own = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit >= 0]
-    return min([memory, *own])
+    limits = [limit for limit in resource.getrlimit(resource.RLIMIT_AS) if limit >= 0]
+    return min([memory, *limits])
 
 
 def die_with_parent(reader: int) -> None:

@@ -51,6 +51,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     Returns:
         The most similar name, or None if no name is similar enough.
     """
-    by_folded = {each.casefold(): each for each in known}
-    found = get_close_matches(name.casefold(), by_folded, n=1)
-    return by_folded[found[0]] if found else None
+    by_folded = {known_name.casefold(): known_name for known_name in known}
+    matches = get_close_matches(name.casefold(), by_folded, n=1)
+    return by_folded[matches[0]] if matches else None

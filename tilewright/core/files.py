@@ -50,10 +50,10 @@ Json: TypeAlias = "JsonScalar | Sequence[Json] | Mapping[str, Json]"
 `as_object`, `as_list` and similar functions check their types."""
 Arrays: TypeAlias = "Mapping[str, NDArray[np.generic]]"
 MAX_UNPACKED_BYTES = 1 << 30
-MAX_JSON_BYTES = 1 << 25
+MAX_JSON_BYTES = 1 << 25  # parsed Python objects take about twenty times as much memory
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 """Matches the escape sequence of a surrogate, whose other half may be missing."""
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time stamp that ZIP can store
 
 
 class UnsafeFile(TilewrightError):

@@ -56,8 +56,10 @@ class Format:
         """
         if self.reads(version):
             return ""
-        said = "without a version" if version is None else f"of version {_shown(version)}"
-        return f"{place} is {self.name} {said}, this program reads {' and '.join(self._known)}"
+        description = "without a version" if version is None else f"of version {_shown(version)}"
+        return (
+            f"{place} is {self.name} {description}, this program reads {' and '.join(self._known)}"
+        )
 
     def refusal(self, place: object, version: Json) -> str:
         """Return the same as `mismatch`, followed by the next step for the user."""
@@ -66,7 +68,7 @@ class Format:
 
     @property
     def _known(self) -> list[str]:
-        return [str(each) for each in self.read]
+        return [str(version) for version in self.read]
 
     def to_json(self) -> dict[str, Json]:
         """Return the description of the format for `tilewright --version --json`."""

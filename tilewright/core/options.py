@@ -176,7 +176,7 @@ def shows_options(
 
 def cli_option(field: FieldInfo) -> CliOption:
     """Return the `CliOption` of a field, or the default one if the field has none."""
-    found = [each for each in field.metadata if isinstance(each, CliOption)]
+    found = [annotation for annotation in field.metadata if isinstance(annotation, CliOption)]
     return found[-1] if found else CliOption()
 
 

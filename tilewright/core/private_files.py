@@ -72,10 +72,10 @@ def held_alone(folder: Path) -> Iterator[None]:
 
 
 def _find(path: Path, remedy: str) -> str | None:
-    found, seal = read_private(path, remedy), read_private(_seal_path(path), remedy)
-    if found is None or seal is None:
+    stored, seal = read_private(path, remedy), read_private(_seal_path(path), remedy)
+    if stored is None or seal is None:
         return None
-    (secret, state), (text, _) = found, seal
+    (secret, state), (text, _) = stored, seal
     return secret if text == _seal(state) and _SECRET.fullmatch(secret) else None
 
 

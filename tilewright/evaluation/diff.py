@@ -155,14 +155,14 @@ def diff_runs(a: Side, b: Side, tolerance_percent: float = 0.0) -> DiffVerdict:
     if not (math.isfinite(tolerance_percent) and tolerance_percent >= 0):
         raise DiffError(f"--tolerance {tolerance_percent:g}: give a percentage of 0 or more")
     _check_comparable(a, b)
-    others = {each.id: each for each in b.layers}
+    layers_of_b = {each.id: each for each in b.layers}
     total = _change("the tuned layers of the network", a.total, b.total, tolerance_percent)
     layers = tuple(
-        _change(each.name, each.latency, others[each.id].latency, tolerance_percent)
+        _change(each.name, each.latency, layers_of_b[each.id].latency, tolerance_percent)
         for each in a.layers
     )
     validity = _validity(a, b, tolerance_percent)
-    models = tuple(_models(a.layers, [others[each.id] for each in a.layers]))
+    models = tuple(_models(a.layers, [layers_of_b[each.id] for each in a.layers]))
     return DiffVerdict(
         a=a.place, b=b.place, network=a.network, target=a.target, space=a.space,
         tolerance_percent=tolerance_percent, total=total, workloads=layers, validity=validity,

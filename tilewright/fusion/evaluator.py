@@ -67,15 +67,17 @@ class FusionSchedules:
 
         The schedule may come from another workload that uses the same schedules.
         """
-        found = self._found.get(workload) or self._table.closest_match(workload)
-        if found is not None:
-            self._found[workload] = found
-        return found
+        pick = self._found.get(workload) or self._table.closest_match(workload)
+        if pick is not None:
+            self._found[workload] = pick
+        return pick
 
     def missing(self, workloads: Sequence[Workload]) -> list[Workload]:
         """Return the distinct workloads that have to be tuned."""
-        unknown = [each for each in dict.fromkeys(workloads) if self.known(each) is None]
-        return [each for each in unknown if each not in self.failed]
+        unknown = [
+            workload for workload in dict.fromkeys(workloads) if self.known(workload) is None
+        ]
+        return [workload for workload in unknown if workload not in self.failed]
 
     def of(self, workloads: Sequence[Workload]) -> list[Pick]:
         """Return a schedule for each workload, and tune workloads without one.
@@ -87,9 +89,9 @@ class FusionSchedules:
         missing = self.missing(workloads)
         if missing:
             self.tuned += len(missing)
-            found = dict(zip(missing, self.tune(missing), strict=True))
-            self.failed |= {workload for workload, pick in found.items() if pick is None}
-            self._found |= {workload: pick for workload, pick in found.items() if pick is not None}
+            picks = dict(zip(missing, self.tune(missing), strict=True))
+            self.failed |= {workload for workload, pick in picks.items() if pick is None}
+            self._found |= {workload: pick for workload, pick in picks.items() if pick is not None}
             for workload in missing:
                 if workload in self._found:
                     self._table.add(workload, self._found[workload])
@@ -176,19 +178,19 @@ class Evaluator:
                 board.
             TilewrightError: tuning fails.
         """
-        found = self._known.get(labels)
-        layers = self._layers(labels) if found is None else ()
-        if found is None and layers in self._same:
-            found = self._known[labels] = replace(self._same[layers], labels=labels)
-        if found is None:
-            found = self.again(labels)
+        evaluation = self._known.get(labels)
+        layers = self._layers(labels) if evaluation is None else ()
+        if evaluation is None and layers in self._same:
+            evaluation = self._known[labels] = replace(self._same[layers], labels=labels)
+        if evaluation is None:
+            evaluation = self.again(labels)
             self.count += 1
-            self._known[labels] = self._same[layers] = found
-            each = zip(found.workloads, found.picks, found.layers, strict=True)
+            self._known[labels] = self._same[layers] = evaluation
+            each = zip(evaluation.workloads, evaluation.picks, evaluation.layers, strict=True)
             self.alone.update({workload: (pick, layer) for workload, pick, layer in each})
             if self.heard is not None:
-                self.heard(found, self.count)
-        return found
+                self.heard(evaluation, self.count)
+        return evaluation
 
     def _layers(self, labels: Labelling) -> tuple[object, ...]:
         """Return a key of the labelled graph. Different labellings may give the same graph."""

@@ -61,13 +61,13 @@ class Objective:
             FusionBudgetSpent: the labellings exceed the budget. Those within the budget were
                 evaluated.
         """
-        new = [each for each in dict.fromkeys(several) if each not in self.asked]
+        new = [labels for labels in dict.fromkeys(several) if labels not in self.asked]
         some = new[: self.budget - len(self.asked)]
         if some:
             self.asked.update(zip(some, map(float, self._costs(some)), strict=True))
         if len(some) < len(new):
             raise FusionBudgetSpent
-        return np.array([self.asked[each] for each in several])
+        return np.array([self.asked[labels] for labels in several])
 
     def one(self, labels: Labelling) -> float:
         """Return the cost of one labelling. Raise `FusionBudgetSpent` if the budget is spent."""

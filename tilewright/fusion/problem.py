@@ -117,8 +117,12 @@ class FusionProblem:
 
     def estimate(self, labels: Labelling) -> float | None:
         """Return the sum of the estimates of all layers, or None if a layer has no estimate."""
-        found = [self.estimated(workload) for workload in self.workloads(labels)]
-        return None if None in found else sum(each or 0.0 for each in found)
+        estimates = [self.estimated(workload) for workload in self.workloads(labels)]
+        return (
+            None
+            if None in estimates
+            else sum(layer_estimate or 0.0 for layer_estimate in estimates)
+        )
 
     @cached_property
     def greedy(self) -> Labelling:

@@ -151,13 +151,13 @@ class BudgetedEvaluator:
         configs = design.target.space(workload).unravel(np.array(new, np.int64))
         machine = design.measured_on
         measured = machine.measure(machine.lower(workload, configs))
-        spent = picojoules_of(design.target, measured)
-        assert spent is not None  # checked before the search
-        tried.joules |= zip(new, np.where(measured.valid, 1e-12 * spent, np.nan), strict=True)
+        energy = picojoules_of(design.target, measured)
+        assert energy is not None  # checked before the search
+        tried.joules |= zip(new, np.where(measured.valid, 1e-12 * energy, np.nan), strict=True)
 
     def designs(self) -> dict[int, Design]:
         """Return the measured designs by row, in the order of their first measurement."""
-        return {each.design.row: each.design for each in self.log}
+        return {point.design.row: point.design for point in self.log}
 
     def lower(self, design: Design, workload: Workload, configs: Configs) -> Lowered:
         """Compile configs and count the compilations.
@@ -252,7 +252,9 @@ class BudgetedEvaluator:
         space = design.target.space(workload)
         flat, tried = space.ravel(configs).tolist(), self.tried(design, workload)
         new = [k for k, each in enumerate(flat) if each not in tried.trials]
-        new = list({flat[k]: k for k in reversed(new)}.values())[::-1]  # each once
+        new = list({flat[k]: k for k in reversed(new)}.values())[
+            ::-1
+        ]  # without duplicates, in order
         if new and not self.left:
             raise BudgetSpent
         known = self._recorded(design, workload)

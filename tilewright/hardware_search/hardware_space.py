@@ -109,7 +109,7 @@ class HardwareSpace:
 
     def neighbours(self, row: int) -> list[int]:
         """Return the rows of the machines that differ by one step of one knob."""
-        found = []
+        rows = []
         for knob in range(len(self.space.knobs)):
             for step in (-1, 1):
                 point = self.points[row].copy()
@@ -117,8 +117,8 @@ class HardwareSpace:
                 if 0 <= point[knob] < len(self.space.knobs[knob].values):
                     other = self.row_of(point)
                     if other is not None:
-                        found.append(other)
-        return found
+                        rows.append(other)
+        return rows
 
 
 def area_of(target: Target) -> float:

@@ -50,11 +50,13 @@ def totals(design: Design, objective: Objective, layers: Floats) -> Floats:
         The totals, float array of shape (metrics,).
     """
     calls = np.array([layer.calls for layer in design.layers], np.float64)
-    found = [
-        float(design.seconds(own).sum()) if metric == "seconds" else float(calls @ own)
-        for metric, own in zip(METRICS[objective], layers, strict=True)
+    values = [
+        float(design.seconds(metric_per_call).sum())
+        if metric == "seconds"
+        else float(calls @ metric_per_call)
+        for metric, metric_per_call in zip(METRICS[objective], layers, strict=True)
     ]
-    return np.array(found)
+    return np.array(values)
 
 
 def estimated_metrics(
@@ -72,15 +74,15 @@ def estimated_metrics(
     Returns:
         Float array of shape (metrics, n).
     """
-    found = []
+    estimates = []
     for metric in METRICS[objective]:
         if metric == "seconds":
-            found.append(table.total("latency") * _seconds_a_unit(target, workload))
+            estimates.append(table.total("latency") * _seconds_a_unit(target, workload))
         else:
             knows = capability(target, HasEnergy)
             assert knows is not None  # checked before the search
-            found.append(1e-12 * knows.estimated_energy(workload, configs))
-    return np.stack(found)
+            estimates.append(1e-12 * knows.estimated_energy(workload, configs))
+    return np.stack(estimates)
 
 
 def least_joules(design: Design) -> Floats:

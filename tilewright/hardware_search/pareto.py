@@ -62,7 +62,7 @@ def judge_designs(
     For the energy-delay product, the best schedule is chosen for each layer separately. This need
     not be optimal for the whole network.
     """
-    found = []
+    judged = []
     for design in evaluator.designs().values():
         picks = [_pick(evaluator, design, layer.workload, objective) for layer in design.layers]
         picked = [pick for pick in picks if pick is not None]
@@ -73,8 +73,8 @@ def judge_designs(
             metrics = np.stack([each for _, each in picked], axis=1)
             whole = dict(zip(METRICS[objective], totals(design, objective, metrics), strict=True))
             joules = float(whole.get("joules", np.nan))
-            found.append(JudgedFront(design, flats, layers, design.seconds(layers), joules))
-    return found
+            judged.append(JudgedFront(design, flats, layers, design.seconds(layers), joules))
+    return judged
 
 
 def _pick(
@@ -95,7 +95,9 @@ def _pick(
 def front_of(evaluator: BudgetedEvaluator, objective: Objective = "latency") -> list[JudgedFront]:
     """Return the Pareto front of area and objective, by ascending area."""
     every = judge_designs(evaluator, objective)
-    points = np.array([(each.design.area, each.cost(objective)) for each in every]).reshape(-1, 2)
+    points = np.array([(judged.design.area, judged.cost(objective)) for judged in every]).reshape(
+        -1, 2
+    )
     return [every[row] for row in pareto_rows(points)]
 
 

@@ -71,8 +71,8 @@ class Design:
     @cached_property
     def bounds(self) -> NDArray[np.float64]:
         """Lower bound of each layer in seconds per call, float array of shape (layers,)."""
-        found = [bound_of(self.target, layer.workload) for layer in self.layers]
-        return np.array([0.0 if bound is None else bound.seconds for bound in found])
+        limits = [bound_of(self.target, layer.workload) for layer in self.layers]
+        return np.array([0.0 if bound is None else bound.seconds for bound in limits])
 
     @cached_property
     def rooflines(self) -> NDArray[np.float64]:
@@ -97,8 +97,8 @@ class Design:
         """
         counts = np.array([layer.counts for layer in self.layers])
         # A layer that no schedule runs takes for ever, but in networks that do not have it.
-        each = np.where(counts > 0, layers[:, None], 0.0) * counts
-        return np.asarray(each.sum(axis=0) + np.array(self.cpu_seconds))
+        layer_seconds = np.where(counts > 0, layers[:, None], 0.0) * counts
+        return np.asarray(layer_seconds.sum(axis=0) + np.array(self.cpu_seconds))
 
     @property
     def name(self) -> str:
@@ -197,11 +197,11 @@ def read_networks(sources: Sequence[str]) -> dict[str, Network]:
         UnknownName: a network is neither built in nor a file.
         TilewrightError: two networks have the same name.
     """
-    found: dict[str, Network] = {}
+    networks_by_name: dict[str, Network] = {}
     for source in sources:
         network = networks.load(source, None, sandbox=True)
         _ = network.examined  # a file that cannot be read is refused here
-        if network.name in found:
+        if network.name in networks_by_name:
             raise TilewrightError(f"two networks are called {network.name}; name each once")
-        found[network.name] = network
-    return found
+        networks_by_name[network.name] = network
+    return networks_by_name

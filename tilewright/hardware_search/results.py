@@ -36,7 +36,7 @@ AREA_MODEL = (
     "relative to the stock 16x16 VTA, by a model of the RTL's structure with textbook gate "
     "weights, not fitted to a synthesis (docs/guides/codesign.md)"
 )
-_UNITS = {"seconds": 1e3, "joules": 1e6}
+_UNITS = {"seconds": 1e3, "joules": 1e6}  # reports show milliseconds and microjoules
 CLOCKS = {
     "fixed": "all machines run at the base machine's clock",
     "tree": "the clock falls with the levels of the adder tree",
@@ -92,11 +92,11 @@ class ProvenDesign:
 
         The result is empty if the machine does not break down its time.
         """
-        if not all(each.parts for each in self.layers):
+        if not all(layer.parts for layer in self.layers):
             return {}
         total = np.zeros(len(PARTS))
-        for each in self.layers:
-            total += each.layer.calls * np.array([each.parts[name] for name in PARTS], float)
+        for layer in self.layers:
+            total += layer.layer.calls * np.array([layer.parts[name] for name in PARTS], float)
         shares = total / max(total.sum(), 1.0)
         return dict(zip(PARTS, shares.tolist(), strict=True))
 
@@ -111,8 +111,8 @@ class ProvenDesign:
         Returns:
             Microjoules, float array of shape (networks,); 0 if the machine has no energy model.
         """
-        counts = np.array([each.layer.counts for each in self.layers], np.float64)
-        return np.asarray(np.array([sum(each.energy.values()) for each in self.layers]) @ counts)
+        counts = np.array([layer.layer.counts for layer in self.layers], np.float64)
+        return np.asarray(np.array([sum(layer.energy.values()) for layer in self.layers]) @ counts)
 
     def cycles(self) -> NDArray[np.int64]:
         """Return the cycles of the accelerator for one inference of each network.
@@ -120,8 +120,8 @@ class ProvenDesign:
         Returns:
             Cycles, int array of shape (networks,).
         """
-        counts = np.array([each.layer.counts for each in self.layers], np.int64)
-        return np.asarray(np.array([each.cycles for each in self.layers], np.int64) @ counts)
+        counts = np.array([layer.layer.counts for layer in self.layers], np.int64)
+        return np.asarray(np.array([layer.cycles for layer in self.layers], np.int64) @ counts)
 
 
 class LayerRow(TypedDict):

@@ -139,11 +139,11 @@ def mlflow_runs_page(server: ServerProcess) -> str:
     Before the first run, the page with all experiments is returned. The server must be running.
     """
     pages = mlflow_pages(server)
-    found = _experiment(pages, server.headers)
-    if found is None:
+    experiment = _experiment(pages, server.headers)
+    if experiment is None:
         return runs_url(pages, None)
-    shared = any(tag["key"].endswith(f".{VIEW_KEY}") for tag in found.get("tags", []))
-    return runs_url(pages, found["experiment_id"]) + f"&viewStateShareKey={VIEW_KEY}" * shared
+    shared = any(tag["key"].endswith(f".{VIEW_KEY}") for tag in experiment.get("tags", []))
+    return runs_url(pages, experiment["experiment_id"]) + f"&viewStateShareKey={VIEW_KEY}" * shared
 
 
 class _Tag(TypedDict):

@@ -148,7 +148,10 @@ def free_port_above(port: int) -> int:
     with suppress(OSError, RuntimeError), _locked_claims() as claims:
         claimed = _ports_in(claims.values())
     others = range(port + 1, min(port + 1 + _PORTS_TRIED, HIGHEST + 1))
-    return next((each for each in others if each not in claimed and not is_taken(each)), port)
+    return next(
+        (candidate for candidate in others if candidate not in claimed and not is_taken(candidate)),
+        port,
+    )
 
 
 def _claimed_ports(workspace: Workspace) -> dict[str, int]:
@@ -232,10 +235,10 @@ def browser_address(address: str) -> str:
 
 def _read(workspace: Workspace) -> dict[str, str]:
     try:
-        found = as_object(read_json_file(_file(workspace)))
+        stored = as_object(read_json_file(_file(workspace)))
     except (OSError, ValueError):
         return {}
-    return {name: str(found[name]) for name in DEFAULT_PORTS if name in found}
+    return {name: str(stored[name]) for name in DEFAULT_PORTS if name in stored}
 
 
 def _file(workspace: Workspace) -> Path:

@@ -132,10 +132,10 @@ def _processor_seconds(pid: int) -> float:
     """Return the processor time of a process and its descendants, as far as it is known."""
     total = 0.0
     with suppress(psutil.NoSuchProcess):
-        own = psutil.Process(pid)
-        for each in (own, *own.children(recursive=True)):
+        server = psutil.Process(pid)
+        for process in (server, *server.children(recursive=True)):
             with suppress(psutil.Error):
-                total += sum(each.cpu_times()[:4])
+                total += sum(process.cpu_times()[:4])
     return total
 
 
@@ -288,13 +288,13 @@ def _run_tethered(command: Sequence[str], descriptors: Sequence[int]) -> int:
 
 def _inherited() -> list[int]:
     """Return the inherited file descriptors, except for standard input, output and error."""
-    found = []
+    descriptors = []
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)
         with suppress(OSError):  # the listing itself had one, which is closed by now
             if descriptor > 2 and os.get_inheritable(descriptor):
-                found.append(descriptor)
-    return found
+                descriptors.append(descriptor)
+    return descriptors
 
 
 if __name__ == "__main__":

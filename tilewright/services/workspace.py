@@ -30,7 +30,7 @@ from tilewright.services.prefect_mlflow_settings import (
     take_logins_out_of_addresses,
 )
 
-_OTHERS_WRITE = 0o022
+_OTHERS_WRITE = 0o022  # write permission of the group and of others
 
 
 class WorkspaceError(TilewrightError):

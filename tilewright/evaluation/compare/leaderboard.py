@@ -36,7 +36,7 @@ OPTIMUM = "optimum"
 """Baseline of a leaderboard that compares tuners with the best config of each space."""
 YARDSTICK = "autotvm"
 """Tuner with which a verdict compares the best tuner, because users of TVM have it."""
-RESAMPLES = 1000  # of a figure
+RESAMPLES = 1000  # bootstrap resamples of a single figure
 CURVE_RESAMPLES = 300
 COVERAGE = (0.025, 0.975)
 

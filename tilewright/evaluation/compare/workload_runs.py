@@ -68,7 +68,7 @@ class TunerRun:
 
     @property
     def best(self) -> list[float | None]:
-        """Latency of the best schedule so far, in cycles or, if these are not counted, in seconds."""
+        """Latency of the best schedule so far, in cycles, or in seconds without a cycle count."""
         return [*self.best_cycles] or self.best_seconds
 
     def record(self) -> dict[str, Json]:

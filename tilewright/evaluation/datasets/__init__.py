@@ -1,2 +1,1 @@
-"""Datasets of measured programs: building, storing, reading and splitting them, and evaluating
-models."""
+"""Datasets of measured programs: building, storing, reading, splitting, and model evaluation."""

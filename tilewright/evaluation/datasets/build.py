@@ -1,4 +1,4 @@
-"""Steps of building a dataset, which `flows.dataset` calls in order, and the state of its folder."""
+"""Steps of building a dataset, called by `flows.dataset`, and the state of its folder."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def store_plan(folder: Path, plan: DatasetPlan) -> DatasetPlan:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise `DatasetError` if a folder contains a dataset from elsewhere, to avoid overwriting it."""
+    """Raise `DatasetError` if a folder contains a dataset that was not built there."""
     if (folder / ABOUT).exists():
         raise DatasetError(f"{folder} holds a dataset that was not built here; name another folder")
 

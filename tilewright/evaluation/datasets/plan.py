@@ -333,7 +333,10 @@ def make_plan(options: DatasetOptions) -> DatasetPlan:
 
 
 def fitted(workload: Workload, target: Target) -> Workload:
-    """Return the form of a workload that a target runs: padded to its blocks and with its rounding."""
+    """Return the form of a workload that a target runs.
+
+    Its channels are padded to the target's blocks, and its rounding is that of the target.
+    """
     traits = traits_of(target)
     if "float32" in traits.dtypes:
         return workload
@@ -401,7 +404,10 @@ def _cells(
 def _shared_out(
     sizes: Mapping[tuple[int, int], int], rows: int
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Divide rows evenly among spaces; small spaces are used completely, larger ones get the rest."""
+    """Divide rows evenly among spaces.
+
+    Small spaces are used completely, and larger ones get the remaining rows.
+    """
     share: dict[tuple[int, int], int] = {}
     left, cells = rows, len(sizes)
     for place, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):

@@ -37,7 +37,7 @@ _EARLIER = "earlier_datasets"
 _KNOWN = {"hardware": "learned_hardware", "workloads": "learned_workloads"}
 """Keys of a model's facts: short IDs of the hardware and workloads that it was trained on,
 separated by spaces."""
-_SHORT = 12  # characters of a fingerprint or a workload's id
+_SHORT = 12  # characters of a short ID of hardware or a workload
 Say = Callable[[str], None]
 
 
@@ -64,7 +64,7 @@ def check_training(options: TrainingOptions) -> TrainingOptions:
 
 
 def _start_of(options: TrainingOptions) -> Transferred | None:
-    """Load the model to fine-tune; None if there is none. Raise `TransferError` if it is unusable."""
+    """Load the model to fine-tune; None if there is none. Raise `TransferError` on failure."""
     if not options.start:
         return None
     found = load_model(Path(options.start))
@@ -81,7 +81,7 @@ def _start_of(options: TrainingOptions) -> Transferred | None:
 
 
 def _make_model(options: TrainingOptions, start: Transferred | None) -> Transferred:
-    """Create the model to train. Raise `UnknownName` or `TransferError` if the options are invalid."""
+    """Create the model to train. Raise `UnknownName` or `TransferError` for wrong options."""
     given = {"minutes": options.minutes, "threads": options.threads} | dict(options.options)
     if start is not None:
         return refined(start, options.seed, given)
@@ -397,6 +397,6 @@ def padded_workloads(table: TrainingTable) -> NDArray[np.int64]:
 
 
 def _share(counts: NDArray[np.int64], held_out: float) -> NDArray[np.int64]:
-    """Return the number to hold out of each count: at least one, but not all; none of a single one."""
+    """Return the number to hold out of each count: at least one but not all; 0 of one."""
     shares = np.minimum(np.maximum(np.rint(counts * held_out), 1), counts - 1)
     return np.asarray(shares, np.int64)

@@ -192,14 +192,13 @@ def rmse(pair: Floats) -> float:
 
 
 def mean_rank(judged: Sequence[JudgedWorkload], role: str) -> float:
-    """Return the rank correlation within a workload, averaged over workloads; NaN if there are
-    none."""
+    """Return the mean over workloads of the rank correlation; NaN if there are none."""
     pairs = [each.pairs[role] for each in judged if role in each.pairs]
     return float(np.mean([rank_correlation(*pair) for pair in pairs])) if pairs else float("nan")
 
 
 def brier(pair: Floats) -> float:
-    """Return the mean squared error of probabilities in a result of `pooled`; NaN if it is empty."""
+    """Return the mean squared error of probabilities from `pooled`; NaN if it is empty."""
     return float(np.mean((pair[0] - pair[1]) ** 2)) if pair.shape[1] else float("nan")
 
 

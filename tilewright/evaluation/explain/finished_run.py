@@ -229,7 +229,7 @@ class Trajectory:
 
 
 def trajectory_of(folder: TunedFolder, workload: Workload) -> Trajectory:
-    """Return the progress of the search for a workload. Raise `FolderError` if trials are missing."""
+    """Return the progress of the search for a workload. Raise `FolderError` without trials."""
     rounds = [done.measured for done in folder.rounds(workload)]
     valid = np.concatenate([each.valid for each in rounds])
     latency = np.concatenate([each.latency for each in rounds])

@@ -53,7 +53,10 @@ class GraphModel:
         self._read = False
 
     def fit(self, graphs: Sequence[GraphTable]) -> None:
-        """Train the model on networks with known stream cycles; train only a correction if frozen."""
+        """Train the model on networks with known stream cycles.
+
+        If the model is frozen, only a correction is trained.
+        """
         x, y = _rows(graphs), np.concatenate([layer_labels(graph) for graph in graphs])
         if self._first is None or not self._read:
             self._first = XGBoost(self.seed, False, dict(_LEARN))

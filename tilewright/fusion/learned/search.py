@@ -1,8 +1,7 @@
-"""Search for labellings with learned models: the policy proposes, the model ranks, simulation
-confirms.
+"""Search for labellings: the policy proposes, the model ranks, and simulation confirms.
 
-Both learn from the simulations: the model is corrected, and the policy gets the units whose effect
-was observed.
+The model and the policy both learn from the simulations: the model is corrected, and the policy
+gets the units whose effect was observed.
 """
 
 from __future__ import annotations

@@ -229,9 +229,9 @@ class Artifact:
         Args:
             cpu_seconds: measured seconds of each island on this machine's CPU.
         """
-        spent = [each.microjoules for each in self.times if each.microjoules is not None]
+        spent = [stream.microjoules for stream in self.times if stream.microjoules is not None]
         return Profile(
-            layer_times(self.rows, self.times), tuple(each.total for each in self.times),
+            layer_times(self.rows, self.times), tuple(stream.total for stream in self.times),
             self.clock_hz, cpu_seconds or {}, sum(spent) if spent else None,
         )  # fmt: skip
 
@@ -430,23 +430,25 @@ def _row(row: Mapping[str, Json]) -> LayerTime:
 
 
 def _count(value: Json) -> int:
-    found = as_int(value)
-    if not 0 <= found <= MOST_COUNT:
+    count = as_int(value)
+    if not 0 <= count <= MOST_COUNT:
         raise ValueError("a count is negative, or larger than counts are")
-    return found
+    return count
 
 
 def _island_seconds(manifest: Mapping[str, Json]) -> list[float | None]:
     """Return the estimated seconds of each island; None where there is no estimate."""
-    found = [as_object(each).get("estimated_seconds") for each in as_list(manifest.get("cpu", []))]
-    return [None if each is None else _amount(each) for each in found]
+    estimates = [
+        as_object(island).get("estimated_seconds") for island in as_list(manifest.get("cpu", []))
+    ]
+    return [None if island is None else _amount(island) for island in estimates]
 
 
 def _amount(value: Json) -> float:
-    found = as_number(value)
-    if not 0 <= found <= MOST_AMOUNT:
+    amount = as_number(value)
+    if not 0 <= amount <= MOST_AMOUNT:
         raise ValueError("a time, or a factor of times, is negative or larger than these are")
-    return found
+    return amount
 
 
 def _clock(manifest: Mapping[str, Json]) -> float:

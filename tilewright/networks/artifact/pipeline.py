@@ -75,7 +75,7 @@ class SteadyState:
 
 def busy(stages: Sequence[PipelineStage], resource: Resource) -> float:
     """Return the seconds that an image uses a resource."""
-    return sum(each.nanoseconds for each in stages if each.resource == resource) / 1e9
+    return sum(stage.nanoseconds for stage in stages if stage.resource == resource) / 1e9
 
 
 def bound(stages: Sequence[PipelineStage]) -> float:
@@ -204,18 +204,18 @@ def steady_states(stages: Sequence[PipelineStage]) -> list[SteadyState]:
 
     The list ends at the first number that comes within 1 % of the bound, or at 16.
     """
-    found: list[SteadyState] = []
+    states: list[SteadyState] = []
     for in_flight in range(1, MOST_IN_FLIGHT + 1):
-        found.append(steady_state(stages, in_flight))
-        if found[-1].interval <= ENOUGH * bound(stages):
+        states.append(steady_state(stages, in_flight))
+        if states[-1].interval <= ENOUGH * bound(stages):
             break
-    return found
+    return states
 
 
 def choose_steady_state(found: Sequence[SteadyState]) -> SteadyState:
     """Return the steady state with the fewest images in flight within 1 % of the best interval."""
-    least = min(each.interval for each in found)
-    return next(each for each in found if each.interval <= ENOUGH * least)
+    least = min(state.interval for state in found)
+    return next(state for state in found if state.interval <= ENOUGH * least)
 
 
 CpuSource = Literal["estimated", "measured"]

@@ -97,8 +97,7 @@ class InferenceSession:
         return list(self._artifact.outputs)
 
     def empty(self, name: str, shape: Sequence[int] | None = None) -> Array:
-        """Return an uninitialised array for an input, aligned so that a library reads it without a
-        copy.
+        """Return an uninitialised array for an input, aligned for reading without a copy.
 
         Args:
             name: name of the input.

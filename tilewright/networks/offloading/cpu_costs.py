@@ -20,7 +20,7 @@ Kind = Literal[
     "softmax", "norm", "resize", "move", "pack", "unfold",
 ]  # fmt: skip
 
-SLOWDOWN = 8.0
+SLOWDOWN = 8.0  # 3.5 for the clock times 2 or more for the work per cycle, see above
 
 SECONDS: Mapping[Kind, float] = {
     "conv2d": 0.82e-9,

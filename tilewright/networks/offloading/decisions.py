@@ -364,20 +364,20 @@ def concatenations(
         owned: names of the operators in fused calls.
         blocks: block sizes of the accelerator.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     if blocks.in_channels != blocks.out_channels or blocks.out_channels == 1:
-        return found
+        return names
     for operator in examined.operators:  # in order: writers before what reads them
         name = operator.name
         parts = [examined.shapes.get(part, ()) for part in writers.get(name, ())]
         if (
             operator.op_type in ("Concat", "cat")
             and len(set(writers.get(name, ()))) == len(parts) > 1
-            and all(part in owned or part in found for part in writers[name])
+            and all(part in owned or part in names for part in writers[name])
             and _side_by_side(parts, examined.shapes.get(name, ()), blocks)
         ):
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
 def _side_by_side(parts: Sequence[Shape], whole: Shape, blocks: Blocks) -> bool:

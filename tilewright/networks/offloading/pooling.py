@@ -17,7 +17,7 @@ from tilewright.targets.workload import Workload, canonical
 
 _MONOTONE = {"bias", "offset", "shr", "shr_channel", "shr_even", "min", "max"}
 _CLIPS = {"min", "max"}
-_SUMS = 1 << 31
+_SUMS = 1 << 31  # accumulators are int32
 
 
 def pool_where_faster(
@@ -73,6 +73,7 @@ def _keeps_order(w: Workload) -> bool:
     behind = [op for place, op in enumerate(w.epilogue) if set(kinds[place:]) <= _CLIPS]
     high = min((op.value for op in behind if op.kind == "min"), default=128)
     low = max((op.value for op in behind if op.kind == "max"), default=-129)
+    # The product of two int8 numbers is at most 2**14 in magnitude.
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << 14
     offsets = sum(abs(op.value) for op in w.epilogue if op.kind == "offset")
     return (
@@ -135,6 +136,7 @@ def leaves_room(layer: Layer) -> bool:
     the stored values.
     """
     w = layer.workload
+    # The product of two int8 numbers is at most 2**14 in magnitude.
     products = (w.in_channels // w.groups * w.kernel_h * w.kernel_w) << 14
     most = 0 if layer.bias is None else int(np.abs(layer.bias.astype(np.int64)).max(initial=0))
     return products + most < 1 << 31

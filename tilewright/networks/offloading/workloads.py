@@ -242,13 +242,13 @@ def workload_of(call: FusedCall, blocks: Blocks) -> Workload:
 
 def collect_workloads(decisions: Iterable[OffloadDecision]) -> list[ExtractedWorkload]:
     """Collect the distinct workloads of decisions, in order of first appearance."""
-    found: dict[Workload, list[OffloadDecision]] = {}
+    decisions_by_workload: dict[Workload, list[OffloadDecision]] = {}
     for decision in decisions:
         if decision.workload is not None:
-            found.setdefault(decision.workload, []).append(decision)
+            decisions_by_workload.setdefault(decision.workload, []).append(decision)
     return [
         ExtractedWorkload(w, sum(d.calls for d in same), tuple(d.fused.node for d in same))
-        for w, same in found.items()
+        for w, same in decisions_by_workload.items()
     ]
 
 
@@ -263,7 +263,7 @@ def macs_of(call: FusedCall) -> int:
 
 def offloaded_macs(decisions: Iterable[OffloadDecision]) -> int:
     """Return the multiply-accumulates of all offloaded calls, without padding."""
-    return sum(macs_of(each.fused) for each in decisions if each.workload is not None)
+    return sum(macs_of(decision.fused) for decision in decisions if decision.workload is not None)
 
 
 def _obstacle(call: FusedCall, accelerator: Accelerator) -> tuple[str, str] | None:

@@ -80,8 +80,8 @@ class FlatGraph:
 
     def sole_user(self, var: RelaxVar) -> Binding | None:
         """Return the binding that reads `var`, or None if there is not exactly one read."""
-        found = self.users.get(var, [])
-        return found[0] if len(found) == 1 else None
+        readers = self.users.get(var, [])
+        return readers[0] if len(readers) == 1 else None
 
 
 def flatten(
@@ -112,14 +112,14 @@ def dynamic_nodes(flat: FlatGraph) -> tuple[str, ...]:
     In a chain of such operators, only the first one is returned.
     """
     dynamic: set[RelaxVar] = set()
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for binding in flat.bindings:
         if _is_static(binding.var.ty):
             continue
         if dynamic.isdisjoint(variables(binding.value)):
-            found[binding.node] = None
+            names[binding.node] = None
         dynamic.add(binding.var)
-    return tuple(found)
+    return tuple(names)
 
 
 def _is_static(ty: RelaxType) -> bool:

@@ -48,8 +48,8 @@ def integers_of(flat: FlatGraph, value: RelaxExpr) -> tuple[Array, Binding] | No
     if binding.op == "relax.dequantize":
         array = value_of(flat, binding.args[0])
         return None if array is None else (array, binding)
-    if binding.op in _MOVES and (found := integers_of(flat, binding.args[0])) is not None:
-        return _RULES[binding.op](binding, found[0]), found[1]
+    if binding.op in _MOVES and (integers := integers_of(flat, binding.args[0])) is not None:
+        return _RULES[binding.op](binding, integers[0]), integers[1]
     return None
 
 

@@ -151,13 +151,13 @@ def _alone(binding: RelaxBinding, constants: Sequence[RelaxBinding]) -> RelaxFun
 
     Constants that it reads are computed inside the function.
     """
-    known = {each.var for each in constants}
+    known = {constant.var for constant in constants}
     read = [var for var in dict.fromkeys(variables(binding.value)) if var not in known]
     builder = relax.BlockBuilder()
     with builder.function("alone", read):
         with builder.dataflow():
-            for each in (*constants, binding):
-                builder.emit_normalized(each)
+            for needed in (*constants, binding):
+                builder.emit_normalized(needed)
             output = builder.emit_output(binding.var)
         builder.emit_func_output(output)
     return relax.utils.copy_with_new_vars(builder.finalize()["alone"])

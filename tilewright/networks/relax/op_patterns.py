@@ -108,14 +108,14 @@ def matches(flat: FlatGraph) -> list[Match]:
     operators that can stand alone. Among equal operators, the longest chain has priority.
     """
     order = list(BEHIND)
-    found = [
+    candidates = [
         Match(operator, binding, chain_behind(flat, binding, operator))
         for binding in flat.bindings
         if (operator := anchor_kind(flat, binding)) is not None
     ]
     whole = [
         Match(m.operator, m.anchor, m.chain[:length])
-        for m in found
+        for m in candidates
         for length in range(len(m.chain) + 1)
         if length == 0 or _is_end(m.chain[length - 1])
     ]

@@ -67,21 +67,21 @@ def partition(flat: FlatGraph) -> Partition:
     Raises:
         ImportFailedError: TVM fused other subgraphs than `matches` found.
     """
-    found = matches(flat)
-    wanted = {match.vars for match in found}
+    matched = matches(flat)
+    wanted = {match.vars for match in matched}
 
     def accept(context: PatternCheckContext) -> bool:
         return frozenset(context.matched_bindings) in wanted
 
-    signatures = sorted({m.signature for m in found}, key=lambda steps: (-len(steps), steps))
+    signatures = sorted({m.signature for m in matched}, key=lambda steps: (-len(steps), steps))
     patterns: list[tuple[Any, ...]] = [(COMPOSITE, _pattern(s), {}, accept) for s in signatures]
     fused = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(flat.module)
-    if _calls(fused) != len(found):
+    if _calls(fused) != len(matched):
         raise ImportFailedError(
-            f"TVM fused {_calls(fused)} subgraphs where {len(found)} were found; "
+            f"TVM fused {_calls(fused)} subgraphs where {len(matched)} were found; "
             "please report this model, it should not happen"
         )
-    calls = tuple(fused_call(flat, match) for match in found)
+    calls = tuple(fused_call(flat, match) for match in matched)
     return Partition(fused, Partitioned(calls, _constant_nodes(flat), macs_by_node(flat)))
 
 
@@ -179,11 +179,11 @@ def _constant_nodes(flat: FlatGraph) -> frozenset[str]:
 
 def macs_by_node(flat: FlatGraph) -> dict[str, int]:
     """Return the multiply-accumulates of each operator that has any, without padding."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for binding in flat.bindings:
         if binding.var not in flat.constants:
-            found[binding.node] += _macs(binding)
-    return {node: macs for node, macs in found.items() if macs}
+            counts[binding.node] += _macs(binding)
+    return {node: macs for node, macs in counts.items() if macs}
 
 
 def _macs(binding: Binding) -> int:

@@ -193,15 +193,15 @@ class Cluster:
     def slots(self) -> int:
         """Return how many calls can run at the same time on workers without a board."""
         workers = self._workers(None, SEEN_SECONDS)
-        return sum(_threads(each) for each in workers.values() if not _boards(each))
+        return sum(_threads(worker) for worker in workers.values() if not _boards(worker))
 
     def boards(self) -> dict[str, list[str]]:
         """Return the addresses of the workers connected to each board, by the board's name."""
-        found: dict[str, list[str]] = {}
+        addresses: dict[str, list[str]] = {}
         for address, worker in self._workers().items():
             for name in _boards(worker):
-                found.setdefault(name, []).append(address)
-        return found
+                addresses.setdefault(name, []).append(address)
+        return addresses
 
     def ask(self, function: Function, *arguments: Any, workers: Sequence[str]) -> dict[str, Any]:
         """Call a function on given workers immediately, beside the calls that they work on.
@@ -218,12 +218,12 @@ class Cluster:
             ClusterError: a worker does not answer.
         """
         try:
-            found: dict[str, Any] = self._client.run(function, *arguments, workers=list(workers))
+            answers: dict[str, Any] = self._client.run(function, *arguments, workers=list(workers))
         except Exception as error:
             raise ClusterError(
                 f"a worker of {self.address} does not answer: {_one_line(error)}"
             ) from None
-        return found
+        return answers
 
     def close(self) -> None:
         """Close the connection, and end the processes of a local cluster."""
@@ -524,7 +524,7 @@ def _patience() -> float:
 def _boards(worker: Mapping[str, Any]) -> list[str]:
     """Return the names of the boards of a worker; "" for a board without a name."""
     resources = worker.get("resources", {})
-    names = [each.removeprefix(BOARD) for each in resources if each.startswith(BOARD)]
+    names = [resource.removeprefix(BOARD) for resource in resources if resource.startswith(BOARD)]
     return names or [""] * (BOARD_RESOURCE in resources)
 
 
@@ -550,10 +550,10 @@ def _unreachable(address: str, error: BaseException) -> str:
 def causes_of(error: BaseException) -> str:
     """Return the messages of an error and of all errors that caused it, in one line."""
     causes = list[str]()
-    at: BaseException | None = error
-    while at is not None:
-        causes.append(_one_line(at))
-        at = at.__cause__ or at.__context__
+    current: BaseException | None = error
+    while current is not None:
+        causes.append(_one_line(current))
+        current = current.__cause__ or current.__context__
     return "; ".join(dict.fromkeys(causes))
 
 
