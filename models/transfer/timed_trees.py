@@ -89,13 +89,18 @@ class TimedTrees(XGBoost):
         every = found.num_boosted_rounds()
         grown = every - (0 if start is None else start.booster.num_boosted_rounds())
         self.booster = found[: int(found.attr("best_iteration")) + 1 if watched else every]
-        if watched and held and start and not surely_less(self._off(*held), start._off(*held)):
+        if (
+            watched
+            and held
+            and start
+            and not surely_less(self._squared_errors(*held), start._squared_errors(*held))
+        ):
             self.booster = start.booster.copy()
         self.booster.set_param({"nthread": threads})
         early = "no gain" if grown < rounds else "epochs"
         return grown, time.monotonic() - begun, "minutes" if clock.late else early
 
-    def _off(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _squared_errors(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return squared errors of shape (rows,)."""
         return np.asarray((self.ask(x) - y) ** 2)
 

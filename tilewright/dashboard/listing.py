@@ -243,7 +243,7 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
     }
     folder = Path(tags[FOLDER_TAG]) if FOLDER_TAG in tags else None
     state = _STATES.get(str(row["status"]), STOPPED)
-    if state == RUNNING and folder is not None and folder.is_dir() and _left(folder):
+    if state == RUNNING and folder is not None and folder.is_dir() and _has_no_owner(folder):
         state = STOPPED
     before = _before(tags.get(GAIN_OVER, ""), figures, run.data.metrics.get("fallback_ms"))
     return ListedRun(
@@ -330,7 +330,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
             "gain": summary.gain, "seconds": summary.wall_seconds,
             "settings": {"space": summary.space, "batch": str(summary.batch)},
         }  # fmt: skip
-    state = FINISHED if summary is not None else STOPPED if _left(folder) else RUNNING
+    state = FINISHED if summary is not None else STOPPED if _has_no_owner(folder) else RUNNING
     return ListedRun(
         _row(
             f"folder-{digest(os.fsencode(folder))[:16]}", held["network"]["name"],
@@ -359,7 +359,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _left(folder: Path) -> bool:
+def _has_no_owner(folder: Path) -> bool:
     """Return whether no process works on an output directory any more."""
     try:
         return at_work(folder) is None

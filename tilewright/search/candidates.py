@@ -27,7 +27,7 @@ def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def without(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the values of `flat` (n,) that are not in `tried` (m,), which must be ascending."""
-    return flat[~_among(flat, tried)]
+    return flat[~_occurs_in(flat, tried)]
 
 
 def sample(
@@ -50,7 +50,7 @@ def sample(
     found = np.empty(0, dtype=np.int64)
     for _ in range(8):
         drawn = rng.integers(0, space.size, size=2 * n)
-        fresh = np.concatenate([found, drawn[~_among(drawn, tried)]])
+        fresh = np.concatenate([found, drawn[~_occurs_in(drawn, tried)]])
         _, first = np.unique(fresh, return_index=True)
         found = fresh[np.sort(first)]
         if len(found) >= n:
@@ -94,8 +94,8 @@ def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
         moved = flat[:, None] + (np.arange(count)[None, :] - configs[:, knob, None]) * strides[knob]
         around.append(moved.ravel())
     found = np.unique(np.concatenate(around))
-    found = found[~_among(found, np.unique(flat))]
-    return found if space.listed is None else found[_among(found, np.asarray(space.listed))]
+    found = found[~_occurs_in(found, np.unique(flat))]
+    return found if space.listed is None else found[_occurs_in(found, np.asarray(space.listed))]
 
 
 def pool(
@@ -125,11 +125,11 @@ def pool(
     if space.size <= whole:
         return space.unravel(untried(space, tried))
     near = neighbours(space, best)
-    near = near[~_among(near, tried)]
+    near = near[~_occurs_in(near, tried)]
     return space.unravel(np.unique(np.concatenate([near, sample(space, size, tried, rng)])))
 
 
-def _among(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _occurs_in(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of `values` occur in the ascending array `known`."""
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)
