@@ -231,7 +231,7 @@ def _network_figures(summary: outputs.Summary) -> dict[str, float]:
 
 def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]:
     """Return the known results of a run as metrics: cycles, milliseconds and the gain."""
-    found = {
+    figures = {
         "gain": gain,
         "baseline_cycles": row["baseline_cycles"],
         "fallback_cycles": row["fallback_cycles"],
@@ -247,7 +247,7 @@ def figures_of(row: WorkloadRow | Total, gain: float | None) -> dict[str, float]
     # MLflow's columns show all digits there are.
     return {
         name: float(value) if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
-        for name, value in found.items()
+        for name, value in figures.items()
         if value is not None
     }
 
@@ -290,9 +290,9 @@ def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) ->
         plot.write_bytes(picture)
         tracking.log_file(run_id, table)
         tracking.log_file(run_id, plot)
-        found = tracking.table_dataset(run_id, f"trials of {layer}", table, trials)
-    tracking.log_dataset(run_id, found, "training")
-    return found
+        dataset = tracking.table_dataset(run_id, f"trials of {layer}", table, trials)
+    tracking.log_dataset(run_id, dataset, "training")
+    return dataset
 
 
 def _log_models(

@@ -54,7 +54,7 @@ def begin(network: JaxNetwork, seed: int) -> NamedWeights:
     random numbers, and all other weights are 0.
     """
     rng = np.random.default_rng(seed)
-    found: NamedWeights = {}
+    weights: NamedWeights = {}
     for name, shape in network.shapes().items():
         kind = name.rpartition(" ")[2]
         if kind == "matrix":
@@ -63,8 +63,8 @@ def begin(network: JaxNetwork, seed: int) -> NamedWeights:
             values = rng.normal(0.0, 0.02, shape)
         else:
             values = np.full(shape, 1.0 if kind == "gain" else 0.0)
-        found[name] = values.astype(np.float32)
-    return found
+        weights[name] = values.astype(np.float32)
+    return weights
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ def ask(
     network: JaxNetwork, weights: NamedWeights, x: Matrix, scaled: Callable[[Matrix], Matrix]
 ) -> NDArray[np.float64]:
     """Predict the labels, shape (rows,), of rows of shape (rows, columns)."""
-    found = np.empty(len(x))
+    labels_of_rows = np.empty(len(x))
     with on_cpu():
         for begin_at in range(0, len(x), _ASKED_AT_ONCE):
             part = scaled(x[begin_at : begin_at + _ASKED_AT_ONCE])
@@ -352,8 +352,8 @@ def ask(
             filled = np.zeros((size, part.shape[1]), np.float32)
             filled[: len(part)] = part
             labels = np.asarray(_ask(network, weights, filled))
-            found[begin_at : begin_at + len(part)] = labels[: len(part)]
-    return found
+            labels_of_rows[begin_at : begin_at + len(part)] = labels[: len(part)]
+    return labels_of_rows
 
 
 def _size(rows: int) -> int:

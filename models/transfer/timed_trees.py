@@ -80,15 +80,17 @@ class TimedTrees(XGBoost):
             del fixed["base_score"]  # its trees are the difference to their own
         data, *watched = _matrices(x, y, held, threads, exact=start is not None)
         clock = _Until(until)
-        found = xgb.train(
+        booster = xgb.train(
             fixed | settings, data, rounds, evals=[(each, "held") for each in watched],
             verbose_eval=False, callbacks=[clock],
             early_stopping_rounds=PATIENCE if watched else None,
             xgb_model=None if start is None else start.booster,
         )  # fmt: skip
-        every = found.num_boosted_rounds()
-        grown = every - (0 if start is None else start.booster.num_boosted_rounds())
-        self.booster = found[: int(found.attr("best_iteration")) + 1 if watched else every]
+        boosted_rounds = booster.num_boosted_rounds()
+        grown = boosted_rounds - (0 if start is None else start.booster.num_boosted_rounds())
+        self.booster = booster[
+            : int(booster.attr("best_iteration")) + 1 if watched else boosted_rounds
+        ]
         if (
             watched
             and held

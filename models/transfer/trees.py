@@ -157,15 +157,15 @@ class _Clock:
 def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
     """Return the training rows and the validation rows with randomly masked values, each with
     labels."""
-    found = []
+    parts = []
     for place, (x, (compiled, before)) in enumerate(
         ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))
     ):
         some, uncompiled = masked(
             x, lesson.names, options.drop_program, options.drop_column, seed + place
         )
-        found.append((some, np.where(uncompiled, before, compiled)))
-    return found[0], found[1]
+        parts.append((some, np.where(uncompiled, before, compiled)))
+    return parts[0], parts[1]
 
 
 def _read(trees: TimedTrees | NativeLightGBM, data: bytes, name: str) -> None:

@@ -47,15 +47,15 @@ def sample(
     if space.size <= ENUMERABLE or space.listed is not None:
         left = untried(space, tried)
         return rng.permutation(left)[:n]
-    found = np.empty(0, dtype=np.int64)
+    untried_configs = np.empty(0, dtype=np.int64)
     for _ in range(8):
         drawn = rng.integers(0, space.size, size=2 * n)
-        fresh = np.concatenate([found, drawn[~_occurs_in(drawn, tried)]])
+        fresh = np.concatenate([untried_configs, drawn[~_occurs_in(drawn, tried)]])
         _, first = np.unique(fresh, return_index=True)
-        found = fresh[np.sort(first)]
-        if len(found) >= n:
+        untried_configs = fresh[np.sort(first)]
+        if len(untried_configs) >= n:
             break
-    return found[:n]
+    return untried_configs[:n]
 
 
 def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -93,9 +93,13 @@ def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
     for knob, count in enumerate(space.cardinalities):
         moved = flat[:, None] + (np.arange(count)[None, :] - configs[:, knob, None]) * strides[knob]
         around.append(moved.ravel())
-    found = np.unique(np.concatenate(around))
-    found = found[~_occurs_in(found, np.unique(flat))]
-    return found if space.listed is None else found[_occurs_in(found, np.asarray(space.listed))]
+    flat_indices = np.unique(np.concatenate(around))
+    flat_indices = flat_indices[~_occurs_in(flat_indices, np.unique(flat))]
+    return (
+        flat_indices
+        if space.listed is None
+        else flat_indices[_occurs_in(flat_indices, np.asarray(space.listed))]
+    )
 
 
 def pool(

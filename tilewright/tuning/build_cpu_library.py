@@ -161,8 +161,8 @@ def run_in_onnxruntime(
     made = region_files(
         last, target, kind_of(options.target)[0].name, name=name, total_macs=last.regions[0].macs
     )
-    said = NOTHING_COMPILED.format(name, why)
-    return made, (said,) if made.manifest["samples"] else (said, NOT_COMPARED)
+    warning = NOTHING_COMPILED.format(name, why)
+    return made, (warning,) if made.manifest["samples"] else (warning, NOT_COMPARED)
 
 
 def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:
