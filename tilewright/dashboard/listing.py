@@ -44,7 +44,7 @@ from tilewright.tuning.run_trials import (
 RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
 _STATES = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING}
 DEPTH, MOST_FOLDERS = 3, 2000
-"""Where output directories are looked for: so far below a folder, in so many folders."""
+"""Limits of the search for output directories: depth below a folder, and number of folders."""
 SHARE = 50
 """Minimum interval between two readings, as a multiple of the time that a reading takes."""
 OVERLAP_MS = 10_000
