@@ -80,8 +80,8 @@ WORTH_IT = 1.05
 network."""
 ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-3
 CLEAR_ROUNDS, CLEAR = 5, 1.2
-"""The comparison ends early after `CLEAR_ROUNDS` rounds if the ratio differs from `WORTH_IT` by more
-than the factor `CLEAR`."""
+"""The comparison ends early after `CLEAR_ROUNDS` rounds if the ratio differs from `WORTH_IT` by
+more than the factor `CLEAR`."""
 NOT_COMPARED = (
     "its outputs were not compared, for onnxruntime accepts none of the inputs that were drawn"
 )
