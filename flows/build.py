@@ -249,10 +249,12 @@ def choose_kernels(
         tuned = [workload.without_activation for workload in workloads]
         picks = read_picks(options.schedules, tuned, target)
         return dict(zip(workloads, picks, strict=True)), ()
-    found = {} if options.trials else pick_rules(workloads, target)
+    picks_by_workload = {} if options.trials else pick_rules(workloads, target)
     warnings = []
     whole = len(set(workloads))
-    others = [workload for workload in dict.fromkeys(workloads) if workload not in found]
+    others = [
+        workload for workload in dict.fromkeys(workloads) if workload not in picks_by_workload
+    ]
 
     def pick(workload: Workload) -> Pick | WorkloadError:
         try:
@@ -270,8 +272,8 @@ def choose_kernels(
             if isinstance(picked, WorkloadError):
                 warnings.append(f"{picked}; until then TVM compiles it without a schedule")
             else:
-                found[workload] = picked
-    return found, tuple(warnings)
+                picks_by_workload[workload] = picked
+    return picks_by_workload, tuple(warnings)
 
 
 def tuned_picks(
@@ -294,13 +296,13 @@ def tuned_picks(
         WorkloadError: a workload has no schedule that runs.
     """
     different = list(dict.fromkeys(workloads))
-    found: dict[Workload, Pick] = {}
+    picks: dict[Workload, Pick] = {}
     for done, workload in enumerate(different):
         emit(SchedulesFound(done, len(different)))
         tried = _tried(workload, target, trials, seed) if trials else None
-        found[workload] = pick_without_trials(workload, target, seed, tried)
+        picks[workload] = pick_without_trials(workload, target, seed, tried)
     emit(SchedulesFound(len(different), len(different)))
-    return [found[workload] for workload in workloads]
+    return [picks[workload] for workload in workloads]
 
 
 def _tried(workload: Workload, target: Target, trials: int, seed: int) -> tuple[float, Pick] | None:

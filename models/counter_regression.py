@@ -86,11 +86,11 @@ class CounterRegression(FittedModel):
         if (self.module[seen] != OPEN).any():
             rest = np.log(middle / 20.0)
             start = np.append(np.log(np.maximum(prices, _RIDGE * middle)), 0.0)
-            found = optimize.least_squares(
+            solution = optimize.least_squares(
                 _residuals, start, _slopes, method="lm", max_nfev=_EVALUATIONS,
                 args=(rows, y, self.module[seen], rest),
             ).x  # fmt: skip
-            prices, self.exponent = np.exp(found[:-1]), _exponent(found[-1])
+            prices, self.exponent = np.exp(solution[:-1]), _exponent(solution[-1])
         self.prices[seen] = prices / scale
 
     def predict(self, x: Features) -> Vector:
@@ -126,9 +126,9 @@ class CounterRegression(FittedModel):
         np.savez(path, allow_pickle=False, **{name: np.asarray(v) for name, v in facts.items()})
 
     def load(self, path: Path) -> None:
-        found = unpack_arrays(path.read_bytes())
-        self.prices, self.module = found["prices"], found["module"]
-        self.exponent, self.shift = float(found["exponent"]), float(found["shift"])
+        arrays = unpack_arrays(path.read_bytes())
+        self.prices, self.module = arrays["prices"], arrays["module"]
+        self.exponent, self.shift = float(arrays["exponent"]), float(arrays["shift"])
 
 
 def _exponent(logarithm: float) -> float:

@@ -54,7 +54,7 @@ def tree_features(workload: Workload, space: Space, configs: Configs) -> Feature
     Returns:
         Features with one row per config.
     """
-    return _kept(_tree_columns, workload, space, configs)
+    return _varying_features(_tree_columns, workload, space, configs)
 
 
 def every_tree_column(workload: Workload, space: Space, configs: Configs) -> Features:
@@ -71,7 +71,7 @@ def every_tree_column(workload: Workload, space: Space, configs: Configs) -> Fea
         Features with one row per config.
     """
     columns = _tree_columns(workload, space, configs)
-    return Features(np.stack([*columns.values()], axis=1), _about(tuple(columns)))
+    return Features(np.stack([*columns.values()], axis=1), _feature_columns(tuple(columns)))
 
 
 def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
@@ -89,7 +89,7 @@ def gp_features(workload: Workload, space: Space, configs: Configs) -> Features:
     Returns:
         Features with one row per config.
     """
-    plain = _kept(_gp_columns, workload, space, configs)
+    plain = _varying_features(_gp_columns, workload, space, configs)
     _, mean, deviation = _reference(_gp_columns, workload, space)
     return Features((plain.matrix - mean) / deviation, plain.columns)
 
@@ -171,7 +171,7 @@ def _gp_columns(workload: Workload, space: Space, configs: Configs) -> Columns:
     return columns | sets | {"log2_tiles": log_tiles} | moved
 
 
-def _kept(
+def _varying_features(
     view: Callable[[Workload, Space, Configs], Columns],
     workload: Workload,
     space: Space,
@@ -179,11 +179,11 @@ def _kept(
 ) -> Features:
     names, _, _ = _reference(view, workload, space)
     columns = view(workload, space, configs)
-    return Features(np.stack([columns[name] for name in names], axis=1), _about(names))
+    return Features(np.stack([columns[name] for name in names], axis=1), _feature_columns(names))
 
 
 @lru_cache(maxsize=512)
-def _about(names: tuple[str, ...]) -> tuple[Feature, ...]:
+def _feature_columns(names: tuple[str, ...]) -> tuple[Feature, ...]:
     return tuple(Feature(name, text=words(name)) for name in names)
 
 

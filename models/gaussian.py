@@ -93,12 +93,12 @@ class GaussianProcess(FittedModel):
         start = np.concatenate([np.log(self.lengths), [_NOISE, _LINEAR]])
         bounds = [(-2.0, 5.0)] * width + [(math.log(1e-4), -1.0), (math.log(1e-3), 2.0)]
         some = _thinned(z, self.search_points)
-        found = optimize.minimize(
+        optimum = optimize.minimize(
             _evidence, start, (x[some], z[some], None if known is None else known[some]),
             "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": self.steps},
         ).x  # fmt: skip
-        self.lengths = np.exp(found[:-2])
-        self.noise, self.linear = float(np.exp(found[-2])), float(np.exp(found[-1]))
+        self.lengths = np.exp(optimum[:-2])
+        self.noise, self.linear = float(np.exp(optimum[-2])), float(np.exp(optimum[-1]))
 
     def predict(self, x: Features) -> Vector:
         return self._mean(self._kernel_to(self._scaled(x)))
@@ -165,10 +165,10 @@ class GaussianProcess(FittedModel):
         np.savez(path, allow_pickle=False, lengths=self.lengths, facts=facts, **arrays)
 
     def load(self, path: Path) -> None:
-        found = unpack_arrays(path.read_bytes())
-        self.x, self.weights, self.factor = found["x"], found["weights"], found["factor"]
-        self.lengths = found["lengths"]
-        self.mean, self.scale, self.noise, self.linear = map(float, found["facts"])
+        arrays = unpack_arrays(path.read_bytes())
+        self.x, self.weights, self.factor = arrays["x"], arrays["weights"], arrays["factor"]
+        self.lengths = arrays["lengths"]
+        self.mean, self.scale, self.noise, self.linear = map(float, arrays["facts"])
 
     def _scaled(self, x: Features) -> Matrix:
         self.check(x)

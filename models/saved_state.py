@@ -69,7 +69,7 @@ def load_state(folder: Path) -> ExplorerState:
         if refusal := TUNER_STATE.refusal(folder / INDEX, TUNER_STATE.version_in(index)):
             raise StoreError(refusal)
         models = {role: _load(folder, entry) for role, entry in index["models"].items()}
-        path = _checked(folder, index["arrays"]["file"], index["arrays"]["sha256"])
+        path = _checked_path(folder, index["arrays"]["file"], index["arrays"]["sha256"])
         return ExplorerState(models, unpack_arrays(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(
@@ -78,12 +78,12 @@ def load_state(folder: Path) -> ExplorerState:
 
 
 def _load(folder: Path, entry: dict[str, Any]) -> CostModel:
-    path = _checked(folder, entry["file"], entry["sha256"])
+    path = _checked_path(folder, entry["file"], entry["sha256"])
     columns = [str(name) for name in entry["columns"]]
     return load_model(str(entry["kind"]), bool(entry["classify"]), columns, path)
 
 
-def _checked(folder: Path, name: str, digest: str) -> Path:
+def _checked_path(folder: Path, name: str, digest: str) -> Path:
     path = folder / Path(name).name
     if _digest(path) != digest:
         raise StoreError(f"{path} is not the file that was saved; train again, or restore it")

@@ -205,8 +205,8 @@ class Forest(XGBoost):
         return xgb.train(settings, xgb.DMatrix(x, y, nthread=1), 1)
 
     def _predict(self, x: Matrix) -> NDArray[np.float64]:
-        found = super()._predict(x)
-        return np.clip(found, 0.0, 1.0) if self.classify else found
+        predictions = super()._predict(x)
+        return np.clip(predictions, 0.0, 1.0) if self.classify else predictions
 
 
 class AutoTVMRanker(XGBoost):
@@ -260,5 +260,5 @@ def average_recall(ranks: NDArray[np.int64], n: int) -> float:
     """
     count = min(n, len(ranks))
     k = np.arange(count)
-    found = (ranks[None, :count] <= k[:, None]) & (np.arange(count)[None, :] < k[:, None])
-    return float((found.sum(axis=1) / (k + 1)).sum() / n)
+    is_recalled = (ranks[None, :count] <= k[:, None]) & (np.arange(count)[None, :] < k[:, None])
+    return float((is_recalled.sum(axis=1) / (k + 1)).sum() / n)

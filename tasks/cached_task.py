@@ -53,7 +53,7 @@ class DamagedRecord(Exception):
 
 @dataclass(frozen=True)
 class Key:
-    """Everything that the result of a stage depends on.
+    """Key of a stage's result: everything that the result depends on.
 
     Attributes:
         stage: name of the stage.

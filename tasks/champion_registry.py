@@ -91,11 +91,11 @@ def load_champion(
     Raises:
         ChampionError: the champion belongs to another tuner or has other features, or is damaged.
     """
-    found = {}
+    models = {}
     for name in champions(ModelPlace(target.name, space, workload)):
         role, model = _load(name, target, workload, tuner)
-        found[role] = model
-    return ExplorerState(found) if found else None
+        models[role] = model
+    return ExplorerState(models) if models else None
 
 
 def registered(target: str, space: str, workload: Workload) -> bool:

@@ -230,7 +230,7 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
     over the fallback, and the four latencies in cycles and milliseconds."""
     figures = four_figures(row)
     known = {name: getattr(figures, name) for name in FIGURES}
-    found = {
+    metrics = {
         "gain": figures.gain_over(RULE),
         "gain_over_fallback": figures.gain_over(FALLBACK),
         **{f"{name}_ms": milliseconds_of(seconds_of(each)) for name, each in known.items()},
@@ -241,7 +241,7 @@ def metrics_of(row: WorkloadRow | Total) -> dict[str, float]:
     # MLflow's columns show all digits there are.
     return {
         name: float(value) if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
-        for name, value in found.items()
+        for name, value in metrics.items()
         if value is not None
     }
 
@@ -284,9 +284,9 @@ def _log_files(run_id: str, layer: str, trials: pd.DataFrame, picture: bytes) ->
         plot.write_bytes(picture)
         tracking.log_file(run_id, table)
         tracking.log_file(run_id, plot)
-        found = tracking.table_dataset(run_id, f"trials of {layer}", table, trials)
-    tracking.log_dataset(run_id, found, "training")
-    return found
+        dataset = tracking.table_dataset(run_id, f"trials of {layer}", table, trials)
+    tracking.log_dataset(run_id, dataset, "training")
+    return dataset
 
 
 def _log_models(

@@ -118,7 +118,7 @@ def _register(
     client, test_bed = MlflowClient(), plan.test_bed
     workload = dict(test_bed.workloads)[job.workload]
     target = test_bed.open(job.workload)
-    about, tuner = _about(plan, job, workload), job.tuner_config.tuner
+    about, tuner = _describe_model(plan, job, workload), job.tuner_config.tuner
     place = ModelPlace(target.name, test_bed.space, workload)
     _dethrone(client, place)
     registered = []
@@ -169,7 +169,9 @@ def _new_version(client: MlflowClient, name: str, model_id: str, run_id: str, di
     return str(made.version)
 
 
-def _about(plan: ComparisonPlan, job: ComparisonJob, workload: Workload) -> dict[str, Json]:
+def _describe_model(
+    plan: ComparisonPlan, job: ComparisonJob, workload: Workload
+) -> dict[str, Json]:
     """Return metadata about the tuner, workload and target of a model."""
     target, tuner_config = plan.test_bed.open(job.workload), job.tuner_config
     return {

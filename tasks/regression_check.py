@@ -84,7 +84,9 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
     links = {"this run in MLflow (B)": tracking.run_url(run_id)}
     if baseline is None:
         text = "There is no earlier run of this network on this target to compare with."
-        return _told(summary, WatchedRun(FIRST, text), _short_page(title, FIRST, text, links))
+        return _report_verdict(
+            summary, WatchedRun(FIRST, text), _short_page(title, FIRST, text, links)
+        )
     links["the run before in MLflow (A)"] = tracking.run_url(baseline)
     try:
         before, now = side_of_run(baseline), read_side(folder)
@@ -92,18 +94,18 @@ def watch_run(folder: Path, summary: Summary, options: WatchOptions) -> WatchedR
     except DiffError as error:
         text = str(error)
         page = _short_page(title, NO_COMPARISON, plain(text), links)
-        return _told(summary, WatchedRun(NO_COMPARISON, text), page, baseline)
+        return _report_verdict(summary, WatchedRun(NO_COMPARISON, text), page, baseline)
     watched = WatchedRun(verdict.word, headline(verdict), verdict.reasons)
     if watched.worse and options.when_worse == FAIL:
         tracking.tag_run(run_id, {REGRESSION_TAG: "yes"})
-    return _told(summary, watched, diff_page(title, verdict, links), baseline, verdict)
+    return _report_verdict(summary, watched, diff_page(title, verdict, links), baseline, verdict)
 
 
 def _short_page(title: str, word: str, text: str, links: Mapping[str, str]) -> str:
     return paragraphs(f"# {plain(title)}: {word}", text, listed(links))
 
 
-def _told(
+def _report_verdict(
     summary: Summary,
     watched: WatchedRun,
     page: str,

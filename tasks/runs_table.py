@@ -21,7 +21,7 @@ from tilewright.services.workspace import Workspace
 from tilewright.tuning.gains import FALLBACK, RULE
 
 QUESTION_TAG, SETTINGS_TAG = "tilewright.question", "tilewright.settings"
-"""Digests of what a run is about, and of how it was tuned."""
+"""Tags with digests of what was tuned, and of how it was tuned."""
 _QUESTION = ("network", "target", "space", "epilogue", "layers")
 _NO_SETTING = (*_QUESTION, "target_fingerprint")
 

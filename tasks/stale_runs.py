@@ -141,16 +141,16 @@ def ended_before(seconds: float) -> list[UUID]:
     ended = FlowRunFilterEndTime.model_validate(
         {"before_": datetime.fromtimestamp(seconds, UTC), "is_null_": False}
     )
-    found: list[UUID] = []
+    run_ids: list[UUID] = []
     with get_client(sync_client=True) as client:
         while page := client.read_flow_runs(
             flow_run_filter=FlowRunFilter(end_time=ended),
             sort=FlowRunSort.END_TIME_DESC,
             limit=PAGE,
-            offset=len(found),
+            offset=len(run_ids),
         ):
-            found += [run.id for run in page]
-    return found
+            run_ids += [run.id for run in page]
+    return run_ids
 
 
 def delete_runs(runs: list[UUID]) -> None:

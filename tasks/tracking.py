@@ -162,26 +162,26 @@ def last_like(before: datetime, like: Mapping[str, str], rather: Mapping[str, st
     ended = f"attributes.end_time < {int(before.timestamp() * 1000)}"
     for wanted in (dict(like) | dict(rather), like):
         asked = " and ".join(f"tags.`{name}` = '{value}'" for name, value in wanted.items())
-        found = _client().search_runs(
+        runs = _client().search_runs(
             [_experiment()],
             filter_string=f"attributes.status = 'FINISHED' and {ended} and {asked}",
             order_by=["attributes.end_time DESC"],
             max_results=1,
         )
-        if found:
-            return str(found[0].info.run_id)
+        if runs:
+            return str(runs[0].info.run_id)
     return None
 
 
 def _latest(key: str) -> Run | None:
     """Return the latest unfinished or failed run with this key, or else the latest run."""
-    found = _client().search_runs(
+    runs = _client().search_runs(
         [_experiment()],
         filter_string=f"tags.`{KEY_TAG}` = '{key}'",
         order_by=["attributes.start_time DESC"],
     )
-    unfinished = [run for run in found if run.info.status != "FINISHED"]
-    return next(iter([*unfinished, *found]), None)
+    unfinished = [run for run in runs if run.info.status != "FINISHED"]
+    return next(iter([*unfinished, *runs]), None)
 
 
 def close_run(run_id: str, status: str = "FINISHED") -> None:
@@ -280,7 +280,7 @@ def source_dataset(name: str, source: str, digest: str) -> Dataset:
 def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Dataset:
     """Return a table that is logged with a run as `file` as a dataset, with its columns and
     digest."""
-    found = digest(file.read_bytes())
+    file_digest = digest(file.read_bytes())
     place = f"{_client().get_run(run_id).info.artifact_uri}/{file.name}"
     kinds = {"i": "long", "f": "double"}
     columns: list[Json] = [
@@ -288,9 +288,9 @@ def table_dataset(run_id: str, name: str, file: Path, table: pd.DataFrame) -> Da
         for column in table.columns
     ]
     return Dataset(
-        name, found[:_DIGEST], "local", _source(place),
+        name, file_digest[:_DIGEST], "local", _source(place),
         schema=canonical({"mlflow_colspec": columns}).decode(),
-        profile=canonical({"num_rows": len(table), "sha256": found}).decode(),
+        profile=canonical({"num_rows": len(table), "sha256": file_digest}).decode(),
     )  # fmt: skip
 
 

@@ -26,9 +26,13 @@ class TransferPredictor:
     ) -> pd.DataFrame:
         """Return the fields of `Transferred.predict` for each row, as columns."""
         rows = model_input.to_numpy(dtype=np.float64)
-        found = self.model.predict(Features.of(rows, list(map(str, model_input.columns))))
+        prediction = self.model.predict(Features.of(rows, list(map(str, model_input.columns))))
         return pd.DataFrame(
-            {"log_latency": found.log_latency, "spread": found.spread, "chance": found.chance}
+            {
+                "log_latency": prediction.log_latency,
+                "spread": prediction.spread,
+                "chance": prediction.chance,
+            }
         )
 
 

@@ -172,10 +172,10 @@ def with_derived(features: Features) -> Features:
 
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         peak = _peak(get)
-        found = _early(get, peak)
+        derived = _early(get, peak)
         if any(name.startswith("program ") for name in names):
-            found |= _late(get, peak)
-    return features.beside(Features.of(np.stack([*found.values()], axis=1), [*found]))
+            derived |= _late(get, peak)
+    return features.beside(Features.of(np.stack([*derived.values()], axis=1), [*derived]))
 
 
 def _peak(get: _Get) -> _Column:
@@ -187,7 +187,7 @@ def _peak(get: _Get) -> _Column:
 
 def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
     """Return the derived columns that follow from knobs, shapes and hardware."""
-    found = {"peak": peak}
+    columns = {"peak": peak}
     bus, wait = get("hardware bus_bytes"), get("hardware memory_latency_cycles")
     tiles = sum(_or_0(get(f"schedule log2_parts_tile_{axis}")) for axis in ("b", "h", "w", "co"))
     steps = tiles + _or_0(get("schedule log2_parts_tile_ci"))
@@ -201,17 +201,17 @@ def _early(get: _Get, peak: _Column) -> dict[str, _Column]:
         once = volume - copies - np.maximum(_or_0(slots), 0.0)
         moved = once + (tiles if name == "out" else steps) + element - bus
         traffic.append(np.exp2(moved))
-        found |= {f"moved {name}": moved - peak, f"share {name}": volume - get(
+        columns |= {f"moved {name}": moved - peak, f"share {name}": volume - get(
             f"hardware {_DEPTHS[name]}"
         )}  # fmt: skip
-    found |= {
+    columns |= {
         "moved": np.log2(sum(traffic, np.zeros(len(peak)))) - peak,
         "waits": steps + nowhere + wait - peak,
         "steps": steps + nowhere,
         "burst": get("schedule log2_tile_w") + get("hardware batch") + get("hardware block_in")
         - bus - get("hardware max_burst_beats"),
     }  # fmt: skip
-    return {f"{PREFIX} {name}": column for name, column in found.items()}
+    return {f"{PREFIX} {name}": column for name, column in columns.items()}
 
 
 def _late(get: _Get, peak: _Column) -> dict[str, _Column]:

@@ -127,14 +127,14 @@ def read_index(folder: Path) -> Index:
         version = MODEL.version_in(as_object(read_json(data)))
         if refusal := MODEL.refusal(folder / INDEX, version):
             raise TransferError(refusal)
-        found = Index.model_validate_json(data)
-        if len(set(found.columns)) != len(found.columns):
+        index = Index.model_validate_json(data)
+        if len(set(index.columns)) != len(index.columns):
             raise ValueError("two of its columns have one name")
     except TransferError:
         raise
     except (OSError, ValueError, RecursionError, TilewrightError) as error:
         raise no_model(folder, error) from None
-    return found
+    return index
 
 
 def identity_of(folder: Path) -> str:
@@ -165,13 +165,13 @@ def read_files(folder: Path, index: Index, names: tuple[str, ...]) -> dict[str, 
     if tuple(sorted(index.files)) != tuple(sorted(names)):
         raise no_model(folder, f"a model of kind {index.kind} has the files {', '.join(names)}")
     try:
-        found = {name: read_plain(folder / name, limit=MAX_BYTES) for name in names}
+        contents = {name: read_plain(folder / name, limit=MAX_BYTES) for name in names}
     except (OSError, TilewrightError) as error:
         raise no_model(folder, error) from None
-    for name, data in found.items():
+    for name, data in contents.items():
         if digest(data) != index.files[name]:
             raise no_model(folder, f"{name} is not the file that was saved")
-    return found
+    return contents
 
 
 def no_model(folder: Path, why: object) -> TransferError:

@@ -54,7 +54,7 @@ def begin(network: JaxNetwork, seed: int) -> NamedWeights:
     random numbers, and all other weights are 0.
     """
     rng = np.random.default_rng(seed)
-    found: NamedWeights = {}
+    weights: NamedWeights = {}
     for name, shape in network.shapes().items():
         kind = name.rpartition(" ")[2]
         if kind == "matrix":
@@ -63,8 +63,8 @@ def begin(network: JaxNetwork, seed: int) -> NamedWeights:
             values = rng.normal(0.0, 0.02, shape)
         else:
             values = np.full(shape, 1.0 if kind == "gain" else 0.0)
-        found[name] = values.astype(np.float32)
-    return found
+        weights[name] = values.astype(np.float32)
+    return weights
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def descend(
                 lesson.say(
                     f"epoch {done / per_epoch:.1f} of {options.epochs}, error {float(loss):.3f}"
                 )
-        found = best.weights if best is not None else _kept(weights)
+        found = best.weights if best is not None else _as_numpy(weights)
     seconds = time.monotonic() - started
     stopped = "epochs" if done >= total else "minutes"
     return found, LearningOutcome(done / per_epoch, options.epochs, seconds, stopped)
@@ -344,7 +344,7 @@ def ask(
     network: JaxNetwork, weights: NamedWeights, x: Matrix, scaled: Callable[[Matrix], Matrix]
 ) -> NDArray[np.float64]:
     """Predict the labels, shape (rows,), of rows of shape (rows, columns)."""
-    found = np.empty(len(x))
+    labels_of_rows = np.empty(len(x))
     with on_cpu():
         for begin_at in range(0, len(x), _ASKED_AT_ONCE):
             part = scaled(x[begin_at : begin_at + _ASKED_AT_ONCE])
@@ -352,8 +352,8 @@ def ask(
             filled = np.zeros((size, part.shape[1]), np.float32)
             filled[: len(part)] = part
             labels = np.asarray(_ask(network, weights, filled))
-            found[begin_at : begin_at + len(part)] = labels[: len(part)]
-    return found
+            labels_of_rows[begin_at : begin_at + len(part)] = labels[: len(part)]
+    return labels_of_rows
 
 
 def _size(rows: int) -> int:
@@ -362,7 +362,7 @@ def _size(rows: int) -> int:
     return next(size for size in (64, 512, _ASKED_AT_ONCE) if rows <= size)
 
 
-def _kept(weights: Any) -> NamedWeights:
+def _as_numpy(weights: Any) -> NamedWeights:
     return {name: np.array(each) for name, each in weights.items()}
 
 
@@ -383,20 +383,20 @@ class _Best:
             (share, masked(lesson.held_x, lesson.names, gone, 0.0, 0)[0], y)
             for share, gone, y in zip(shares, (0.0, 1.0), lesson.held_y, strict=True)
         ]
-        self.before = self.least = self._off(start)
+        self.before = self.least = self._squared_errors(start)
 
     def look(self, weights: Any) -> None:
         """Keep these weights if their error is lower than all before."""
-        off = self._off(weights)
+        off = self._squared_errors(weights)
         if off.mean() < self.least.mean():
-            self.least, self.found = off, _kept(weights)
+            self.least, self.found = off, _as_numpy(weights)
 
     @property
     def weights(self) -> NamedWeights:
         """Return the best weights, or the initial ones if the improvement may be due to chance."""
         return self.found if surely_less(self.least, self.before) else self.start
 
-    def _off(self, weights: Any) -> NDArray[np.float64]:
+    def _squared_errors(self, weights: Any) -> NDArray[np.float64]:
         """Return the squared errors, shape (rows,)."""
         off = np.zeros(len(self.held[0][1]))
         for share, x, y in self.held:
@@ -454,7 +454,7 @@ def _loop(
 
     def step(k: jax.Array, carried: tuple[Any, Any, jax.Array]) -> tuple[Any, Any, jax.Array]:
         weights, adam, total = carried
-        some, uncompiled = _without(x[rows[k]], jax.random.fold_in(key, k), taken)
+        some, uncompiled = _masked_rows(x[rows[k]], jax.random.fold_in(key, k), taken)
         label = jnp.where(uncompiled, y[rows[k], 1], y[rows[k], 0])
         error, slope = jax.value_and_grad(loss)(weights, some, label)
         change, adam = _adam().update(slope, adam)
@@ -465,7 +465,7 @@ def _loop(
     return weights, adam, total / count
 
 
-def _without(x: jax.Array, key: jax.Array, taken: Taken) -> tuple[jax.Array, jax.Array]:
+def _masked_rows(x: jax.Array, key: jax.Array, taken: Taken) -> tuple[jax.Array, jax.Array]:
     """Mask values at random. Returns the masked rows, and which rows look as if they were not
     compiled."""
     rows, alone = jax.random.split(key)

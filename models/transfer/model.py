@@ -200,11 +200,11 @@ class Transferred(ABC):
         compiled: NDArray[np.bool_] = np.asarray(~np.isnan(x[:, late]).all(axis=1))
         spread = np.where(compiled, *self._spread)
         known = np.nan_to_num(reference(x, self.columns).astype(np.float64))
-        said = self._rank(x) + known
+        log_latency = self._rank(x) + known
         if half.any() and compiled.any():
-            said[half] += self._constants(x, compiled, said)[half]
+            log_latency[half] += self._constants(x, compiled, log_latency)[half]
         runs = self._chance.predict(x[:, ~late]) if chance else np.ones(len(x))
-        return Prediction(said, spread, runs)
+        return Prediction(log_latency, spread, runs)
 
     def _constants(
         self, x: Matrix, compiled: NDArray[np.bool_], said: NDArray[np.float64]
@@ -358,7 +358,7 @@ def prior_from(model: Transferred, problem: Problem) -> TransferredPrior:
 
     def ask(configs: Configs, hidden: Features | None) -> Belief:
         known = columns_of(problem.workload, problem.space, configs, problem.hardware, hidden)
-        said = model.predict(known, chance=hidden is None)
-        return Belief(said.log_latency, said.spread, said.chance)
+        prediction = model.predict(known, chance=hidden is None)
+        return Belief(prediction.log_latency, prediction.spread, prediction.chance)
 
     return ask

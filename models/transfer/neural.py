@@ -100,16 +100,16 @@ class _Neural(Transferred):
 
     def _scaled(self, x: Matrix) -> Matrix:
         """Normalise rows of shape (rows, columns); unknown values stay NaN."""
-        found = (x - self._scale["mean"]) / self._scale["deviation"]
-        return np.clip(found, -_CLIP, _CLIP, out=found)
+        scaled = (x - self._scale["mean"]) / self._scale["deviation"]
+        return np.clip(scaled, -_CLIP, _CLIP, out=scaled)
 
     def _packed(self) -> bytes:
         return pack_weights({**self._weights, **self._scale})
 
     def _unpack(self, data: bytes) -> None:
-        found = unpack_weights(data)
-        self._scale = {name: found.pop(name) for name in ("mean", "deviation")}
-        self._weights = found
+        arrays = unpack_weights(data)
+        self._scale = {name: arrays.pop(name) for name in ("mean", "deviation")}
+        self._weights = arrays
 
 
 def _scale_of(x: Matrix) -> NamedWeights:
@@ -186,20 +186,24 @@ def tokens_of(names: Sequence[str]) -> TransferTokens:
     Args:
         names: names of all columns.
     """
-    found: dict[str, list[int]] = {}
+    columns_by_knob: dict[str, list[int]] = {}
     for name in names:
         knob = _knob(name, "log2_")
         if knob and not knob.endswith("_volume") and not _is_parts(knob, names):
-            found[knob] = []
+            columns_by_knob[knob] = []
     others = []
     for place, name in enumerate(names):
-        knob = next((k for k in (_knob(name, start) for start in _ABOUT) if k in found), "")
+        knob = next(
+            (k for k in (_knob(name, start) for start in _ABOUT) if k in columns_by_knob), ""
+        )
         if knob:
-            found[knob].append(place)
+            columns_by_knob[knob].append(place)
         else:
             others.append(place)
     return TransferTokens(
-        tuple(found), tuple(tuple(each) for each in found.values()), tuple(others)
+        tuple(columns_by_knob),
+        tuple(tuple(each) for each in columns_by_knob.values()),
+        tuple(others),
     )
 
 

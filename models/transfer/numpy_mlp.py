@@ -60,10 +60,10 @@ def unpack_weights(data: bytes) -> NamedWeights:
         ValueError: the file is damaged.
     """
     try:
-        found: NamedWeights = numpy_format.load(data)
+        weights: NamedWeights = numpy_format.load(data)
     except (safetensors.SafetensorError, KeyError) as error:
         raise ValueError(f"safetensors cannot read it: {str(error)[:200]}") from None
-    return found
+    return weights
 
 
 _AT_ONCE = 512  # rows: what lies between two layers stays in a processor's cache
@@ -80,10 +80,10 @@ def shapes(columns: int, units: int, layers: int) -> Shapes:
         units: number of units per layer.
         layers: number of hidden layers.
     """
-    found = read_shapes("in", columns, units)
+    weight_shapes = read_shapes("in", columns, units)
     for k in range(1, layers):
-        found |= layer_shapes(f"layer {k}", units, units)
-    return found | {"out matrix": (units, 1), "out bias": (1,)}
+        weight_shapes |= layer_shapes(f"layer {k}", units, units)
+    return weight_shapes | {"out matrix": (units, 1), "out bias": (1,)}
 
 
 def ask(weights: NamedWeights, layers: int, x: Matrix) -> NDArray[np.float64]:
@@ -97,11 +97,11 @@ def ask(weights: NamedWeights, layers: int, x: Matrix) -> NDArray[np.float64]:
     Returns:
         Labels of shape (rows,).
     """
-    found = np.empty(len(x))
+    labels = np.empty(len(x))
     for begin in range(0, len(x), _AT_ONCE):
         part = x[begin : begin + _AT_ONCE]
-        found[begin : begin + len(part)] = _labels(weights, layers, part)
-    return found
+        labels[begin : begin + len(part)] = _labels(weights, layers, part)
+    return labels
 
 
 def _labels(weights: NamedWeights, layers: int, x: Matrix) -> Matrix:
@@ -129,12 +129,12 @@ def _read(weights: NamedWeights, x: Matrix) -> Matrix:
     known = same & ~nothing
     whole = weights["in bias"] + first[known] @ matrix[known] + embedded[nothing].sum(axis=0)
     other = np.flatnonzero(~same)
-    found = np.where(unknown[:, other], np.float32(0.0), x[:, other]) @ matrix[other]
+    sums = np.where(unknown[:, other], np.float32(0.0), x[:, other]) @ matrix[other]
     some = other[unknown[:, other].any(axis=0)]
     if len(some):
-        found += unknown[:, some].astype(np.float32) @ embedded[some]
-    found += whole
-    return np.asarray(found)
+        sums += unknown[:, some].astype(np.float32) @ embedded[some]
+    sums += whole
+    return np.asarray(sums)
 
 
 def _gelu(x: Matrix) -> Matrix:

@@ -53,8 +53,8 @@ def make_model(
         UnknownName: there is no such kind.
         TransferError: an option is unknown, or a library is missing.
     """
-    found = _find(kind, learning=True)
-    return found(seed, options_of(found, options))
+    model_class = _find(kind, learning=True)
+    return model_class(seed, options_of(model_class, options))
 
 
 def refined(
@@ -70,14 +70,14 @@ def refined(
     """
     kind, given = _find(start.kind, learning=True), dict(options or {})
     known = start.options.model_dump()
-    found = options_of(kind, known | dict(kind.refining) | given)
+    new_options = options_of(kind, known | dict(kind.refining) | given)
     for name in kind.lasting:
-        if getattr(found, name) != known[name]:
+        if getattr(new_options, name) != known[name]:
             raise TransferError(
                 f"option {name} of {kind.kind} is {known[name]} in the model to fine-tune, "
                 "and cannot be changed; leave it out, or train a new model"
             )
-    return kind(seed, found)
+    return kind(seed, new_options)
 
 
 def load_model(folder: Path, *, trusted: bool = False) -> Transferred:

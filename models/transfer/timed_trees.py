@@ -80,22 +80,29 @@ class TimedTrees(XGBoost):
             del fixed["base_score"]  # its trees are the difference to their own
         data, *watched = _matrices(x, y, held, threads, exact=start is not None)
         clock = _Until(until)
-        found = xgb.train(
+        booster = xgb.train(
             fixed | settings, data, rounds, evals=[(each, "held") for each in watched],
             verbose_eval=False, callbacks=[clock],
             early_stopping_rounds=PATIENCE if watched else None,
             xgb_model=None if start is None else start.booster,
         )  # fmt: skip
-        every = found.num_boosted_rounds()
-        grown = every - (0 if start is None else start.booster.num_boosted_rounds())
-        self.booster = found[: int(found.attr("best_iteration")) + 1 if watched else every]
-        if watched and held and start and not surely_less(self._off(*held), start._off(*held)):
+        boosted_rounds = booster.num_boosted_rounds()
+        grown = boosted_rounds - (0 if start is None else start.booster.num_boosted_rounds())
+        self.booster = booster[
+            : int(booster.attr("best_iteration")) + 1 if watched else boosted_rounds
+        ]
+        if (
+            watched
+            and held
+            and start
+            and not surely_less(self._squared_errors(*held), start._squared_errors(*held))
+        ):
             self.booster = start.booster.copy()
         self.booster.set_param({"nthread": threads})
         early = "no gain" if grown < rounds else "epochs"
         return grown, time.monotonic() - begun, "minutes" if clock.late else early
 
-    def _off(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _squared_errors(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return squared errors of shape (rows,)."""
         return np.asarray((self.ask(x) - y) ** 2)
 

@@ -110,7 +110,11 @@ class TransferLightGBM(Transferred):
         )  # fmt: skip
         best = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
         self._trees.booster = lightgbm.Booster(model_str=booster.model_to_string(best))
-        if start is not None and watched and not surely_less(self._off(*held), start._off(*held)):
+        if (
+            start is not None
+            and watched
+            and not surely_less(self._squared_errors(*held), start._squared_errors(*held))
+        ):
             self._trees.booster = start._trees.booster
         stopped = "no gain" if clock.grown < options.trees else "epochs"
         return LearningOutcome(
@@ -118,7 +122,7 @@ class TransferLightGBM(Transferred):
             "minutes" if clock.late else stopped,
         )  # fmt: skip
 
-    def _off(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _squared_errors(self, x: Matrix, y: NDArray[np.float32]) -> NDArray[np.float64]:
         return np.asarray((self._rank(x) - y) ** 2)
 
     def _rank(self, x: Matrix) -> NDArray[np.float64]:
@@ -153,15 +157,15 @@ class _Clock:
 def _masked(lesson: Lesson, options: CommonOptions, seed: int) -> tuple[Validation, Validation]:
     """Return the training rows and the validation rows with randomly masked values, each with
     labels."""
-    found = []
+    parts = []
     for place, (x, (compiled, before)) in enumerate(
         ((lesson.x, lesson.y), (lesson.held_x, lesson.held_y))
     ):
         some, uncompiled = masked(
             x, lesson.names, options.drop_program, options.drop_column, seed + place
         )
-        found.append((some, np.where(uncompiled, before, compiled)))
-    return found[0], found[1]
+        parts.append((some, np.where(uncompiled, before, compiled)))
+    return parts[0], parts[1]
 
 
 def _read(trees: TimedTrees | NativeLightGBM, data: bytes, name: str) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 INTERRUPTED, TERMINATED = 130, 143
-"""The status of a command that Ctrl-C, or SIGTERM, ended."""
+"""Exit status of a command that Ctrl-C (130) or SIGTERM (143) ended."""
 END_SECONDS = 20.0
 """Time for a run to end cleanly. After that it is cut off, which loses nothing, since results are
 on disk at any time."""

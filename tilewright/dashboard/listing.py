@@ -54,7 +54,7 @@ from tilewright.tuning.run_trials import (
 RUNNING, FINISHED, FAILED, STOPPED = "running", "finished", "failed", "stopped"
 _STATES = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING}
 DEPTH, MOST_FOLDERS = 3, 2000
-"""Where output directories are looked for: so far below a folder, in so many folders."""
+"""Limits of the search for output directories: depth below a folder, and number of folders."""
 SHARE = 50
 """Minimum interval between two readings, as a multiple of the time that a reading takes."""
 OVERLAP_MS = 10_000
@@ -258,7 +258,7 @@ def _tracked_run(run: Run, links: Mapping[str, str | None]) -> ListedRun:
     }
     folder = Path(tags[FOLDER_TAG]) if FOLDER_TAG in tags else None
     state = _STATES.get(str(row["status"]), STOPPED)
-    if state == RUNNING and folder is not None and folder.is_dir() and _left(folder):
+    if state == RUNNING and folder is not None and folder.is_dir() and _has_no_owner(folder):
         state = STOPPED
     if state == FINISHED and REGRESSION_TAG in tags:
         state = FAILED  # as in Prefect
@@ -344,7 +344,7 @@ def folder_run(folder: Path, tracked: set[str]) -> ListedRun | None:
             **figures_row(summary.figures), "seconds": summary.wall_seconds,
             "settings": {"space": summary.space, "batch": str(summary.batch)},
         }  # fmt: skip
-    state = FINISHED if summary is not None else STOPPED if _left(folder) else RUNNING
+    state = FINISHED if summary is not None else STOPPED if _has_no_owner(folder) else RUNNING
     return ListedRun(
         _row(
             f"folder-{digest(os.fsencode(folder))[:16]}", held["network"]["name"],
@@ -373,7 +373,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _left(folder: Path) -> bool:
+def _has_no_owner(folder: Path) -> bool:
     """Return whether no process works on an output directory any more."""
     try:
         return at_work(folder) is None

@@ -28,7 +28,7 @@ from tilewright.reports.number_format import (
 from tilewright.tuning.gains import RULE
 
 LOW, HIGH, NEITHER = 1.0, -1.0, 0.0
-"""Which figures of a column are good."""
+"""Which values of a column are good: low ones, high ones, or neither."""
 RIVALS = 3
 """Number of tuners that a verdict names after the best one."""
 

@@ -110,14 +110,14 @@ _POWERS = 9  # powers of two on an axis, before every other is left out
 
 def round_ticks(low: float, high: float, most: int = _MOST) -> list[float]:
     """Return at most `most` round numbers between two positive ends of a logarithmic axis."""
-    found: list[float] = []
+    shown_ticks: list[float] = []
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for mantissas in _STEPS:
         ticks = [float(f"{m}e{power}") for power in powers for m in mantissas]
-        found = [tick for tick in ticks if low <= tick <= high]
-        if len(found) >= _FEWEST:
+        shown_ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(shown_ticks) >= _FEWEST:
             break
-    return found[:: math.ceil(len(found) / most)] if found else found
+    return shown_ticks[:: math.ceil(len(shown_ticks) / most)] if shown_ticks else shown_ticks
 
 
 def scale_factors(axes: Axes) -> None:

@@ -27,7 +27,7 @@ def untried(space: Space, tried: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def without(flat: NDArray[np.int64], tried: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the values of `flat` (n,) that are not in `tried` (m,), which must be ascending."""
-    return flat[~_among(flat, tried)]
+    return flat[~_occurs_in(flat, tried)]
 
 
 def sample(
@@ -47,15 +47,15 @@ def sample(
     if space.size <= ENUMERABLE or space.listed is not None:
         left = untried(space, tried)
         return rng.permutation(left)[:n]
-    found = np.empty(0, dtype=np.int64)
+    untried_configs = np.empty(0, dtype=np.int64)
     for _ in range(8):
         drawn = rng.integers(0, space.size, size=2 * n)
-        fresh = np.concatenate([found, drawn[~_among(drawn, tried)]])
+        fresh = np.concatenate([untried_configs, drawn[~_occurs_in(drawn, tried)]])
         _, first = np.unique(fresh, return_index=True)
-        found = fresh[np.sort(first)]
-        if len(found) >= n:
+        untried_configs = fresh[np.sort(first)]
+        if len(untried_configs) >= n:
             break
-    return found[:n]
+    return untried_configs[:n]
 
 
 def drawn(space: Space, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -93,9 +93,13 @@ def neighbours(space: Space, configs: Configs) -> NDArray[np.int64]:
     for knob, count in enumerate(space.cardinalities):
         moved = flat[:, None] + (np.arange(count)[None, :] - configs[:, knob, None]) * strides[knob]
         around.append(moved.ravel())
-    found = np.unique(np.concatenate(around))
-    found = found[~_among(found, np.unique(flat))]
-    return found if space.listed is None else found[_among(found, np.asarray(space.listed))]
+    flat_indices = np.unique(np.concatenate(around))
+    flat_indices = flat_indices[~_occurs_in(flat_indices, np.unique(flat))]
+    return (
+        flat_indices
+        if space.listed is None
+        else flat_indices[_occurs_in(flat_indices, np.asarray(space.listed))]
+    )
 
 
 def pool(
@@ -125,11 +129,11 @@ def pool(
     if space.size <= whole:
         return space.unravel(untried(space, tried))
     near = neighbours(space, best)
-    near = near[~_among(near, tried)]
+    near = near[~_occurs_in(near, tried)]
     return space.unravel(np.unique(np.concatenate([near, sample(space, size, tried, rng)])))
 
 
-def _among(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _occurs_in(values: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of `values` occur in the ascending array `known`."""
     if not len(known):
         return np.zeros(len(values), dtype=np.bool_)

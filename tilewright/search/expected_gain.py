@@ -97,19 +97,19 @@ def expected_improvement(history: History, trials: int, baseline: float | None =
     won = _improvements(latencies, history.rounds)
     weights = DISCOUNT ** np.arange(len(won))[::-1]
     known, weight = float(np.sum(weights * won)), float(np.sum(weights))
-    found = (PRIOR_WEIGHT * prior + known) / (PRIOR_WEIGHT + weight)
+    improvement = (PRIOR_WEIGHT * prior + known) / (PRIOR_WEIGHT + weight)
     behind = 0.0 if baseline is None else float(np.log2(np.min(latencies) / baseline))
-    if behind <= 0 or not found:
-        return found
-    return found * float(np.exp(-behind / max(spacing, known / weight if known else 0.0)))
+    if behind <= 0 or not improvement:
+        return improvement
+    return improvement * float(np.exp(-behind / max(spacing, known / weight if known else 0.0)))
 
 
 def _spacing(latencies: NDArray[np.float64]) -> float:
     """Estimate the scale s of the tail of the latencies, in log2."""
     ranked = np.log2(np.sort(latencies[np.isfinite(latencies)]))
     behind = np.full(LEADERS, WIDEST)
-    found = ranked[1 : LEADERS + 1] - ranked[0]
-    behind[: len(found)] = np.minimum(found, WIDEST)
+    distances = ranked[1 : LEADERS + 1] - ranked[0]
+    behind[: len(distances)] = np.minimum(distances, WIDEST)
     return float(np.mean(behind) / np.mean(np.cumsum(1 / np.arange(1, LEADERS + 1))))
 
 

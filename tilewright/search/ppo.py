@@ -114,7 +114,7 @@ class Agent:
         with self._jax.on_cpu():
             for begin in range(0, len(places), size):
                 seen = (places[begin : begin + size] / self.cardinalities).astype(np.float32)
-                asked = _filled(seen, size)  # one shape, one program
+                asked = _padded_rows(seen, size)  # one shape, one program
                 act = self._networks.act(self._learned.weights, np.uint32(0), 0, asked)
                 found.append(np.asarray(act[2], np.float64)[: len(seen)])
         return np.concatenate(found) if found else np.empty(0)
@@ -156,17 +156,17 @@ class Agent:
         gain = gain.ravel()[rows]
         count = walk.walking.size
         steps = self._jax.PolicySteps(
-            _filled(walk.seen.reshape(count, -1)[rows], most),
-            _filled(walk.done.reshape(count, -1)[rows], most),
-            _filled(walk.log_chance.reshape(count, *walk.log_chance.shape[2:])[rows], most),
-            _filled(((gain - gain.mean()) / (gain.std() + 1e-8)).astype(np.float32), most),
-            _filled(goal.astype(np.float32), most),
+            _padded_rows(walk.seen.reshape(count, -1)[rows], most),
+            _padded_rows(walk.done.reshape(count, -1)[rows], most),
+            _padded_rows(walk.log_chance.reshape(count, *walk.log_chance.shape[2:])[rows], most),
+            _padded_rows(((gain - gain.mean()) / (gain.std() + 1e-8)).astype(np.float32), most),
+            _padded_rows(goal.astype(np.float32), most),
         )
         orders = [rng.permutation(len(rows)) for _ in range(options.epochs)]
         parts = np.concatenate([_parts(order, options.minibatch) for order in orders])
         updates = options.epochs * -(-most // options.minibatch)
         self._learned = self._networks.improve(
-            self._learned, steps, _filled(parts, updates), len(parts)
+            self._learned, steps, _padded_rows(parts, updates), len(parts)
         )
 
 
@@ -177,7 +177,7 @@ def _parts(order: NDArray[np.int64], size: int) -> NDArray[np.int32]:
     return parts
 
 
-def _filled(rows: NDArray[Number], count: int) -> NDArray[Number]:
+def _padded_rows(rows: NDArray[Number], count: int) -> NDArray[Number]:
     """Pad rows with zeros to `count` rows."""
     return np.concatenate([rows, np.zeros((count - len(rows), *rows.shape[1:]), rows.dtype)])
 

@@ -118,11 +118,13 @@ def weight_of(believed: Belief, measured: NDArray[np.float64]) -> float:
     """
     if len(measured) < 2:
         return 1.0
-    said = believed.log_latency - believed.log_latency.mean()
-    found = measured - measured.mean()
+    predicted = believed.log_latency - believed.log_latency.mean()
+    centred = measured - measured.mean()
     noise = max(float(np.median(believed.spread)), _LEAST_SPREAD) ** 2
     doubt = _WEIGHT_DOUBT**2
-    slope = (said @ found / noise + 1.0 / doubt) / (said @ said / noise + 1.0 / doubt)
+    slope = (predicted @ centred / noise + 1.0 / doubt) / (
+        predicted @ predicted / noise + 1.0 / doubt
+    )
     return float(np.clip(slope, 0.0, 1.0))
 
 

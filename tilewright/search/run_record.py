@@ -119,13 +119,13 @@ class StoredRun:
         if self._asked and not self._shared:
             return []  # nobody else adds rounds
         self._asked = True
-        found, held = [], 0
+        new_rounds, held = [], 0
         for done in self.finished(first):
             if held >= trials:
                 break
-            found.append(done)
+            new_rounds.append(done)
             held += len(done.configs)
-        return found
+        return new_rounds
 
     def finished(self, first: int = 0) -> list[FinishedRound]:
         """Return the finished rounds from index `first` on, in order, up to the first incomplete
@@ -316,14 +316,16 @@ class StoredRun:
         with self.store.reading() as connection:
             rows = connection.execute(stored).all()
         reports = {(row.run_id, row.choice): row.measured for row in rows}  # the last block of each
-        found: dict[tuple[int, ...], Trial] = {}
+        trials_by_config: dict[tuple[int, ...], Trial] = {}
         for text in reports.values():
             with suppress(ValidationError, ValueError):
                 # A report measures the chosen schedule first, then the baseline.
                 first = min(_MEASURED.validate_json(text), key=lambda one: (one.turn, one.slot))
                 if first.source == TRIAL and self._fit([first.config]):
-                    found[first.config] = first.trial
-        return {config: trial for config, trial in found.items() if trial.status == "valid"}
+                    trials_by_config[first.config] = first.trial
+        return {
+            config: trial for config, trial in trials_by_config.items() if trial.status == "valid"
+        }
 
     def first_run_of(self, config: Sequence[int]) -> tuple[str, int] | None:
         """Return the ID of the first run that measured a config, and that run's number of trials.

@@ -67,12 +67,12 @@ def with_trials(state: ExplorerState, trials: SharedTrials) -> ExplorerState:
 
 def trials_in(state: ExplorerState) -> list[SharedTrials]:
     """Return the trials of other workloads that a state holds, in the order of the workloads."""
-    found: list[SharedTrials] = []
-    while _name(len(found), _PARTS[0]) in state.arrays:
+    shared: list[SharedTrials] = []
+    while _name(len(shared), _PARTS[0]) in state.arrays:
         visible, columns, compiled, hidden, counters, valid, log_latency, estimate = (
-            state.arrays[_name(len(found), part)] for part in _PARTS
+            state.arrays[_name(len(shared), part)] for part in _PARTS
         )
-        found.append(
+        shared.append(
             SharedTrials(
                 _features(visible, columns),
                 compiled.astype(np.bool_),
@@ -82,7 +82,7 @@ def trials_in(state: ExplorerState) -> list[SharedTrials]:
                 estimate.astype(np.float64),
             )
         )
-    return found
+    return shared
 
 
 def _described(features: Features) -> NDArray[np.str_]:

@@ -80,8 +80,8 @@ WORTH_IT = 1.05
 network."""
 ROUNDS, MOST_SECONDS, LEAST_SECONDS = 20, 2.0, 1e-3
 CLEAR_ROUNDS, CLEAR = 5, 1.2
-"""After so many rounds the comparison ends early, if the ratio is further from `WORTH_IT` than by
-this factor."""
+"""The comparison ends early after `CLEAR_ROUNDS` rounds if the ratio differs from `WORTH_IT` by
+more than the factor `CLEAR`."""
 NOT_COMPARED = (
     "its outputs were not compared, for onnxruntime accepts none of the inputs that were drawn"
 )
@@ -161,8 +161,8 @@ def run_in_onnxruntime(
     made = region_files(
         last, target, kind_of(options.target)[0].name, name=name, total_macs=last.regions[0].macs
     )
-    said = NOTHING_COMPILED.format(name, why)
-    return made, (said,) if made.manifest["samples"] else (said, NOT_COMPARED)
+    warning = NOTHING_COMPILED.format(name, why)
+    return made, (warning,) if made.manifest["samples"] else (warning, NOT_COMPARED)
 
 
 def faster_in_onnxruntime(network: Network, made: CompiledFiles) -> str:

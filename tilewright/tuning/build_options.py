@@ -25,7 +25,7 @@ DEFAULT_TRIALS = 16
 
 
 class BuildOptions(CommandOptions):
-    """Everything that decides a build, and where it goes.
+    """Options of a build.
 
     Schedules come from a tuned folder, or else from `trials` measurements of each workload.
     """

@@ -128,21 +128,21 @@ def measure_leaders(
     Raises:
         TilewrightError: the target failed.
     """
-    found, programs = [], _programs(task, contenders)
+    measurements, programs = [], _programs(task, contenders)
     for turn in range(turns):
         back = -1 if turn % 2 else 1
         for slots, lowered in programs[::back]:
             begin = time.perf_counter()
             measured = task.target.measure(lowered.rows(np.arange(len(slots))[::back]))
             took = (time.perf_counter() - begin) / len(slots)
-            found += [
+            measurements += [
                 ValidationMeasurement(
                     block, turn, slot, contenders[slot].source, contenders[slot].config,
                     trial_at(measured, row), took,
                 )
                 for row, slot in enumerate(slots[::back])
             ]  # fmt: skip
-    return found
+    return measurements
 
 
 def is_block(

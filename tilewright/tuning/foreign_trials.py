@@ -185,7 +185,7 @@ def read_metaschedule_database(folder: Path) -> ForeignTrials:
     def trial(line: bytes) -> ForeignTrial:
         place, record = as_list(read_json(line))
         trace, seconds, *_ = as_list(record)
-        workload, *_ = as_list(read_json(_at(lines, place)))
+        workload, *_ = as_list(read_json(_element_at(lines, place)))
         return ForeignTrial(
             as_text(workload), _decisions(trace), [as_number(each) for each in as_list(seconds)]
         )
@@ -202,16 +202,16 @@ def _decisions(trace: Json) -> dict[str, Json]:
     count: Counter[str] = Counter()
     found: dict[str, Json] = {}
     for place, decision in map(as_list, drawn):
-        name, _, attributes, *_ = as_list(_at(instructions, place))
+        name, _, attributes, *_ = as_list(_element_at(instructions, place))
         kind = as_text(name).removeprefix(_SAMPLE)
         if kind == "Categorical":
-            decision = _at(as_list(as_list(attributes)[0]), decision)
+            decision = _element_at(as_list(as_list(attributes)[0]), decision)
         found[f"{kind} {count[kind]}"] = decision
         count[kind] += 1
     return found
 
 
-def _at(values: Sequence[T], place: Json) -> T:
+def _element_at(values: Sequence[T], place: Json) -> T:
     """Return the element at an index. A negative index raises `IndexError` too."""
     if (index := as_int(place)) < 0:
         raise IndexError(f"there is no place {index}")

@@ -38,8 +38,8 @@ def interval_of(values: Sequence[float]) -> Interval | None:
     known = known[np.isfinite(known)]
     if len(known) < 2:
         return None
-    found = stats.quantile_test(known, p=0.5).confidence_interval(CONFIDENCE)
-    ends = Interval(float(found.low), float(found.high))
+    interval = stats.quantile_test(known, p=0.5).confidence_interval(CONFIDENCE)
+    ends = Interval(float(interval.low), float(interval.high))
     return ends if np.isfinite(ends).all() else None
 
 

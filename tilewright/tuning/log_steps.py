@@ -107,9 +107,9 @@ def log_network(
     """
     summary = summary_of(options, network, tuned, sharing, decided)
     summary["wall_seconds"] = round(wall, 3)
-    found = TunedNetwork(summary, tuple(tuned), decided)
-    write_outputs(options.folder, target_row(options, network.target), found)
-    return found
+    tuned_network = TunedNetwork(summary, tuple(tuned), decided)
+    write_outputs(options.folder, target_row(options, network.target), tuned_network)
+    return tuned_network
 
 
 def _named(subgraphs: Sequence[Subgraph]) -> tuple[WorkloadFound, ...]:

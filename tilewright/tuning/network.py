@@ -114,10 +114,11 @@ class Extracted:
             KeyError: a value is missing.
             ValueError: a value is invalid.
         """
-        found = [Subgraph.from_json(as_object(each)) for each in as_list(values["subgraphs"])]
+        subgraphs = [Subgraph.from_json(as_object(each)) for each in as_list(values["subgraphs"])]
         macs = as_object(values["macs"])
         return Extracted(
-            tuple(found), {"total": as_int(macs["total"]), "offloaded": as_int(macs["offloaded"])}
+            tuple(subgraphs),
+            {"total": as_int(macs["total"]), "offloaded": as_int(macs["offloaded"])},
         )
 
 

@@ -148,7 +148,7 @@ def seconds_of_duration(text: str) -> int | None:
 
 
 class TuningOptions(CommandOptions):
-    """Everything that decides a tuning run, and how it is run."""
+    """Options of a tuning run."""
 
     option_groups: ClassVar[Mapping[str, tuple[str, ...]]] = {
         USUAL: ("target", "tuner", "trials", "time_limit", "out", "seed"),
@@ -383,10 +383,10 @@ def _short_digest(text: str) -> str:
 
 
 class TrackingOptions(CommandOptions):
-    """How a run is recorded in MLflow.
+    """Options of recording a run in MLflow.
 
-    These options change neither a run's results nor its identity: a run may be resumed with other
-    tracking options.
+    They change neither a run's results nor its identity: a run may be resumed with other tracking
+    options.
     """
 
     system_metrics: bool = Field(
@@ -409,7 +409,7 @@ class TrackingOptions(CommandOptions):
 
 
 class ClusterOptions(CommandOptions):
-    """Where the work of a command is done that has no options of its own about it."""
+    """Cluster option for commands whose other options have none."""
 
     cluster: Cluster = ""
 

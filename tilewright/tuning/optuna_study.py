@@ -99,9 +99,9 @@ def knob_importance(table: pd.DataFrame) -> Mapping[str, float]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study()
     add_trials(study, valid)
-    found: Mapping[str, float] = optuna.importance.get_param_importances(
+    importances: Mapping[str, float] = optuna.importance.get_param_importances(
         study,
         evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
         target=lambda trial: math.log(trial.value or math.inf),
     )
-    return found
+    return importances

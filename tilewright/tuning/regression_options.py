@@ -16,7 +16,7 @@ OFF, FLAG, FAIL = "off", "flag", "fail"
 
 
 class WatchOptions(CommandOptions):
-    """Whether a run is compared with the last one like it, and what counts as worse."""
+    """Options of comparing a run with the last comparable run."""
 
     when_worse: Annotated[Literal["off", "flag", "fail"], CliOption(metavar="flag|fail|off")] = (
         Field(

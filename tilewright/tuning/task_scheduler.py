@@ -50,7 +50,7 @@ class StopGain(TypedDict):
 
 @dataclass(frozen=True)
 class SharingRules:
-    """How workloads share trials.
+    """Rules by which workloads share trials.
 
     Attributes:
         trials: trials per workload on average.

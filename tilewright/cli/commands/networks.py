@@ -75,7 +75,7 @@ def inspect(
     host = not accelerator.computes_floats
     show_report(report, hardware.name, Terminal(), brief=brief, has_host=host)
     if drawn is not None:
-        Terminal().print(_said(fusion, drawn))
+        Terminal().print(_page_message(fusion, drawn))
 
 
 def _draw_fusion(
@@ -92,7 +92,7 @@ def _draw_fusion(
     return drawn.summary
 
 
-def _said(page: Path | None, said: FusionSummary) -> str:
+def _page_message(page: Path | None, said: FusionSummary) -> str:
     """Return a message about the page."""
     from tilewright.reports.number_format import counted
 

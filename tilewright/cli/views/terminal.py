@@ -256,13 +256,13 @@ class Bars(Progress):
         self._silence = Silence(Terminal(stderr=True), self._under_way)
 
     def start(self) -> None:
-        """As `Progress.start`."""
+        """Start the display, and the occasional lines if there is no terminal."""
         super().start()
         if self.disable:
             self._silence.__enter__()
 
     def stop(self) -> None:
-        """As `Progress.stop`."""
+        """Stop the display."""
         self._silence.__exit__()
         super().stop()
 

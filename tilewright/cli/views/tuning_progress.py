@@ -64,7 +64,7 @@ BAR = "━" * 12
 WIDE = 100
 """Terminal width from which the shapes of layers are shown beside their progress."""
 READING, STARTING = "reading the model", "starting the local servers"
-"""What a run does first, bare or with servers."""
+"""First step of a run without servers, and of a run with servers."""
 
 
 class Display(Protocol):

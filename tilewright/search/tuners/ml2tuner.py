@@ -1,5 +1,4 @@
-"""Implements `ml2tuner`: Models P, V and A of ML²Tuner, with candidates chosen by expected
-improvement.
+"""The tuner `ml2tuner`: Models P, V and A of ML²Tuner, with expected improvement.
 
 The published method (arXiv 2411.10764, `ml2tuner-published`) ranks candidates greedily, and spends
 its first trials on random configs. This tuner keeps the three models and chooses differently:
