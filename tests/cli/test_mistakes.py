@@ -156,7 +156,7 @@ def test_no_command_takes_a_folder_for_a_model_or_an_empty_name(
         (("serve", "digits_cnn", "--prefect-port", "99999"), "--prefect-port 99999 is not a port"),
         (("ui", "--prefect-port", "99999"), "--prefect-port 99999 is not a port"),
         (("ui", "--mlflow-port", "0"), "--mlflow-port 0 is not a port"),
-        (("ui", "--prefect-port", "5000"), "--mlflow-port 5001"),
+        (("ui", "--prefect-port", "5000", "--mlflow-port", "5000"), "--mlflow-port 5001"),
     ],
 )
 def test_a_port_or_schedule_that_cannot_be_is_found_before_anything_starts(
