@@ -86,7 +86,10 @@ def decode_candidates(data: bytes) -> Candidates:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Serialise a batch with its programs, so that measuring it needs no lowering."""
+    """Serialise a batch with the programs of its rows, so that measuring it needs no lowering.
+
+    The measurements, the number of candidates and the durations are not stored.
+    """
     rows, kept = batch.rows, batch.unmeasured_compiled
     scores = {_SCORE + name: values for name, values in batch.scores.items()}
     return pack_arrays(

@@ -200,7 +200,9 @@ class TrackedRuns:
         self._looked = 0.0
 
     def runs(self) -> list[ListedRun]:
-        """Return all runs that are not deleted.
+        """Return the runs of networks that are not deleted; none if MLflow has no database yet.
+
+        Runs that were not written by this program are left out. A deletion may show with a delay.
 
         Raises:
             MlflowException: MLflow does not answer.

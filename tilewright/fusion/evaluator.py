@@ -224,11 +224,14 @@ class Evaluator:
 
 
 def make_estimate_evaluator(problem: FusionProblem, seed: int) -> Evaluator:
-    """Return an evaluator that uses the schedules with the best estimates, without tuning.
+    """Return an evaluator that uses schedules found without tuning.
+
+    For each workload it takes the baseline or the schedule with the best estimate, whichever is
+    faster (see `pick_without_trials`).
 
     Args:
         problem: the possible fusions of a network.
-        seed: seed for sampling schedules.
+        seed: seed of the configs that are estimated.
 
     Raises:
         FusionError: the target does not run programs that Tilewright generates.

@@ -83,9 +83,11 @@ def lower_and_choose(task: Task, session: Session, kept: Candidates, n: int) -> 
 
 
 def choose_batch(task: Task, session: Session, lowered: Lowered, n: int) -> Batch:
-    """Choose at most `n` of the lowered configs to measure.
+    """Choose at most `n` configs to measure.
 
-    A tuner with Model A ranks them by their hidden features.
+    The candidates are the lowered configs and, if the tuner wants, configs of earlier rounds that
+    compiled but were not measured. The latter are lowered again. A tuner with Model A ranks the
+    configs by their hidden features.
     """
     choice = BatchChoice(np.empty(0, dtype=np.int64))
     if len(lowered):

@@ -85,7 +85,8 @@ def compact_database(database: Path) -> int | None:
     """Return unused pages of an SQLite file to the file system.
 
     Returns:
-        The number of freed bytes. None if another process uses the file or it is not a database.
+        The number of freed bytes. None if the file does not exist or SQLite fails, for example
+        because another process uses the file, it is not a database, or the disk is full.
     """
     if not database.is_file():
         return None

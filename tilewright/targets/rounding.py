@@ -14,10 +14,12 @@ Steps = tuple[EpilogueOp, ...]
 
 
 def rounded_to_even(workload: Workload) -> Workload:
-    """Return a workload whose rounding right shift is replaced by `shr_even`.
+    """Return a workload whose first right shift is replaced by `shr_even`, if it rounds.
 
-    A right shift rounds if a bias, an added tensor or an offset contains half of its divisor. A
-    workload without such a shift is returned unchanged.
+    The shift is assumed to round if the epilogue has a bias, an added tensor or an offset; the
+    first of these is assumed to contain half of the divisor. If it is an offset, that half is
+    subtracted from it, and an offset of 0 is removed. A workload without such a step or without a
+    right shift is returned unchanged.
     """
     return workload.with_steps(_to_even(workload.epilogue)[0])
 

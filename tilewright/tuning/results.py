@@ -110,10 +110,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Baselines:
-    """What there is without tuning. None where the target has none.
+    """Latencies without tuning. Each is None if the target has no such schedule that runs.
 
     Attributes:
-        baseline: the schedule that Tilewright uses without a trial, the figure `rule`.
+        baseline: the schedule that Tilewright uses without a trial, the figure `rule`; for
+            comparison only if its `compared` is set.
         fallback: latency of the schedule that the stock compiler uses where it publishes none.
     """
 

@@ -106,10 +106,14 @@ class FittedCostModel:
 
 
 def read_dataset(options: TrainingOptions) -> tuple[TrainingTable, str]:
-    """Read the rows of a dataset, and return them with the digest of the dataset.
+    """Read the rows of a dataset and the digest of the whole dataset.
+
+    At most `options.rows` rows are returned, drawn at random.
 
     Raises:
-        DatasetError: the dataset is damaged.
+        DatasetError: the dataset is missing, unfinished or damaged, or no rows were selected.
+        UnsafeFile: a path is not a regular file.
+        OSError: a file cannot be read.
     """
     folder = Path(options.dataset)
     return read_table(folder, rows=options.rows, seed=options.seed), digest_of(folder)

@@ -233,15 +233,19 @@ _ORDERS = 8
 
 
 def shapley_values(model: CostModel, x: Features, background: Features, seed: int = 0) -> Floats:
-    """Return the Shapley values of features, float array of shape (rows, features).
+    """Return the Shapley values of features.
 
-    The values of a row add up to the difference between its prediction and the mean prediction.
+    The values of a row add up to the difference between its prediction and a mean prediction: for
+    boosted trees the library's own, otherwise that over the background rows that were drawn.
 
     Args:
         model: the model.
         x: rows to explain.
-        background: rows that represent the usual inputs of the model.
-        seed: seed for sampled values.
+        background: rows that represent the usual inputs of the model; not used for boosted trees.
+        seed: seed for sampled values; not used for boosted trees.
+
+    Returns:
+        Float array of shape (rows, features).
     """
     if not isinstance(model, Boosted):
         return _sampled(model, x, background, seed)

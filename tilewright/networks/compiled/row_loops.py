@@ -195,7 +195,8 @@ def _writer(function: PrimFunc, blocks: Sequence[SBlock], lanes: int) -> _Writer
 def _row_sizes(blocks: Sequence[SBlock]) -> tuple[list[int], list[int]]:
     """Return the sizes of the axes that select a row and of those along a row.
 
-    Axes of size 1 are left out.
+    They are read from the first block that reduces. Axes of size 1 are left out. Raise `NoRows` if
+    no block reduces.
     """
     for block in blocks:
         axes = [(_size(axis), int(axis.iter_type)) for axis in block.iter_vars if _size(axis) > 1]

@@ -118,7 +118,9 @@ class VtaTarget:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the specification, the space, and the sources of lowering and simulators."""
+        """Digest of the specification, the space, whether it has the stock compiler's restrictions,
+        and the sources of lowering and simulators.
+        """
         sources = source_digest(Path(__file__).parent, MEASURED_BY)
         parts = [self.spec.fingerprint, self.space_name, self.stock, sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
