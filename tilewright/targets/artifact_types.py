@@ -17,7 +17,7 @@ Tensors = Mapping[str, NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class HostStep:
-    """A step that the host executes between layers.
+    """A step that the host CPU executes between layers that the accelerator executes.
 
     Attributes:
         name: name of the step.

@@ -23,7 +23,12 @@ of its knob."""
 
 @dataclass(frozen=True)
 class Knob:
-    """A named schedule decision with a finite, ordered list of values."""
+    """A schedule decision with a finite, ordered list of values, for example the height of a tile.
+
+    Attributes:
+        name: name of the knob, unique within its space.
+        values: the possible values; a config refers to a value by its index in this tuple.
+    """
 
     name: str
     values: tuple[int, ...]
@@ -260,7 +265,13 @@ class Measurements:
 
     @classmethod
     def nothing(cls, rows: int, status: Status = "compile_error", reason: str = "") -> Measurements:
-        """Return measurements of `rows` configs that all have the same status and no numbers."""
+        """Return measurements without numbers for configs that were not measured.
+
+        Args:
+            rows: number of configs.
+            status: the status of all configs.
+            reason: explanation of the status, the same for all configs.
+        """
         return cls(
             np.full(rows, status, dtype=object), np.full(rows, reason, dtype=object),
             np.full(rows, -1, dtype=np.int64), np.full(rows, np.nan),

@@ -115,6 +115,11 @@ class Blocks:
     """Number of elements that a target computes at once, per dimension.
 
     Layers are padded to whole blocks.
+
+    Attributes:
+        batch: images or rows per block.
+        in_channels: input channels per block.
+        out_channels: output channels per block.
     """
 
     batch: int = 1
@@ -205,7 +210,7 @@ class RooflineAlone:
         return None
 
     def schedule_bounds(self, workload: Workload, configs: Configs) -> NDArray[np.float64] | None:
-        """Return None, because there are no bounds per schedule."""
+        """Return None, because the target has no latency bound for individual schedules."""
         return None
 
 
@@ -255,8 +260,15 @@ class HasDesigns(Protocol):
 
 @dataclass(frozen=True)
 class NamedSchedule:
-    """A tuned schedule that is exported: the name of its layer, the workload, the schedule space,
-    the values of the knobs, and its latency in seconds."""
+    """A tuned schedule with the data that an exporter needs.
+
+    Attributes:
+        name: name of the layer that the schedule is for.
+        workload: the workload of the layer.
+        space: name of the schedule space.
+        knobs: knob values by knob name.
+        seconds: measured latency in seconds.
+    """
 
     name: str
     workload: Workload
@@ -267,8 +279,13 @@ class NamedSchedule:
 
 @dataclass(frozen=True)
 class ExportedText:
-    """Schedules in the format of another tool. `left_out` has a sentence for each schedule that the
-    format cannot express."""
+    """Schedules in the text format of another tool.
+
+    Attributes:
+        text: content of the exported file.
+        schedules: number of schedules in the text.
+        left_out: one sentence for each schedule that the format cannot express.
+    """
 
     text: str
     schedules: int
@@ -277,14 +294,19 @@ class ExportedText:
 
 @runtime_checkable
 class ExportsSchedules(Protocol):
-    """Writes schedules in a format that another tool reads."""
+    """Ability to write schedules in a format that another tool reads."""
 
     @property
     def export_format(self) -> str:
         """Name of the format, as `tilewright export --format` takes it."""
 
     def export_schedules(self, schedules: Sequence[NamedSchedule], written: float) -> ExportedText:
-        """Write schedules; `written` is the Unix time that they get where the format has one."""
+        """Convert schedules to the text format of the other tool.
+
+        Args:
+            schedules: the schedules to export.
+            written: Unix time of the export in seconds, which is used if the format stores a time.
+        """
 
 
 @runtime_checkable
@@ -511,7 +533,7 @@ class MachineTraits:
 
 @runtime_checkable
 class HasTraits(Protocol):
-    """States its `MachineTraits`; a target that does not has the defaults."""
+    """Ability to state `MachineTraits`. A target without this ability has the default traits."""
 
     @property
     def traits(self) -> MachineTraits:
@@ -556,9 +578,11 @@ def fallback_schedule(target: Target, workload: Workload) -> BaselineSchedule | 
 def _one_that_runs(
     ask: Callable[[Workload], BaselineSchedule], workload: Workload
 ) -> BaselineSchedule | None:
-    """Return the baseline schedule from `ask`, or None if there is none that runs.
+    """Return the baseline schedule of a workload, or None if there is no baseline that runs.
 
-    There is none if `ask` raises `WorkloadError`, or if its schedule is not valid.
+    Args:
+        ask: returns the baseline schedule, or raises `WorkloadError` if there is none.
+        workload: the workload.
     """
     try:
         schedule = ask(workload)
@@ -623,10 +647,10 @@ def limit_of(known: Bounds, workload: Workload) -> Latency:
 
 
 def bound_of(target: Target, workload: Workload) -> Latency | None:
-    """Return a latency that no schedule can beat.
+    """Return the target's lower bound on the latency of every schedule of a workload.
 
     Returns:
-        The bound; None if the target knows no better bound than a roofline.
+        The bound; None if the target has no bounds, or none that is better than its roofline.
     """
     bounds = capability(target, Bounds)
     return None if bounds is None else bounds.bound(workload)

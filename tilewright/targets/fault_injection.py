@@ -148,7 +148,12 @@ def make_target(
 
 
 def misbehave(fault: str, late_seconds: float) -> None:
-    """Execute a fault that affects the measuring process. An empty text does nothing."""
+    """Execute a fault in the measuring process, such as a crash or a delay.
+
+    Args:
+        fault: name of the fault; an empty text does nothing.
+        late_seconds: duration of a delay, in seconds.
+    """
     if fault == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif fault == "exit":

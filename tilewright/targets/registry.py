@@ -198,7 +198,15 @@ def make_target(text: str, space: str = "") -> Target:
 
 
 def check_target(text: str, space: str = "") -> None:
-    """Raise the errors that `make_target` would raise, without loading heavy modules."""
+    """Check a target's name and the name of its schedule space, without loading heavy modules.
+
+    Args:
+        text: name of the target, as for `make_target`.
+        space: name of the schedule space; empty for the target's default space.
+
+    Raises:
+        TilewrightError: `make_target` would reject the arguments with the same error.
+    """
     kind, rest = kind_of(text)
     kind.space_named(space)
     kind.check(rest)

@@ -225,7 +225,15 @@ def checked_measurements(n: int, arrays: Arrays) -> Measurements:
 
 
 def _repeats(n: int, arrays: Arrays) -> Ragged | None:
-    """Return the seconds of every repetition, or None if the reply has none."""
+    """Return the seconds of every repetition of each config.
+
+    Args:
+        n: number of configs.
+        arrays: arrays of the remote reply, by name.
+
+    Returns:
+        One row per config; None if the reply has no repetitions.
+    """
     try:
         repeats = read_programs(arrays).get("repeats")
     except (ValueError, KeyError):

@@ -22,7 +22,7 @@ from tilewright.targets.workload import Workload
 
 
 class TableError(TilewrightError):
-    """A measurement table cannot be used."""
+    """Raised if a measurement table cannot be used, for example because its columns are invalid."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,11 @@ class ReplayTarget:
 
 @dataclass(frozen=True)
 class _RecordedCosts:
-    """Average costs of trials, from the times that the tables recorded."""
+    """Average compile and measuring times per config, as recorded in measurement tables.
+
+    Attributes:
+        tables: measurement tables by workload ID.
+    """
 
     tables: Mapping[str, MeasurementTable]
 

@@ -148,7 +148,11 @@ class IsolatedTarget(RemoteTarget):
 
 @dataclass(frozen=True)
 class _RemoteEstimates:
-    """Implementation of `targets.capabilities.Estimates` that asks the child process."""
+    """Implementation of `targets.capabilities.Estimates` that asks the child process.
+
+    Attributes:
+        ask: requests the estimated features of configs from the child process.
+    """
 
     ask: Callable[[Workload, Configs], Features]
 
