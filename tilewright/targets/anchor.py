@@ -71,7 +71,14 @@ class Sizes:
         return self.values.get(key, (default,))[0]
 
     def two(self, key: str, default: int) -> tuple[int, int]:
-        """Return the numbers of a key for rows and columns. A single number stands for both."""
+        """Return the (vertical, horizontal) sizes of a key such as `k`.
+
+        A single number stands for both sizes.
+
+        Args:
+            key: the key in the text of the workload.
+            default: both results if the text does not have the key.
+        """
         sizes = self.values.get(key, (default,))
         return sizes[0], sizes[-1]
 

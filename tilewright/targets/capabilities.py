@@ -642,7 +642,12 @@ def capability(target: Target, kind: type[C]) -> C | None:
 
 
 def limit_of(known: Bounds, workload: Workload) -> Latency:
-    """Return the latency bound of a workload, or its roofline if there is no better bound."""
+    """Return the latency that no schedule can beat, or the roofline if there is no such bound.
+
+    Args:
+        known: the target's implementation of `Bounds`.
+        workload: the workload.
+    """
     return known.bound(workload) or known.roofline(workload)
 
 

@@ -112,9 +112,17 @@ def store_epilogue(workload: Workload) -> StoreEpilogue:
 
 
 def _clips(workload: Workload, steps: list[EpilogueOp]) -> bool:
-    """Remove the clipping steps from the end of the steps.
+    """Remove the clipping operations from the end of an epilogue.
 
-    Return whether the lower clip is a ReLU.
+    Args:
+        workload: the workload.
+        steps: operations of the epilogue. The clipping operations are removed from this list.
+
+    Returns:
+        Whether the lower clip is a ReLU.
+
+    Raises:
+        WorkloadError: the epilogue does not clip to −128…127 or 0…127.
     """
     high, low = 127, -128
     seen = set()
@@ -165,7 +173,13 @@ def check_pool(w: Workload, pool: Pool, epilogue: StoreEpilogue) -> None:
 
 
 def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
-    """Return how many sums are needed for `out` adjacent pooled results in one dimension."""
+    """Return how many convolution results `out` adjacent pooled results need, in one dimension.
+
+    Args:
+        out: number of adjacent pooled results.
+        pool_stride: stride of the pool.
+        kernel: size of the pool's window.
+    """
     return (out - 1) * pool_stride + kernel
 
 

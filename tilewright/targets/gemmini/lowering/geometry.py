@@ -290,9 +290,14 @@ def _groups_together(w: Workload) -> int:
 
 
 def summed_inputs(g: BlockGeometry, columns: int) -> int:
-    """Return how many of the `columns` input channels of a block contribute to one output.
+    """Return how many input channels of a block contribute to one output channel.
 
-    If groups share a block, the weights of the other groups are zero.
+    If several channel groups share a block, only the channels of one group contribute, because the
+    weights of the other groups are zero.
+
+    Args:
+        g: geometry of the workload.
+        columns: number of input channels of the block.
     """
     return min(columns, g.in_channels // g.merged)
 
