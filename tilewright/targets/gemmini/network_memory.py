@@ -199,7 +199,7 @@ def rows_at(memory: NDArray[np.uint8], at: int, count: int, stride: int) -> NDAr
 
 
 class MemoryPlan:
-    """Allocator of the memory that starts at `MEMORY_BASE`."""
+    """Allocator that assigns ascending addresses to a network's tensors, from `MEMORY_BASE`."""
 
     def __init__(self, graph: LayerGraph, without_gaps: Collection[str] = ()) -> None:
         """Create an empty plan.

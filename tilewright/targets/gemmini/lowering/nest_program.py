@@ -476,9 +476,15 @@ class _Nest:
         return stores
 
     def _pooled_stores(self, tile: Tile, pool: Pool, sums: int) -> list[Command]:
-        """Return the MVOUT commands of a pooled tile, one per block of channels.
+        """Return the MVOUT commands that pool and store the sums of a tile.
 
-        A CONFIG command precedes them if the shape differs from that of the previous tile.
+        There is one command per block of channels. If the pooling configuration differs from that
+        of the previous tile, a CONFIG command comes first, and `self.stored` is updated.
+
+        Args:
+            tile: the tile.
+            pool: the pool of the workload.
+            sums: first accumulator row of the tile's sums.
         """
         g, stores = self.g, list[Command]()
         total = g.out_channels_of(tile.group)

@@ -110,19 +110,39 @@ def _cut(part: LinkedPart, first: int, last: int) -> LinkedPart:
 
 
 def _inserted(part: LinkedPart, at: int, word: Words) -> LinkedPart:
-    """Return the program with an instruction, shape (1, 2), inserted at index `at`."""
+    """Return a copy of a program with an additional instruction.
+
+    Args:
+        part: the program.
+        at: index of the new instruction.
+        word: the new instruction, shape (1, 2).
+    """
     return _joined([_cut(part, 0, at), _idle(word), _cut(part, at, len(part))])
 
 
 def _flagged(part: LinkedPart, at: int, flag: int) -> LinkedPart:
-    """Return the program with an additional flag set in one instruction."""
+    """Return a copy of a program in which one more dependency flag of an instruction is set.
+
+    Args:
+        part: the program.
+        at: index of the instruction.
+        flag: bit of the flag, for example `POP_NEXT`.
+    """
     words = part.words.copy()
     words[at, 0] |= np.uint64(flag)
     return LinkedPart(words, part.buffers, part.constant)
 
 
 def _has(part: LinkedPart, flag: int) -> NDArray[np.bool_]:
-    """Return a mask of the instructions that have a flag set, shape (n,)."""
+    """Return a mask of the instructions in which a dependency flag is set.
+
+    Args:
+        part: the program.
+        flag: bit of the flag, for example `POP_NEXT`.
+
+    Returns:
+        Mask of shape (n,).
+    """
     return (part.words[:, 0] & np.uint64(flag)) != 0
 
 
@@ -156,9 +176,21 @@ def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
 
 
 def _meet(before: LinkedPart, after: LinkedPart, flags: int) -> tuple[LinkedPart, LinkedPart]:
-    """Connect two programs that follow each other.
+    """Insert a barrier between the programs of two layers that follow each other in a stream.
 
-    The barrier waits for what the FINISH of the first program waited for (`flags`).
+    The first activation that the second program loads waits for the barrier, because the first
+    program may write it.
+
+    Args:
+        before: program of the first layer, without its FINISH.
+        after: program of the second layer.
+        flags: flags of the FINISH of the first program. The barrier waits for the same tokens.
+
+    Returns:
+        The two programs with the barrier.
+
+    Raises:
+        WorkloadError: the second program loads no activation, or its weights wait for a token.
     """
     after = _weights_first(after)
     loads = np.flatnonzero(modules(after.words) == MODULE_LOAD)
