@@ -120,7 +120,7 @@ def residual_packing(output: Packing, geo: Geometry) -> Packing:
 
 
 def weights_packing(geo: Geometry, m: Machine) -> Packing:
-    """Return the memory layout of an activation that a dense layer reads as weights."""
+    """Return the memory layout of an activation that a dense layer reads as its weights."""
     return Packing("weights", geo.co, geo.ci, 1, 1, m.block_in)
 
 

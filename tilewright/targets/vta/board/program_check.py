@@ -264,10 +264,10 @@ def _check_port(program: BoardProgram, port: Port, *, load: bool) -> None:
 
 
 def _check_scale(name: str, scale: Scale) -> None:
-    """Check that a quantisation scale can be used by every host.
+    """Check that every host can use a quantisation scale.
 
-    The step must be a positive normal float32 number, so that a division by it is exact on every
-    host. The zero point must fit int8.
+    The step must be a positive normal float32 number, so that every host can divide by it. The zero
+    point must fit int8.
 
     Args:
         name: name of the tensor, for error messages.

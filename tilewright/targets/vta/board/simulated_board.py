@@ -59,7 +59,7 @@ class DeviceAddresses:
 
 
 class Device(DeviceAddresses):
-    """A program that is loaded into memory and can be run."""
+    """A board program that is loaded into simulated memory and can be run there."""
 
     def __init__(self, program: BoardProgram) -> None:
         super().__init__(program)
@@ -116,7 +116,16 @@ class Device(DeviceAddresses):
         return self._session.run(insns, self._dram, FIRST_ADDRESS, tokens)
 
     def memory(self, buffer: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """Return a writable view of `size` bytes of a buffer."""
+        """Return a writable view of a part of a buffer.
+
+        Args:
+            buffer: index of the buffer.
+            offset: position of the first byte in the buffer.
+            size: number of bytes.
+
+        Returns:
+            uint8 array of shape (size,).
+        """
         return self._at(int(self.addresses[buffer]) + offset, size)
 
     def _stored(self, port: Port) -> NDArray[np.generic]:
@@ -251,7 +260,14 @@ def replicated(program: BoardProgram, images: int) -> BoardProgram:
 
 
 def room_bytes(program: BoardProgram, images: int) -> int:
-    """Return the memory in bytes that the result of `replicated` needs, in whole pages."""
+    """Return how much memory a program with buffers for several images needs, in bytes.
+
+    The program is the result of `replicated`. Each buffer occupies whole pages.
+
+    Args:
+        program: the program for one image.
+        images: number of images.
+    """
     shared = sum(_pages(item.bytes) for item in program.buffers if item.kind != "activations")
     per_image = sum(_pages(item.bytes) for item in program.buffers if item.kind == "activations")
     per_image += sum(_pages(item.count * INSTRUCTION_BYTES) for item in program.segments)
