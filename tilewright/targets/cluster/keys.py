@@ -109,7 +109,17 @@ def _certificate(
     usages: tuple[x509.ObjectIdentifier, ...] = (),
     signed_by: Certified | None = None,
 ) -> Certified:
-    """Return a certificate for `usages`; without `signed_by`, a self-signed authority."""
+    """Create a key and a certificate for it.
+
+    Args:
+        name: name of the holder.
+        usages: permitted usages, such as client authentication.
+        signed_by: certificate and key of the signing authority; None creates a self-signed
+            authority.
+
+    Returns:
+        The certificate and its key.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"tilewright {name}")])
     issuer, signer = (subject, key) if signed_by is None else (signed_by[0].subject, signed_by[1])

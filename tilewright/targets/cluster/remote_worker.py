@@ -105,7 +105,15 @@ class ProgramKeeper:
         self.space, self.hardware_features = target.space, target.hardware_features
 
     def lower(self, workload: Workload, configs: Configs) -> Lowered:
-        """Lower configs, int array of shape (n, knobs), and return the result without programs."""
+        """Lower configs, and keep the programs in this process for a later call of `measure`.
+
+        Args:
+            workload: the workload.
+            configs: knob indices, shape (n, knobs).
+
+        Returns:
+            The lowered batch without its programs.
+        """
         return replace(self._lowered(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
@@ -194,7 +202,14 @@ def target_of(specification: Mapping[str, Json]) -> Target:
 
 @lru_cache(maxsize=64)
 def _target(about_json: str, thread: int) -> Target:
-    """Build a target once per thread, because a target with a time limit owns a process."""
+    """Return the target that a worker's thread uses, and build it at the first call.
+
+    Each thread has a target of its own, because a target with a time limit owns a process.
+
+    Args:
+        about_json: description of the target and its time limit, as JSON.
+        thread: ID of the thread.
+    """
     about: dict[str, Any] = json.loads(about_json)
     seconds = as_number(about.pop("isolate"))
     here = rebuild_target(**about)
@@ -225,7 +240,16 @@ def _answer(
 
 
 def _check_configs(target: Target, workload: Workload, configs: NDArray[Any]) -> None:
-    """Raise `ClusterError` if configs lie outside the target's space."""
+    """Check that configs are valid knob indices of the target's space.
+
+    Args:
+        target: the target.
+        workload: the workload.
+        configs: array that the caller sent, which may have any shape and type.
+
+    Raises:
+        ClusterError: the array is malformed, or a config lies outside the space.
+    """
     sizes = target.space(workload).cardinalities
     fit = configs.dtype == np.int32 and configs.ndim == 2 and configs.shape[1] == len(sizes)
     if not fit or (configs < 0).any() or (configs >= sizes).any():

@@ -69,7 +69,16 @@ def needed_sides(workload: Workload, sums: tuple[int, int] | None = None) -> tup
 
 @lru_cache(maxsize=4096)
 def needed(size: int, outputs: int, stride: int, kernel: int, dilation: int, pad: int) -> int:
-    """Return the number of rows (or columns) inside the image that at least one output reads."""
+    """Return the number of image rows (or columns) that at least one output reads.
+
+    Args:
+        size: size of the image.
+        outputs: number of output rows (or columns).
+        stride: stride of the windows.
+        kernel: size of a window.
+        dilation: distance of two elements of a window.
+        pad: padding before the image, which does not count.
+    """
     read = {o * stride + k * dilation - pad for o in range(outputs) for k in range(kernel)}
     return sum(0 <= row < size for row in read)
 

@@ -80,15 +80,15 @@ def wrong_rows(lowering: Lowering, values: NDArray[np.int64], seed: int = 0) -> 
 
 
 def _fewer_channels(lowering: Lowering, threads: int) -> Lowering:
-    """Return a lowering of a smaller workload that shows the same races between threads.
+    """Return the lowering of a workload with fewer channels that shows the same collisions.
 
-    Verifying the smaller workload is faster. Two input blocks behave like any larger number. Output
-    blocks vary fastest over the threads, so a number of output blocks that is equal modulo
-    `threads` gives every thread the same tiles.
+    Its programs are faster to run. Two input blocks behave like any larger number of input blocks.
+    Output blocks vary fastest over the threads. The new number of output blocks is equal to the old
+    one modulo `threads`, so that the same thread is the first to compute the next pixels.
 
     Args:
         lowering: the lowering of the original workload.
-        threads: number of virtual threads.
+        threads: number of virtual threads of the schedules.
     """
     workload, geo, m = lowering.workload, lowering.geometry, lowering.machine
     if geo.groups > 1:

@@ -51,14 +51,17 @@ NONE = Lift(0, 0, 0)
 
 
 def lift_of(workload: Workload, m: Machine) -> Lift:
-    """Return the lift of a workload's bias: a constant that makes all biases positive.
+    """Return the lift of a workload's bias: a constant that is added to all biases.
 
-    Only an epilogue that consists of additions, one right shift and a clip on either side has a
-    lift.
+    With it, adding the bias replaces the reset of the accumulators. Only an epilogue that consists
+    of additions, one right shift and a clip on either side allows a lift.
 
     Args:
         workload: the workload.
         m: the machine.
+
+    Returns:
+        The lift; `NONE` if the epilogue does not allow it.
     """
     ops, kinds = workload.epilogue, [op.kind for op in workload.epilogue]
     if workload.shortcut is not None or workload.pool is not None:

@@ -64,7 +64,7 @@ class OvertakenLoad(CycleError):
 
 
 class MissingFinish(CycleError):
-    """Every instruction has run, and none of them was FINISH."""
+    """Raised if every instruction of a program has run, and none of them was FINISH."""
 
 
 class Deadlock(CycleError):
@@ -189,9 +189,17 @@ def check_work(
 def most_work(
     insns: NDArray[np.uint64], machine: Machine, layout: Layout
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return upper bounds of the steps and the cycles of each instruction, shape (n,) each.
+    """Return upper bounds of the work that the timing simulator has with each instruction.
 
     The bounds assume that instructions run one after the other, and include their fetch.
+
+    Args:
+        insns: instructions, shape (n, 2).
+        machine: the machine.
+        layout: instruction format of the machine.
+
+    Returns:
+        Simulation steps and simulated cycles of each instruction, shape (n,) each.
     """
     lo, hi = insns[:, 0], insns[:, 1]
     opcode, memory = _field(lo, 0, 3), _field(lo, 7, 3)
@@ -220,10 +228,15 @@ def most_work(
 
 
 def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> NDArray[np.float64]:
-    """Return an upper bound of an instruction's loop iterations.
+    """Return an upper bound of the loop iterations of each GEMM or ALU instruction.
 
     A counter that is 0 or wraps around counts as the full range; see `loop_iterations` in
     `store_and_gemm_cycles`.
+
+    Args:
+        lo: low word of each instruction, shape (n,).
+        hi: high word of each instruction, shape (n,).
+        lay: instruction format of the machine.
     """
     whole = 1 << LOOP_FIELD_BITS
     outer, inner = (_bits(lo, hi, place, LOOP_FIELD_BITS) for place in (lay.iter_out, lay.iter_in))
@@ -236,7 +249,14 @@ def _iterations(lo: NDArray[np.uint64], hi: NDArray[np.uint64], lay: Layout) -> 
 def _bits(
     lo: NDArray[np.uint64], hi: NDArray[np.uint64], place: int, width: int
 ) -> NDArray[np.float64]:
-    """Return a field of each instruction. No field crosses the boundary of the two words."""
+    """Return the value of a bit field in each instruction.
+
+    Args:
+        lo: low word of each instruction, shape (n,).
+        hi: high word of each instruction, shape (n,).
+        place: first bit of the field in the 128-bit instruction. No field crosses bit 64.
+        width: width of the field in bits.
+    """
     return _field(lo, place, width) if place < 64 else _field(hi, place - 64, width)
 
 
