@@ -391,8 +391,13 @@ class Builds(Protocol):
         """
 
     def stream_timer(self) -> StreamTimer | None:
-        """Return a timer of networks as `build` would build them, without building them. It keeps
-        what it lowers. None if the target has no such timer."""
+        """Return a timer for networks, which predicts their cycles without building them.
+
+        The timer caches lowered layers between calls.
+
+        Returns:
+            The timer; None if the target has none.
+        """
 
 
 @runtime_checkable
@@ -450,8 +455,12 @@ class CompilesKernels(Protocol):
         """
 
     def in_float32(self) -> Target | None:
-        """Return the same target multiplying in float32, if it chose a shorter type itself
-        (`MachineTraits.float_type`); None otherwise."""
+        """Return a variant of the target that multiplies in float32 instead of a shorter type.
+
+        Returns:
+            The variant; None if the target did not choose a shorter type itself (see
+                `MachineTraits.float_type`).
+        """
 
 
 @runtime_checkable

@@ -55,7 +55,10 @@ class RemoteTarget:
     """Implementation of `lower` and `measure` of `Target` through calls that may be lost.
 
     A subclass implements `ask`, which sends one call, and may override `answers`, which splits a
-    batch into calls. `beside` is the same target in this process, if there is one.
+    batch into calls.
+
+    Attributes:
+        beside: the same target in this process; None if there is none.
     """
 
     beside: Target | None = None
@@ -121,9 +124,9 @@ class RemoteTarget:
 
 
 class TargetRaised(RpcFailed):
-    """The remote target raised an exception instead of returning a typed row.
+    """Raised if the remote target raised an exception instead of reporting a failed config.
 
-    Its process is still alive.
+    The remote process is still alive.
     """
 
 

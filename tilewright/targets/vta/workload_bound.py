@@ -109,9 +109,10 @@ def _other_cycles(workload: Workload, outputs: int, m: Machine) -> int:
 
 
 def shifted_residuals(workload: Workload) -> int:
-    """Return the number of residuals that need a second iteration.
+    """Return the number of residuals that cost a second cycle per accumulator.
 
-    They do if the identity cannot hold their power of two.
+    A residual does if its factor, a power of two, exceeds what a weight of the identity matrix can
+    hold.
     """
     return sum(op.kind in RESIDUALS and usual(op).value > IDENTITY_BITS for op in workload.epilogue)
 

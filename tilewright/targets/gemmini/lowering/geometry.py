@@ -303,11 +303,14 @@ def summed_inputs(g: BlockGeometry, columns: int) -> int:
 
 
 def chain_ends(inputs: Sequence[int], most: int) -> list[bool]:
-    """Return for each block whether a chain ends with it. Chains are as long as possible.
+    """Divide blocks into chains of products, each as long as possible.
 
     Args:
         inputs: number of products that each block adds to an output.
         most: maximum number of products per chain.
+
+    Returns:
+        For each block, whether a chain ends with it.
     """
     ends, total = [False] * len(inputs), 0
     for place, count in enumerate(inputs):
