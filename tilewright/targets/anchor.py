@@ -23,7 +23,7 @@ def pads(top: int, left: int, bottom: int, right: int) -> str:
 
     Returns:
         `top x left`, such as `1x2`, if opposite sides are equal; a single number if all four sides
-            are equal; otherwise all four numbers.
+        are equal; otherwise all four numbers.
     """
     return pair(top, left) if (top, left) == (bottom, right) else pair(top, left, bottom, right)
 

@@ -213,8 +213,11 @@ class Lowered:
         )
 
     def before(self, others: Lowered) -> Lowered:
-        """Return these rows, then the rows of `others`, which were lowered for the same workload on
-        the same target."""
+        """Return the concatenation of this batch and another one, with this batch first.
+
+        Args:
+            others: a batch that was lowered for the same workload on the same target.
+        """
         parts = (self, others)
         columns = next((part.hidden.columns for part in parts if part.hidden.columns), ())
         hidden = [

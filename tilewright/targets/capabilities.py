@@ -459,7 +459,7 @@ class CompilesKernels(Protocol):
 
         Returns:
             The variant; None if the target did not choose a shorter type itself (see
-                `MachineTraits.float_type`).
+            `MachineTraits.float_type`).
         """
 
 

@@ -37,7 +37,7 @@ ENTRY_POINTS = "tilewright.targets"
 
 
 class TargetError(TilewrightError):
-    """A target cannot be built, for example because its plug-in fails to load."""
+    """Raised if a target cannot be built, for example because its plug-in fails to load."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ NAMED = "tilewright.targets.worker:make_warm"
 
 
 class TargetDown(TilewrightError):
-    """The target's process cannot be started, or cannot describe itself or a space."""
+    """Raised if the target's process cannot be started, or cannot describe itself or a space."""
 
 
 class IsolatedTarget(RemoteTarget):

@@ -191,7 +191,13 @@ def _smallest(workload: Workload, spec: VtaSpec) -> PublishedBaseline:
 
 
 def _stock_form(workload: Workload) -> tuple[Workload, str]:
-    """Return the workload as the stock compiler would run it, and the suffix of the source."""
+    """Convert a workload to the form in which the stock compiler can run it.
+
+    The stock compiler adds an int8 residual as an int32 tensor.
+
+    Returns:
+        The workload, and the suffix that marks a changed workload in the source of the baseline.
+    """
     steps = [EpilogueOp("add") if op.kind in RESIDUALS else op for op in workload.epilogue]
     changed = tuple(steps) != workload.epilogue
     return workload.with_steps(tuple(steps)), WIDE_RESIDUAL * changed

@@ -128,7 +128,7 @@ def _last_tokens(
 
     Returns:
         Cycle in which the token was sent, and index of its queue, shape (n,) each; -1 for an
-            instruction that waited for no token.
+        instruction that waited for no token.
     """
     arrival = np.full(len(ran), -1, np.int64)
     source = np.full(len(ran), -1, np.int64)

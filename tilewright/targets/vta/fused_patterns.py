@@ -93,9 +93,9 @@ AVERAGE = VtaPattern(Average, check_averaged, _average_bound)
 
 
 def pooled_sides(workload: Workload) -> tuple[int, int]:
-    """Return the numbers of rows and columns of sums that a max-pool reads.
+    """Return how many rows and columns of convolution results a max-pool reads.
 
-    They are the first ones, because the windows leave no gaps.
+    They are the first rows and columns, because the windows leave no gaps.
     """
     w, p = workload, workload.pool or Pool(1, 1)
     rows = needed(w.sums_height, w.out_height, p.stride_h, p.kernel_h, 1, p.pad_top)

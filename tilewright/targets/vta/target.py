@@ -218,7 +218,11 @@ class VtaTarget:
         return self._latency(bound_cycles(workload, self.spec))
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64]:
-        """Split the cycles of each program into parts, see `targets.vta.cycle_breakdown`."""
+        """Split the cycles of each program into parts; see `targets.vta.cycle_breakdown`.
+
+        Returns:
+            Cycles by part, shape (configs, 4); -1 if there is no program or it does not finish.
+        """
         lowering = self.lowering_of(lowered)
         cycles = np.full((len(lowered), len(PARTS)), -1, np.int64)
         for row in np.flatnonzero(lowered.ok).tolist():
@@ -376,7 +380,7 @@ class VtaTarget:
 
     @property
     def traits(self) -> MachineTraits:
-        """Shape of the GEMM core's blocks. Only the extended space pools sums."""
+        """Return the block sizes of the GEMM core, and whether the space can pool accumulators."""
         blocks = Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
         return MachineTraits(blocks, pools_sums=self.space_name == "extended")
 

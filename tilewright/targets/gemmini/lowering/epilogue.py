@@ -184,15 +184,17 @@ def sums_covered(out: int, pool_stride: int, kernel: int) -> int:
 
 
 def sums_under(first: int, out: int, stride: int, kernel: int, pad: int, size: int) -> range:
-    """Return the range of sums that pooled results need in one dimension, clipped to the image.
+    """Return the range of convolution results that pooled results need, in one dimension.
+
+    The range is clipped to the image.
 
     Args:
-        first: index of the first result.
-        out: number of results.
+        first: index of the first pooled result.
+        out: number of pooled results.
         stride: stride of the pool.
         kernel: window size of the pool.
         pad: padding before the image.
-        size: number of sums in the image.
+        size: number of convolution results in the image.
     """
     begin = first * stride - pad
     return range(max(begin, 0), min(begin + sums_covered(out, stride, kernel), size))

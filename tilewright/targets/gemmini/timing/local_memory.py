@@ -266,7 +266,7 @@ def offer(s: UnitState, bank: int, row: int, adds: int) -> bool:
 
 @stage
 def write_loaded(s: UnitState, m: GemminiMachine) -> None:
-    """Write loaded rows and zeros to the banks."""
+    """Write loaded rows and rows of zeros to the banks that the array does not write to."""
     row, pixels = s[PR_ROW], s[PR_PIXELS]
     narrow = s[PR_VALID] == 1 and not underflows(m, row, pixels)
     narrow_last = narrow and s[PR_LAST] == 1 and pixels == 0

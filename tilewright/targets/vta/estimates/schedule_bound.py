@@ -375,7 +375,7 @@ def _loads(layer: _Layer, inputs: Inputs) -> tuple[Array, Array]:
 
     Returns:
         Number of LOAD instructions, and the cycles that they take one after another, shape (n,)
-            each.
+        each.
     """
     geo, m, t = layer.geo, layer.m, layer.tiles
     inp_held, wgt_held = held(layer.knob, t)
