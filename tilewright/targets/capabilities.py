@@ -252,10 +252,12 @@ class HasDesigns(Protocol):
         """
 
     def breakdown(self, lowered: Lowered) -> NDArray[np.int64] | None:
-        """Return where the cycles of each config's program go, by `PARTS`, shape (configs, 4).
+        """Return how the cycles of each config's program are divided into `PARTS`.
 
-        A row sums to the cycles of the program, and is -1 where there is no program or it does not
-        run to its end. None if the machine cannot tell."""
+        Returns:
+            Cycles by part, shape (configs, 4), which add up to the cycles of the program; -1 if
+            there is no program or it does not run to its end. None if the target cannot tell.
+        """
 
 
 @dataclass(frozen=True)
@@ -413,7 +415,10 @@ class CompilesKernels(Protocol):
         """Number of threads that the kernels are written for."""
 
     def rule(self, workload: Workload) -> tuple[int, ...]:
-        """Return the rule schedule of a workload, which is neither compiled nor measured.
+        """Return the rule schedule of a workload, which is chosen without compiling or measuring.
+
+        Returns:
+            Knob indices in the target's space.
 
         Raises:
             WorkloadError: the workload has no kernel.
@@ -468,7 +473,10 @@ class HasArea(Protocol):
     """Ability to estimate the size of the hardware."""
 
     def area(self) -> Mapping[str, float]:
-        """Return the area of each component and the `total`, in the unit the target documents."""
+        """Return the area of each component by name, and of all together as `total`.
+
+        The unit depends on the target.
+        """
 
 
 @runtime_checkable
@@ -515,21 +523,23 @@ def picojoules_of(target: Target, measured: Measurements) -> NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MachineTraits:
-    """What compiling a network has to know about a machine. The defaults describe a machine that
-    computes single elements in int8.
+    """Properties of a machine that matter when a network is compiled for it.
+
+    The defaults describe a machine that computes single elements in int8.
 
     Attributes:
-        blocks: elements that the machine computes at once. Layers are padded to whole blocks.
-        dtypes: element types of the workloads that it runs.
-        float_type: element type in which it multiplies the layers of a float network, where it has
-            a kernel for that type.
-        rounds_to_even: it scales sums in float32 as it stores them, so a division by a power of two
-            gives the nearest integer, ties to even (the step `shr_even`). Otherwise it shifts,
-            which rounds down, behind a constant.
-        pools_sums: it may have schedules for a convolution whose sums are pooled
-            (`Workload.pool`). Otherwise it is never asked for one.
-        host_slowdown: how many times as long as the processor of `networks.offloading.cpu_costs`
-            the processor beside it takes for what is not offloaded. None if it is the usual one.
+        blocks: number of elements that the machine computes at once. Layers are padded to whole
+            blocks.
+        dtypes: element types of the workloads that the machine runs.
+        float_type: element type in which the machine multiplies the layers of a float network, if
+            it has a kernel for that type.
+        rounds_to_even: whether the machine scales accumulators in float32 when it stores them, so
+            that a division by a power of two rounds to the nearest integer, ties to even (the step
+            `shr_even`). Otherwise it adds a constant and shifts, which rounds half up.
+        pools_sums: whether the machine may have schedules for a convolution whose results are
+            max-pooled (`Workload.pool`).
+        host_slowdown: time that the machine's host CPU needs for layers that are not offloaded,
+            relative to the CPU of `networks.offloading.cpu_costs`. None if it is the same CPU.
     """
 
     blocks: Blocks = Blocks()
@@ -550,7 +560,7 @@ class HasTraits(Protocol):
 
 
 def traits_of(target: Target) -> MachineTraits:
-    """Return the traits of a target, the defaults if it states none."""
+    """Return the traits of a target; the default traits if the target does not state any."""
     known = capability(target, HasTraits)
     return MachineTraits() if known is None else known.traits
 

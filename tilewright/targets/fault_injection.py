@@ -143,7 +143,12 @@ class FaultyTarget:
 def make_target(
     faults: Mapping[str, Fault] | None = None, late_seconds: float = 1.0
 ) -> FaultyTarget:
-    """Build the target from JSON values. The flat indices are strings, as in `{"3": "crash"}`."""
+    """Build a target with injected faults, from JSON values.
+
+    Args:
+        faults: name of the fault by flat index of the config, for example `{"3": "crash"}`.
+        late_seconds: delay of the fault `late`, in seconds.
+    """
     return FaultyTarget({int(flat): fault for flat, fault in (faults or {}).items()}, late_seconds)
 
 

@@ -54,7 +54,9 @@ def behind(
     steps: Sequence[EpilogueOp], total: Integers, tensors: Mapping[str, NDArray[Any]],
     acc_bits: int,
 ) -> Integers:  # fmt: skip
-    """Apply element-wise steps to accumulators. The result of each step wraps modulo 2^acc_bits.
+    """Apply the element-wise steps of an epilogue to accumulators.
+
+    The result of each step wraps modulo 2^acc_bits.
 
     Args:
         steps: the steps, in order.

@@ -26,7 +26,13 @@ from typing import NamedTuple
 
 
 class KernelSet(NamedTuple):
-    """The compiled kernels of one kind of target."""
+    """The compiled kernels of one kind of target.
+
+    Attributes:
+        name: name of the set in messages, such as "simulator kernels".
+        total: number of kernels of the target.
+        cache: folder with the compiled code.
+    """
 
     name: str  # name for messages, such as "simulator kernels"
     total: int  # number of kernels of the target

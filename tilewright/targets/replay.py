@@ -38,7 +38,12 @@ class Spent:
     measuring: NDArray[np.float64]
 
     def mean(self, compiled: NDArray[np.bool_]) -> Costs:
-        """Return the average costs, given the mask of rows that compiled, shape (rows,)."""
+        """Return the average costs per config.
+
+        Args:
+            compiled: mask of the rows that compiled, shape (rows,). Only these rows count for the
+                average time to measure.
+        """
         measuring = self.measuring[compiled].mean() if compiled.any() else 0.0
         return Costs(float(self.compiling.mean()), float(measuring))
 

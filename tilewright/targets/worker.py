@@ -111,7 +111,9 @@ def make_warm(text: str, space: str = "") -> Target:
 
 
 def warmed_up(target: Target) -> Target:
-    """Run a small workload, so that just-in-time compilation does not count towards a time limit.
+    """Run a small workload on a target, so that later calls do not wait for compiled kernels.
+
+    Compiling the simulator's kernels would otherwise count towards the time limit of a call.
 
     Returns:
         The same target.

@@ -211,7 +211,7 @@ class Cluster:
         return addresses
 
     def ask(self, function: Function, *arguments: Any, workers: Sequence[str]) -> dict[str, Any]:
-        """Call a function on given workers immediately, beside the calls that they work on.
+        """Call a function on given workers immediately, even if they are busy with other calls.
 
         Args:
             function: a module-level function of this package.
@@ -507,7 +507,11 @@ def connect_early(address: str, function: Function, *arguments: Any) -> None:
 def _start_local(address: str) -> distributed.LocalCluster | None:
     """Start the processes of `local:N`, to which no other program can connect.
 
-    Raises `ClusterError` if they cannot be started; returns None for other addresses.
+    Returns:
+        The local cluster; None if the address is not `local:N`.
+
+    Raises:
+        ClusterError: the processes cannot be started.
     """
     local = _LOCAL.fullmatch(address)
     if local is None:

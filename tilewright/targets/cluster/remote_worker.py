@@ -117,9 +117,10 @@ class ProgramKeeper:
         return replace(self._lowered(workload, configs), programs={})
 
     def measure(self, lowered: Lowered) -> Measurements:
-        """Measure the configs of a batch with the programs that this object keeps.
+        """Measure the configs of a batch, with the programs that `lower` kept.
 
-        Programs in the batch are ignored.
+        Configs whose program is no longer kept are lowered again. Programs in the batch are
+        ignored.
         """
         workload, configs = lowered.workload, lowered.configs
         keys = [(workload.id, config.tobytes()) for config in configs]
@@ -164,9 +165,10 @@ def rebuild_target(
 
 
 def rebuild_warm(**about: Any) -> Target:
-    """Build the target in an isolated process, and compile its kernels.
+    """Build a target in an isolated process, and compile its kernels before the first time limit.
 
-    The arguments are those of `rebuild_target`.
+    Args:
+        **about: arguments of `rebuild_target`.
     """
     return ProgramKeeper(warmed_up(rebuild_target(**about)))
 
@@ -181,7 +183,10 @@ def prepare_worker(target: Mapping[str, Json]) -> None:
 
 
 def target_of(specification: Mapping[str, Json]) -> Target:
-    """Return this thread's target for the description in a command.
+    """Return the target that this worker's thread uses for a command.
+
+    Args:
+        specification: description of the target that the command sent, as for `lower_and_measure`.
 
     Raises:
         ClusterError: the version of Tilewright or the fingerprint of the target differs.

@@ -380,7 +380,10 @@ class VtaTarget:
 
     @property
     def traits(self) -> MachineTraits:
-        """Return the block sizes of the GEMM core, and whether the space can pool accumulators."""
+        """Block sizes of the GEMM core, and whether schedules can pool accumulators.
+
+        Only schedules of the extended space can.
+        """
         blocks = Blocks(self.spec.batch, self.spec.block_in, self.spec.block_out)
         return MachineTraits(blocks, pools_sums=self.space_name == "extended")
 

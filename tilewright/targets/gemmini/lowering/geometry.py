@@ -223,7 +223,14 @@ class BlockGeometry:
         return self.images * self.out_height * self.out_width
 
     def sums_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return the maximum height and width of the sums that a tile of the output needs."""
+        """Return how many rows and columns of convolution results an output tile needs at most.
+
+        The numbers differ from those of the tile only if the results are pooled.
+
+        Args:
+            height: output rows of the tile.
+            width: output columns of the tile.
+        """
         if self.pool is None:
             return height, width
         rows = sums_covered(height, self.pool.stride_h, self.pool.kernel_h)

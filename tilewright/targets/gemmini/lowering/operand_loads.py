@@ -51,10 +51,13 @@ class Axis:
         return cls(stride, dilation, tuple(phases), tile + (kernel - 1) * dilation // stride)
 
     def place(self, tap: int) -> tuple[int, int]:
-        """Return the index of the phase that a kernel tap reads for the tile's first output.
+        """Return where the pixel lies that a kernel tap reads for the tile's first output.
+
+        Args:
+            tap: index of the tap along this axis.
 
         Returns:
-            The index of the phase, and the position within the phase.
+            Index of the pixel's phase, and its position within the phase.
         """
         position, phase = divmod(tap * self.dilation, self.stride)
         return self.phases.index(phase), position

@@ -90,7 +90,15 @@ class VtaProgram:
         return [(_values(step.loads), _values(step.stores)) for step in self.program.steps]
 
     def run(self, segment: int, tensors: Tensors) -> dict[str, NDArray[np.generic]]:
-        """Run a segment. The arrays are passed by name, in the shapes of their ports."""
+        """Run one segment on the simulated board.
+
+        Args:
+            segment: index of the segment.
+            tensors: inputs by name, in the shapes and types of the segment's input ports.
+
+        Returns:
+            Outputs by name, in the shapes and types of the segment's output ports.
+        """
         return self.device.run(segment, tensors)
 
     def times(self) -> list[StreamTimes]:

@@ -147,7 +147,14 @@ def _has(part: LinkedPart, flag: int) -> NDArray[np.bool_]:
 
 
 def _drained(part: LinkedPart) -> LinkedPart:
-    """Insert no-ops before FINISH that take the tokens which the program leaves in the queues."""
+    """Return a program that leaves no dependency tokens in the queues.
+
+    For each token that the program would leave, a no-op that takes the token is inserted before
+    FINISH.
+
+    Raises:
+        WorkloadError: the program does not end in FINISH, or waits for a token that is never sent.
+    """
     if not len(part) or opcodes(part.words)[-1] != FINISH:
         raise WorkloadError("a layer's program does not end in FINISH; tune the layer again")
     module = modules(part.words)
@@ -171,7 +178,7 @@ def _drained(part: LinkedPart) -> LinkedPart:
 
 
 def _without_finish(part: LinkedPart) -> tuple[LinkedPart, int]:
-    """Return a program without its FINISH, and the flags of the FINISH."""
+    """Return a program without its final FINISH, and the dependency flags of the FINISH."""
     return _cut(part, 0, len(part) - 1), int(part.words[-1, 0]) & POPS
 
 
@@ -233,9 +240,10 @@ def _freed(before: LinkedPart) -> LinkedPart:
 
 
 def _weights_first(part: LinkedPart) -> LinkedPart:
-    """Move the constant weights of the first group of loads in front of its activations.
+    """Return a program that loads constant weights before it has to wait for activations.
 
-    The group ends with the first load that signals the compute module.
+    The weights of the first group of loads are moved in front of the group's activations. The group
+    ends with the first load that signals the compute module.
     """
     loads = np.flatnonzero(modules(part.words) == MODULE_LOAD)
     done = _has(part, PUSH_NEXT)[loads]

@@ -210,15 +210,25 @@ class VtaImages:
     def run(
         self, place: int, segment: int, tensors: Mapping[str, NDArray[np.generic]]
     ) -> dict[str, NDArray[np.generic]]:
-        """Run a segment for the image in the buffers `place`, like `Device.run`."""
+        """Run one segment for one of the images in progress.
+
+        Args:
+            place: index of the image's buffers, starting at 0.
+            segment: index of the segment.
+            tensors: inputs by name, in the shapes and types of their ports.
+
+        Returns:
+            Outputs by name, in the shapes and types of their ports.
+        """
         return self._device.run(place * self._steps + segment, tensors)
 
 
 def replicated(program: BoardProgram, images: int) -> BoardProgram:
-    """Return a program for several images.
+    """Return a program that has separate activation buffers for each of several images.
 
-    Step k of image i becomes step i · steps + k; segments and instructions are numbered in the same
-    way. The activation buffers of the images follow one another.
+    For every image, the program contains a copy of the steps, segments and instructions. Step k of
+    image i is step i · steps + k; segments and instructions are numbered in the same way. The
+    activation buffers of one image follow those of the previous image.
 
     Args:
         program: the program for one image.

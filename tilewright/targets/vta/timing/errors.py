@@ -38,7 +38,12 @@ from tilewright.targets.vta.timing.simulator import (
 
 
 class CycleError(TilewrightError):
-    """A program has no number of cycles. `instruction` is the index of the cause, or -1."""
+    """Raised if a program cannot be simulated to its end.
+
+    Attributes:
+        instruction: index of the instruction that causes the problem; -1 for the program as a
+            whole.
+    """
 
     def __init__(self, message: str, instruction: int = -1) -> None:
         super().__init__(message)
@@ -46,20 +51,28 @@ class CycleError(TilewrightError):
 
 
 class UndecodableStream(CycleError):
-    """The fetch unit does not know an opcode, memory type or ALU operation, and stops there."""
+    """Raised if the fetch unit does not know an opcode, memory type or ALU operation.
+
+    The hardware stops there.
+    """
 
 
 class EndlessTransfer(CycleError):
-    """A transfer has elements but no rows, so that its unit waits forever. `field` is `y_size`."""
+    """Raised if a transfer has elements but no rows, so that its unit waits forever.
+
+    Attributes:
+        field: name of the instruction field that is 0, `y_size`.
+    """
 
     field = "y_size"
     limit = 1
 
 
 class OvertakenLoad(CycleError):
-    """The hardware considers a load finished while a whole scratchpad of data is outstanding.
+    """Raised if the hardware considers a load finished while some of its data is still outstanding.
 
-    The data then collides with the load's own padding or with the next load of the same memory.
+    This happens if a whole scratchpad of data is outstanding. The data then collides with the
+    load's own padding or with the next load of the same memory.
     """
 
 
@@ -68,10 +81,11 @@ class MissingFinish(CycleError):
 
 
 class Deadlock(CycleError):
-    """Modules wait for tokens that nobody pushes.
+    """Raised if modules wait for dependency tokens that no module sends.
 
-    `waiting` maps a module to the instruction at which it waits and the queues whose tokens it
-    needs.
+    Attributes:
+        waiting: for each waiting module, the instruction at which it waits and the names of the
+            queues whose tokens it needs.
     """
 
     def __init__(self, waiting: dict[str, tuple[int, tuple[str, ...]]]) -> None:
@@ -89,7 +103,10 @@ class Deadlock(CycleError):
 
 
 class CycleLimitExceeded(CycleError):
-    """The simulation would need more steps than the caller allows. It is not started."""
+    """Raised if a simulation would need more steps than the caller allows.
+
+    The limit is checked before the simulation starts.
+    """
 
     def __init__(self, instruction: int, limit: int) -> None:
         super().__init__(
@@ -101,9 +118,9 @@ class CycleLimitExceeded(CycleError):
 
 
 class TooManyCycles(CycleError):
-    """The program may have more cycles than the counters can hold.
+    """Raised if a program may have more cycles than the counters can hold.
 
-    The simulation is not started.
+    The number of cycles is checked before the simulation starts.
     """
 
     def __init__(self, instruction: int, limit: int) -> None:
